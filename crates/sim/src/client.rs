@@ -363,7 +363,7 @@ impl Client {
         }
     }
 
-    /// See `vfs/src/coherence`: the cache may be used only after a stream began and all older records were
+    /// See `vfs/src/coherence.rs`: the cache may be used only after a stream began and all older records were
     /// invalidated.
     fn hear(&self, shared: &Shared) {
         if self.is_hearing.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,8 @@
 //! Access checks that the kernel cannot make.
 //!
+//! Holds cached decisions and compiled ACLs, and the mapping of ids between this machine and the volume, which says
+//! whether callers are squashed. Depends on [`Meta`] only. No lock is held while records are read.
+//!
 //! Decisions are cached ([`acl::cache`]), so a repeated decision costs one lookup, however many groups the
 //! caller has and however long the ACL is. The check first uses what the request itself says about the
 //! caller: groups and capabilities are read only if that does not decide.
@@ -12,16 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use acl::cache::{self, DecisionCache};
-use acl::idmap::Squash;
+use acl::idmap::{Ids, Squash};
 use acl::nfs4::{self, Mask};
 pub use acl::posix::Perm;
 use acl::posix::{self, Compiled};
-use meta::ops::{GetAcl, GetCompiled, Lookup};
-use meta::{Authority, Failure, Inode};
+use meta::ops::{Admit, GetAcl, GetCompiled, Lookup};
+use meta::{AclKind, Authority, Failure, Inode, Meta};
 use types::{AclId, Errno, Ino};
 
-use crate::caller::{Caller, Identity};
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::caller::{BY_KERNEL, Caller, Identity};
 
 /// Cached decisions, of 64 bytes each: 8 MiB.
 const DECISIONS: usize = 1 << 17;
@@ -30,6 +32,9 @@ const MAX_COMPILED_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(crate) struct AccessCheck {
+    meta: Arc<Meta>,
+    /// The mapping of ids between this machine and the volume.
+    pub(crate) ids: Ids,
     decisions: DecisionCache,
     compiled: RwLock<Prepared>,
     skipped: AtomicU64,
@@ -64,58 +69,65 @@ pub struct SearchCounts {
     pub checked: u64,
 }
 
-impl Default for AccessCheck {
-    fn default() -> Self {
+impl AccessCheck {
+    pub(crate) fn new(meta: &Arc<Meta>, ids: Ids) -> Self {
         AccessCheck {
+            meta: Arc::clone(meta),
+            ids,
             decisions: DecisionCache::new(DECISIONS),
             compiled: RwLock::default(),
             skipped: AtomicU64::new(0),
             checked: AtomicU64::new(0),
         }
     }
-}
 
-impl AccessCheck {
     /// Decisions that were not cached.
     #[cfg(test)]
     pub(crate) fn decisions_missed(&self) -> u64 {
         self.decisions.misses()
     }
-}
 
-impl Vfs {
+    pub(crate) fn has_nfs4_acls(&self) -> bool {
+        self.meta.volume().acl == AclKind::Nfs4
+    }
+
+    /// Whether the kernel's check of a caller is sufficient.
+    pub(crate) fn kernel_check_suffices(&self) -> bool {
+        !self.has_nfs4_acls() && !self.is_squashing()
+    }
+
+    /// The authority for a caller that the kernel has checked with current attributes.
+    pub(crate) fn authority<'a>(&self, caller: &'a Caller<'_>) -> Authority<'a> {
+        if self.kernel_check_suffices() { BY_KERNEL } else { Authority::Both(caller) }
+    }
+
+    /// Denies `want` on an inode if its NFSv4 ACL does not grant it. Does nothing on other volumes.
+    ///
+    /// # Errors
+    /// Those of [`Admit`].
+    pub(crate) fn admit(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
+        if self.has_nfs4_acls() {
+            Ok(self.meta.run(&Admit { ino, want }, &self.authority(caller))?)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether callers are squashed, that is, have other ids here than in the kernel. The kernel may then
     /// grant access that it should not, so each operation checks its caller itself.
-    pub fn is_squashing(&self) -> bool {
+    pub(crate) fn is_squashing(&self) -> bool {
         self.ids.squash.is_some()
     }
 
     /// Whether the kernel checks no caller, because all of them are squashed.
-    pub fn decides_alone(&self) -> bool {
+    pub(crate) fn decides_alone(&self) -> bool {
         self.ids.squash == Some(Squash::All)
     }
 
-    /// The check of access(2) and chdir(2), if the kernel cannot make it.
-    ///
-    /// # Errors
-    /// EACCES; those of [`Vfs::permits`].
-    pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
-        if !self.has_nfs4_acls() {
-            return self.admit_posix(caller, &self.inode(ino)?, want);
-        }
-        let masks =
-            [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
-        let wanted = masks.into_iter().filter(|(perm, _)| want.has(*perm));
-        self.admit(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
-    }
-
     /// Lookups so far, by whether the caller was checked.
-    pub fn search_counts(&self) -> SearchCounts {
+    pub(crate) fn search_counts(&self) -> SearchCounts {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        SearchCounts {
-            skipped: count(&self.access_check.skipped),
-            checked: count(&self.access_check.checked),
-        }
+        SearchCounts { skipped: count(&self.skipped), checked: count(&self.checked) }
     }
 
     /// Looks up a name for a caller. If everyone may search the directory, the caller's credential is not
@@ -125,18 +137,18 @@ impl Vfs {
             return Ok(self.meta.run(op, &BY_KERNEL)?);
         }
         if let Ok(found) = self.meta.run(op, &Authority::Anyone) {
-            self.access_check.skipped.fetch_add(1, Ordering::Relaxed);
+            self.skipped.fetch_add(1, Ordering::Relaxed);
             return Ok(found);
         }
-        self.access_check.checked.fetch_add(1, Ordering::Relaxed);
+        self.checked.fetch_add(1, Ordering::Relaxed);
         Ok(self.meta.run(op, &self.authority(caller))?)
     }
 
-    /// Denies access to a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs, [`Vfs::admit`]
+    /// Denies access to a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs, [`Self::admit`]
     /// checks all callers instead.
     ///
     /// # Errors
-    /// EACCES; those of [`Vfs::permits`].
+    /// EACCES; those of [`Self::permits`].
     pub(crate) fn admit_posix(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<(), Errno> {
         if self.has_nfs4_acls() || !self.is_squashing() || self.permits(caller, inode, want)? {
             Ok(())
@@ -151,7 +163,7 @@ impl Vfs {
     /// # Errors
     /// EACCES if the caller's credential cannot be read; EIO if the ACL is missing or damaged; those of the
     /// database.
-    pub fn permits(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<bool, Errno> {
+    pub(crate) fn permits(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<bool, Errno> {
         let (of, has_acl) = ((inode.uid, inode.gid, inode.mode), !inode.access_acl.is_none());
         if posix::is_certain(caller.uid, caller.gid, want, of, has_acl) {
             return Ok(true);
@@ -159,7 +171,7 @@ impl Vfs {
         Ok(self.permits_identity(caller.identity()?, inode, want)?)
     }
 
-    /// As [`Vfs::permits`], for a caller whose credential is known.
+    /// As [`Self::permits`], for a caller whose credential is known.
     ///
     /// # Errors
     /// [`Failure::Refused`] with EIO if the ACL is missing or damaged; [`Failure::Engine`].
@@ -170,20 +182,20 @@ impl Vfs {
         want: Perm,
     ) -> Result<bool, Failure> {
         let load = || self.compiled(inode.access_acl);
-        let decision = self.access_check.decisions.posix(&identity.credential, &as_decided(inode), load)?;
+        let decision = self.decisions.posix(&identity.credential, &as_decided(inode), load)?;
         Ok(posix::check(decision, identity.caps, want, inode.mode, inode.kind.is_dir()).is_ok())
     }
 
     /// Whether a caller may read the inode's content: its data, or its names.
     ///
     /// # Errors
-    /// Those of [`Vfs::permits_identity`].
+    /// Those of [`Self::permits_identity`].
     pub(crate) fn may_read(&self, identity: &Identity, inode: &Inode) -> Result<bool, Failure> {
         if !self.has_nfs4_acls() {
             return self.permits_identity(identity, inode, Perm::READ);
         }
         let load = || self.meta.run(&GetCompiled(inode.access_acl), &BY_KERNEL);
-        let decision = self.access_check.decisions.nfs4(&identity.credential, &as_decided(inode), load)?;
+        let decision = self.decisions.nfs4(&identity.credential, &as_decided(inode), load)?;
         // This flag matters only for execute permission, which reading does not need.
         let any_execute = false;
         let (caps, is_dir) = (identity.caps, inode.kind.is_dir());
@@ -191,18 +203,14 @@ impl Vfs {
     }
 
     fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {
-        let known = self.access_check.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = known.acls.get(&id) {
             return Ok(Arc::clone(compiled));
         }
         drop(known);
         let acl = self.meta.run(&GetAcl(id), &BY_KERNEL)?.ok_or(Errno::EIO)?;
         let compiled = Arc::new(Compiled::new((*acl).clone()));
-        self.access_check
-            .compiled
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(Arc::clone(&compiled));
+        self.compiled.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&compiled));
         Ok(compiled)
     }
 }
@@ -278,7 +286,7 @@ mod tests {
     fn groups_are_read_only_if_they_matter() {
         let (vfs, _) = volume(AtimeMode::Never);
         let ino = file(&vfs, 0o640);
-        let inode = vfs.inode(ino).unwrap();
+        let inode = vfs.parts.attributes.inode(ino).unwrap();
         let register = Register::of(&[50], Caps::NONE);
         let may = |uid, gid, want| {
             let caller = Caller::new(&Ids::default(), uid, gid, 1, &register);
@@ -290,7 +298,7 @@ mod tests {
         assert_eq!(may(6, 50, Perm::READ), (true, 0), "by the primary group");
         assert_eq!(may(6, 1, Perm::READ), (true, 1), "by another group, which is read once per request");
         assert_eq!(may(6, 1, Perm::WRITE), (false, 1));
-        let open = vfs.inode(file_of_all(&vfs)).unwrap();
+        let open = vfs.parts.attributes.inode(file_of_all(&vfs)).unwrap();
         assert_eq!(
             vfs.permits(&Caller::new(&Ids::default(), 9, 9, 0, &register), &open, Perm::READ),
             Ok(true)
@@ -317,8 +325,8 @@ mod tests {
         let ino = file(&vfs, 0o640);
         let acl = PosixAcl::from_storage("u::rw-,u:7:rw-,g::r--,g:70:-w-,m::rw-,o::---").unwrap();
         let set = SetAcl { ino, which: AclType::Access, acl: Some(acl), kill_sgid: false };
-        vfs.change(&set).unwrap();
-        let inode = vfs.inode(ino).unwrap();
+        vfs.parts.commits.change(&set).unwrap();
+        let inode = vfs.parts.attributes.inode(ino).unwrap();
         let may = |uid, groups: &[u32], caps, want| {
             let register = Register::of(groups, caps);
             let may = vfs.permits(&Caller::new(&Ids::default(), uid, 1, 1, &register), &inode, want);

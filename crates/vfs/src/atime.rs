@@ -1,26 +1,29 @@
 //! Access times: reads are recorded in memory and committed in batches, so that no read waits for a commit of
 //! its own.
 //!
+//! Holds the recorded access times. Depends on [`Commits`] only.
+//!
 //! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
 //! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
-//! a read must be counted, an open must not use the kernel's cached data: see [`Vfs::is_access_due`].
+//! a read must be counted, an open must not use the kernel's cached data: see [`Accesses::is_due`].
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
 use host::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meta::ops::{Accessed, AtimeMode};
 use types::{Errno, Ino, Time};
 
 use crate::attr::Attr;
-use crate::vfs::Vfs;
+use crate::commits::Commits;
 
 /// The number of recorded inodes at which a read commits all of them.
 const MAX_NOTED: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Accesses {
+    commits: Arc<Commits>,
     mode: AtimeMode,
     /// Held while a batch is committed, and while an atime is set.
     order: Mutex<()>,
@@ -29,8 +32,34 @@ pub(crate) struct Accesses {
 }
 
 impl Accesses {
-    pub(crate) fn new(mode: AtimeMode) -> Self {
-        Accesses { mode, ..Accesses::default() }
+    pub(crate) fn new(mode: AtimeMode, commits: &Arc<Commits>) -> Self {
+        Accesses { commits: Arc::clone(commits), mode, order: Mutex::default(), noted: Mutex::default() }
+    }
+
+    pub(crate) fn mode(&self) -> AtimeMode {
+        self.mode
+    }
+
+    /// Whether a read of an inode changes its atime, so that the kernel must not answer it from its cache. `attr` gives
+    /// the inode's attributes; it is called only if they decide.
+    pub(crate) fn is_due(&self, attr: impl FnOnce() -> Result<Attr, Errno>) -> bool {
+        match self.mode {
+            AtimeMode::Never => false,
+            AtimeMode::Always => true,
+            mode => attr().is_ok_and(|attr| mode.is_due(attr.atime, attr.mtime, attr.ctime, Time::now())),
+        }
+    }
+
+    /// Records that an inode was read now.
+    pub(crate) fn note(&self, ino: Ino) {
+        let mut noted = self.noted();
+        noted.insert(ino, Time::now());
+        let full = noted.len() >= MAX_NOTED;
+        drop(noted);
+        if full && let Err(errno) = self.write() {
+            tracing::warn!(%errno, "cannot store access times; they are discarded");
+            self.noted().clear();
+        }
     }
 
     /// Replaces the stored atime by the recorded one, if there is one.
@@ -50,62 +79,30 @@ impl Accesses {
         self.noted().remove(&ino);
     }
 
-    fn noted(&self) -> MutexGuard<'_, HashMap<Ino, Time>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Vfs {
-    pub fn atime_mode(&self) -> AtimeMode {
-        self.accesses.mode
-    }
-
-    /// Records that an inode was read: its data, its names, or the target of a symbolic link.
-    pub fn accessed(&self, ino: Ino) {
-        if !self.is_access_due(ino) {
-            return;
-        }
-        let mut noted = self.accesses.noted();
-        noted.insert(ino, Time::now());
-        let full = noted.len() >= MAX_NOTED;
-        drop(noted);
-        if full && let Err(errno) = self.write_accesses() {
-            tracing::warn!(%errno, "cannot store access times; they are discarded");
-            self.accesses.noted().clear();
-        }
-    }
-
-    /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
-    pub fn is_access_due(&self, ino: Ino) -> bool {
-        match self.accesses.mode {
-            AtimeMode::Never => false,
-            AtimeMode::Always => true,
-            mode => self
-                .getattr(ino)
-                .is_ok_and(|attr| mode.is_due(attr.atime, attr.mtime, attr.ctime, Time::now())),
-        }
-    }
-
     /// Commits the recorded access times in one transaction.
     ///
     /// # Errors
     /// Those of the database; the recorded times are kept.
-    pub(crate) fn write_accesses(&self) -> Result<(), Errno> {
-        let _order = self.accesses.hold();
-        let batch: Vec<(Ino, Time)> = self.accesses.noted().iter().map(|(&ino, &time)| (ino, time)).collect();
+    pub(crate) fn write(&self) -> Result<(), Errno> {
+        let _order = self.hold();
+        let batch: Vec<(Ino, Time)> = self.noted().iter().map(|(&ino, &time)| (ino, time)).collect();
         if batch.is_empty() {
             return Ok(());
         }
-        self.change(&Accessed(batch.clone()))?;
+        self.commits.change(&Accessed(batch.clone()))?;
         // Removed only after the commit: until here getattr sees the times in both places rather than in
         // neither.
-        let mut noted = self.accesses.noted();
+        let mut noted = self.noted();
         for (ino, time) in batch {
             if noted.get(&ino) == Some(&time) {
                 noted.remove(&ino);
             }
         }
         Ok(())
+    }
+
+    fn noted(&self) -> MutexGuard<'_, HashMap<Ino, Time>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,7 +123,7 @@ mod tests {
         assert_eq!((engine.counts() - before).round_trips(), 0);
         vfs.accessed(inos[0]);
         assert_eq!((engine.counts() - before).round_trips(), 1, "one commit when the limit is reached");
-        assert!(vfs.accesses.noted().is_empty());
+        assert!(vfs.parts.accesses.noted().is_empty());
         let written = vfs.getattr(inos[0]).unwrap();
         assert!(written.atime > written.mtime && written.ctime == written.mtime);
     }
@@ -144,10 +141,10 @@ mod tests {
         let set =
             vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
         assert_eq!(set.atime, past);
-        vfs.write_accesses().unwrap();
+        vfs.parts.accesses.write().unwrap();
         assert_eq!(vfs.getattr(ino).unwrap().atime, past);
         vfs.accessed(ino);
-        vfs.write_accesses().unwrap();
+        vfs.parts.accesses.write().unwrap();
         assert!(
             vfs.getattr(ino).unwrap().atime > set.ctime,
             "the atime was older than the ctime, so the read counts"

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use acl::credential::Credential;
 use acl::idmap::{Ids, UNMAPPED};
+use meta::{Authority, CredentialSource};
 use types::{Caps, Cred, Errno};
 
 /// All that an access decision may depend on: user, groups and capabilities.
@@ -34,6 +35,10 @@ pub trait IdentitySource: Send + Sync + fmt::Debug {
     /// EACCES if the credential cannot be read or does not match: an unknown caller is granted nothing.
     fn identify(&self, uid: u32, gid: u32, pid: u32) -> Result<Identity, Errno>;
 }
+
+/// The authority of operations without a caller, and of callers that the kernel has checked with current
+/// attributes.
+pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
 /// The caller of a request.
 #[derive(Debug)]
@@ -97,5 +102,24 @@ impl<'a> Caller<'a> {
             None => Err(Errno::EACCES),
         });
         found.as_ref().map_err(|errno| *errno)
+    }
+}
+
+impl CredentialSource for Caller<'_> {
+    fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    fn is_mistaken(&self) -> bool {
+        self.is_squashed
+    }
+
+    fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
+        let identity = Caller::identity(self)?;
+        Ok((Arc::clone(&identity.credential), identity.caps))
     }
 }

@@ -1,20 +1,28 @@
 //! Sessions that ended without unmounting: how this is detected, and how their state is removed.
 //!
+//! Holds whether this mount cleans up for all mounts, and whether there is something to clean up. Depends on [`Meta`], the
+//! [`BlockStore`] and [`Commits`]; it has no locks.
+//!
 //! The session's record is removed first, guarded by the heartbeat that was read last. From then on nothing
 //! can be committed under that session. Only then are its locks and its unlinked inodes removed, so none can
 //! be added after the removal. The mount that removed the record may stop before it finishes: any mount that
 //! finds state of an unknown session removes it.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use chunk::BlockStore;
 use meta::ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
-use meta::{Garbage, Record, Scan, Session};
+use meta::{Garbage, Meta, Record, Scan, Session};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
+use crate::caller::BY_KERNEL;
+use crate::commits::Commits;
 use crate::process::is_gone;
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::session::SessionTimes;
+use crate::stop::Stop;
 
 /// At the end of a session, the blocks of at most this many slices that no file refers to are removed,
 /// because each of them takes requests to the store, and umount and the next mount wait for that. The next
@@ -70,10 +78,41 @@ impl Watch {
     }
 }
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Cleanup {
+    meta: Arc<Meta>,
+    store: Arc<BlockStore>,
+    commits: Arc<Commits>,
+    times: SessionTimes,
+    stop: Stop,
+    /// Whether this mount cleans up for all mounts.
+    elected: AtomicBool,
+    /// Whether a session was removed whose state may not be cleaned up yet.
+    leftovers: AtomicBool,
+}
+
+impl Cleanup {
+    pub(crate) fn new(
+        meta: &Arc<Meta>,
+        store: &Arc<BlockStore>,
+        commits: &Arc<Commits>,
+        times: SessionTimes,
+        stop: &Stop,
+    ) -> Self {
+        Cleanup {
+            meta: Arc::clone(meta),
+            store: Arc::clone(store),
+            commits: Arc::clone(commits),
+            times,
+            stop: stop.clone(),
+            elected: AtomicBool::new(false),
+            leftovers: AtomicBool::new(false),
+        }
+    }
+
     /// Whether this mount has the oldest session, and so cleans up for all mounts.
     pub(crate) fn is_elected(&self) -> bool {
-        self.is_exclusive() || self.elected.load(Ordering::Acquire)
+        self.meta.is_exclusive() || self.elected.load(Ordering::Acquire)
     }
 
     /// Reads all other sessions, and removes those that are dead.
@@ -103,19 +142,29 @@ impl Vfs {
         self.elected.store(is_oldest, Ordering::Release);
         for session in &sessions {
             let reason = match () {
-                () if self.is_exclusive() => "no other mount is possible",
+                () if self.meta.is_exclusive() => "no other mount is possible",
                 () if is_gone(session) => "its process has ended",
                 () if is_oldest && is_silent(session) => "its heartbeat stopped",
                 () => continue,
             };
             if self.meta.remove_session(session.id, session.heartbeat)? {
-                self.note_change();
-                self.leftovers.store(true, Ordering::Release);
+                self.commits.note_change();
+                self.set_leftovers();
                 let Session { id, host, pid, mountpoint, .. } = session;
                 tracing::warn!(session = %id, host, pid, mountpoint, reason, "removed the session of a mount that has stopped");
             }
         }
         Ok(())
+    }
+
+    /// Whether a session was removed since the last call, whose state is to be removed now.
+    pub(crate) fn take_leftovers(&self) -> bool {
+        self.leftovers.swap(false, Ordering::AcqRel)
+    }
+
+    /// The state of ended sessions could not be removed.
+    pub(crate) fn set_leftovers(&self) {
+        self.leftovers.store(true, Ordering::Release);
     }
 
     /// Removes the state of sessions that have no record: locks, waits for locks, and unlinked inodes.
@@ -169,7 +218,9 @@ impl Vfs {
         if gone.is_empty() {
             return Ok(());
         }
-        self.change(&ReapAll(gone)).or_else(|_| gone.iter().try_for_each(|reap| self.change(reap)))
+        self.commits
+            .change(&ReapAll(gone))
+            .or_else(|_| gone.iter().try_for_each(|reap| self.commits.change(reap)))
     }
 
     pub(crate) fn drop_locks(
@@ -189,7 +240,7 @@ impl Vfs {
                 let holders: HashSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
                 for session in holders {
                     if is_over(session)? {
-                        self.change(&DropLocks { ino: *ino, session })?;
+                        self.commits.change(&DropLocks { ino: *ino, session })?;
                     }
                 }
                 Ok(())
@@ -198,7 +249,7 @@ impl Vfs {
         let waits = self.meta.run(&GetWaits, &BY_KERNEL)?;
         for owner in waits.iter().map(|wait| wait.lock.owner) {
             if is_over(owner.session)? {
-                self.change(&StopWaiting(owner))?;
+                self.commits.change(&StopWaiting(owner))?;
             }
         }
         Ok(())
@@ -207,7 +258,7 @@ impl Vfs {
     /// Removes the blocks of all slices that no file refers to. It stops when the session ends, because
     /// umount waits for it.
     pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
-        self.collect(usize::MAX, COLLECTORS, &|| self.is_stopping())
+        self.collect(usize::MAX, COLLECTORS, &|| self.stop.is_set())
     }
 
     /// Removes the blocks of at most `most` slices that no file refers to, `at_once` of them in parallel.
@@ -242,7 +293,7 @@ impl Vfs {
             }
             after = garbage.last().map_or(after, |garbage| garbage.slice);
             if !gone.is_empty() {
-                self.note_change();
+                self.commits.note_change();
                 self.meta.drop_garbage(&gone)?;
             }
             if done.is_err() || !page.more || page.snapshot.records.is_empty() {
@@ -316,7 +367,7 @@ mod tests {
     use super::*;
     use crate::fixture::{NO_WAIT, Shared, make, root, volume};
     use crate::process::this_process;
-    use crate::{SessionInfo, VfsOptions};
+    use crate::{SessionInfo, Vfs, VfsOptions};
 
     #[test]
     fn syncfs_commits_written_data_and_syncs_the_database() {
@@ -341,10 +392,10 @@ mod tests {
         let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
         vfs.begin(&info).unwrap();
         vfs.start_housekeeping(info).unwrap();
-        assert!(Arc::strong_count(&vfs) > 1);
+        assert!(Arc::strong_count(&vfs.parts.housekeeping.work) > 1);
         vfs.end().unwrap();
-        assert_eq!(Arc::strong_count(&vfs), 1);
-        let sessions = vfs.meta.scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
+        assert_eq!(Arc::strong_count(&vfs.parts.housekeeping.work), 1);
+        let sessions = vfs.meta().scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
         assert!(sessions.snapshot.records.is_empty());
     }
 
@@ -353,9 +404,9 @@ mod tests {
         let (vfs, engine) = volume(AtimeMode::Always);
         remove_files(&vfs, 2 * PAGE);
         let before = engine.counts();
-        vfs.collect_garbage().unwrap();
+        vfs.parts.lifecycle.cleanup.collect_garbage().unwrap();
         assert_eq!((engine.counts() - before).round_trips(), 4);
-        let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
+        let rest = vfs.meta().scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
         assert!(rest.snapshot.records.is_empty());
     }
 
@@ -376,14 +427,18 @@ mod tests {
         vfs.begin(&info).unwrap();
         let count = COLLECT_AT_END + 2 * PAGE;
         remove_files(&vfs, count);
-        let deletes = || vfs.store.requests().deletes as usize;
+        let deletes = || vfs.parts.files.rows.store.requests().deletes as usize;
         assert_eq!(deletes(), 0);
         vfs.end().unwrap();
         assert_eq!(deletes(), COLLECT_AT_END);
 
         let meta = Meta::open(engine, 1000).unwrap();
         meta.set_exclusive(true);
-        let next = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&vfs.store), VfsOptions::default()));
+        let next = Arc::new(Vfs::new(
+            Arc::new(meta),
+            Arc::clone(&vfs.parts.files.rows.store),
+            VfsOptions::default(),
+        ));
         next.begin(&info).unwrap();
         assert_eq!(deletes(), COLLECT_AT_END);
         next.start_housekeeping(info).unwrap();
@@ -393,7 +448,7 @@ mod tests {
         }
         next.end().unwrap();
         assert_eq!(deletes(), count);
-        let rest = next.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
+        let rest = next.meta().scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
         assert!(rest.snapshot.records.is_empty());
     }
 
@@ -401,13 +456,13 @@ mod tests {
     fn garbage_collection_stops_when_the_session_ends() {
         let vfs = volume(AtimeMode::Never).0;
         remove_files(&vfs, 10);
-        let deletes = || vfs.store.requests().deletes;
-        vfs.collect(usize::MAX, 1, &|| deletes() == 3).unwrap();
+        let deletes = || vfs.parts.files.rows.store.requests().deletes;
+        vfs.parts.lifecycle.cleanup.collect(usize::MAX, 1, &|| deletes() == 3).unwrap();
         assert_eq!(deletes(), 3);
-        vfs.stopping.store(true, Ordering::Release);
-        vfs.collect_garbage().unwrap();
+        vfs.parts.housekeeping.work.stop.set();
+        vfs.parts.lifecycle.cleanup.collect_garbage().unwrap();
         assert_eq!(deletes(), 3);
-        let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
+        let rest = vfs.meta().scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
         assert_eq!(rest.snapshot.records.len(), 7);
     }
 
@@ -441,12 +496,12 @@ mod tests {
             make(&old, &n.to_string());
             old.unlink(&root(), Ino::ROOT, n.to_string().as_bytes()).unwrap();
         }
-        let session = shared.session(old.meta.session()).unwrap();
-        assert!(new.meta.remove_session(session.id, session.heartbeat).unwrap());
+        let session = shared.session(old.meta().session()).unwrap();
+        assert!(new.meta().remove_session(session.id, session.heartbeat).unwrap());
         let before = shared.engine.counts();
-        new.clean_leftovers().unwrap();
+        new.parts.lifecycle.cleanup.clean_leftovers().unwrap();
         assert_eq!((shared.engine.counts() - before).commits, 4);
-        let left = new.meta.scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
+        let left = new.meta().scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
         assert!(left.snapshot.records.is_empty());
     }
 
@@ -454,7 +509,7 @@ mod tests {
     fn silence_counts_only_between_two_reads_of_the_sessions() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
-        let session = shared.session(vfs.meta.session()).unwrap();
+        let session = shared.session(vfs.meta().session()).unwrap();
         let most = Duration::from_secs(10);
         let mut watch = Watch::default();
         let silent = |watch: &Watch| watch.silent_for(session.id);
@@ -488,31 +543,33 @@ mod tests {
         ];
         let first = shared.mount(NO_WAIT);
         let ids = processes.map(|process| {
-            let id = SessionId(first.meta.lease(meta::Counter::Session, 1).unwrap());
-            let own = shared.session(first.meta.session()).unwrap();
-            first.meta.put_session(Session { id, pid, process, ..own }).unwrap();
+            let id = SessionId(first.meta().lease(meta::Counter::Session, 1).unwrap());
+            let own = shared.session(first.meta().session()).unwrap();
+            first.meta().put_session(Session { id, pid, process, ..own }).unwrap();
             id
         });
         let second = shared.mount(NO_WAIT);
-        second.watch_sessions(&mut Watch::default()).unwrap();
+        second.parts.lifecycle.cleanup.watch_sessions(&mut Watch::default()).unwrap();
         assert_eq!(ids.map(|id| shared.session(id).is_some()), [false, true, true, true]);
-        assert!(shared.session(first.meta.session()).is_some());
+        assert!(shared.session(first.meta().session()).is_some());
     }
 
     #[test]
     fn only_the_oldest_mount_removes_a_silent_session() {
         let shared = Shared::new();
         let [oldest, silent, youngest] = [(); 3].map(|()| shared.mount(NO_WAIT));
-        let id = silent.meta.session();
+        let id = silent.meta().session();
         let own = shared.session(id).unwrap();
         for (vfs, is_removed) in [(&youngest, false), (&oldest, true)] {
             let mut watch = Watch::default();
             let long = (own.heartbeat, Duration::MAX);
             // Silent for longer than any limit.
             watch.silent.insert(id, long);
-            vfs.watch_sessions(&mut watch).unwrap();
+            vfs.parts.lifecycle.cleanup.watch_sessions(&mut watch).unwrap();
             assert_eq!(shared.session(id).is_none(), is_removed);
         }
-        assert!(oldest.is_elected() && !youngest.is_elected());
+        assert!(
+            oldest.parts.lifecycle.cleanup.is_elected() && !youngest.parts.lifecycle.cleanup.is_elected()
+        );
     }
 }

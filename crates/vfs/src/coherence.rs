@@ -1,5 +1,8 @@
 //! Cache coherence: how changes by other clients invalidate this client's cache and the kernel's.
 //!
+//! Holds what the kernel is believed to cache, the replies in flight, and the invalidations to be repeated. Depends on
+//! [`Meta`], which holds this client's cache, and on [`AccessCheck`]. No lock is held while the kernel is called.
+//!
 //! If the engine streams changes, this client answers from its cache while it holds a lease of [`LEASE`].
 //! Each answer of the stream, an empty one too, renews the lease. When the answers stop, the lease expires:
 //! the whole cache is invalidated, here and in the kernel, and lifetimes are short until the stream works
@@ -7,26 +10,24 @@
 //!
 //! A reply that is in flight when a change arrives may reach the kernel after the invalidation: see
 //! [`crate::in_flight`]. The kernel also checks permissions with the attributes that it has cached:
-//! [`crate::kernel_cache`] detects outdated ones, and [`Vfs::change_inodes`] then checks the caller.
+//! [`crate::kernel_cache`] detects outdated ones, and [`Self::change_inodes`] then checks the caller.
 
 use host::Instant;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use meta::{Authority, Changes, Failure, Inode, Invalidation};
-use types::{BootInstant, Errno, Ino};
+use meta::{Changes, Inode, Invalidation, Meta};
+use types::{BootInstant, Ino};
 
-use crate::access_check::Perm;
-use crate::attr::Lifetimes;
-use crate::caller::Caller;
-use crate::in_flight::{InFlight, Outdated, Repeats};
+use crate::access_check::AccessCheck;
+use crate::attr::{Attr, Lifetimes};
+use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
 use crate::kernel_cache::{Held, KernelCache};
-use crate::vfs::Vfs;
+use crate::stop::Stop;
 
 /// The kernel's caches. No method waits for a FUSE request to complete.
 pub trait Kernel: Send + Sync + fmt::Debug {
@@ -91,17 +92,33 @@ impl Coherence {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct KernelState {
-    pub(crate) cache: KernelCache,
-    pub(crate) in_flight: InFlight,
+/// The caches of this client and of the kernel.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    meta: Arc<Meta>,
+    access: Arc<AccessCheck>,
+    stop: Stop,
+    cache: KernelCache,
+    in_flight: InFlight,
     repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
 }
 
-impl Vfs {
-    pub fn coherence(&self) -> Coherence {
-        match (self.is_exclusive(), self.meta.is_current()) {
+impl Caches {
+    pub(crate) fn new(meta: &Arc<Meta>, access: &Arc<AccessCheck>, stop: &Stop) -> Self {
+        Caches {
+            meta: Arc::clone(meta),
+            access: Arc::clone(access),
+            stop: stop.clone(),
+            cache: KernelCache::default(),
+            in_flight: InFlight::default(),
+            repeats: Repeats::default(),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn coherence(&self) -> Coherence {
+        match (self.meta.is_exclusive(), self.meta.is_current()) {
             (true, _) => Coherence::Exclusive,
             (false, true) => Coherence::Notified,
             (false, false) => Coherence::Polling,
@@ -109,74 +126,110 @@ impl Vfs {
     }
 
     /// Sets the kernel whose caches are to be invalidated. Only the first call counts;
-    /// [`Vfs::start_watching`] sets it too.
-    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
-        let _ = self.kernel_state.kernel.set(kernel);
+    /// [`Self::start_watching`] sets it too.
+    pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        let _ = self.kernel.set(kernel);
     }
 
     /// Invalidates an inode's attributes in the kernel, before the request about the inode is answered.
     pub(crate) fn forget_attributes(&self, ino: Ino) {
-        self.kernel_state.cache.note_forgotten(ino, Instant::now());
-        if let Some(kernel) = self.kernel_state.kernel.get() {
+        self.cache.note_forgotten(ino, Instant::now());
+        if let Some(kernel) = self.kernel.get() {
             kernel.forget_attributes(ino);
         }
     }
 
-    /// Drops pages that the kernel may have read during an `O_DIRECT` write. The kernel drops the pages of the range before
-    /// each such write, but not after one that is asynchronous (`generic_file_direct_write`). Does nothing if the file was
-    /// not read through the page cache since it was opened.
-    ///
-    /// Called before the reply. The next read(2) then asks for the attributes, and the new mtime makes the kernel drop all
-    /// pages. A mapping asks for nothing, so another thread drops the range: pages that are being read are locked until
-    /// their reply, and so are those of a write that the kernel sends through its cache after all.
-    pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
-        if self.files.get(ino).is_some_and(|file| file.is_cached()) {
-            self.forget_attributes(ino);
-            if let Some(kernel) = self.kernel_state.kernel.get() {
-                kernel.forget_range(ino, offset, len);
-            }
+    /// Drops the kernel's pages of a range, asynchronously.
+    pub(crate) fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_range(ino, offset, len);
         }
     }
 
-    /// As [`Vfs::forget_attributes`], unless that was done a short time ago: then the kernel has read them
+    /// As [`Self::forget_attributes`], unless that was done a short time ago: then the kernel has read them
     /// again, or will.
-    fn forget_if_kept(&self, ino: Ino) {
-        if !self.kernel_state.cache.is_forgotten(ino, Instant::now()) {
+    pub(crate) fn forget_if_kept(&self, ino: Ino) {
+        if !self.cache.is_forgotten(ino, Instant::now()) {
             self.forget_attributes(ino);
         }
     }
 
     /// Starts the threads that receive changes by other clients, unless this client is alone or the engine
-    /// has no stream of changes. They end with [`Vfs::end`].
+    /// has no stream of changes. They end with the session.
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
-    pub fn start_watching(self: &Arc<Self>, kernel: Arc<dyn Kernel>) -> io::Result<Vec<JoinHandle<()>>> {
-        if self.is_exclusive() {
+    pub(crate) fn start_watching(
+        self: &Arc<Self>,
+        kernel: Arc<dyn Kernel>,
+    ) -> io::Result<Vec<JoinHandle<()>>> {
+        if self.meta.is_exclusive() {
             return Ok(Vec::new());
         }
-        let kernel = Arc::clone(self.kernel_state.kernel.get_or_init(|| kernel));
+        let kernel = Arc::clone(self.kernel.get_or_init(|| kernel));
         let (watching, checking) = (Arc::clone(self), Arc::clone(self));
         let watched = Arc::clone(&kernel);
         let watch = host::spawn("limen-watch", move || watching.watch(&*watched))?;
         let check = host::spawn("limen-lease", move || {
             let mut was_current = false;
-            while !checking.stopping.load(Ordering::Acquire) {
+            while !checking.stop.is_set() {
                 let is_current = checking.meta.is_current();
                 if was_current && !is_current {
                     tracing::warn!("no answer from the stream of changes: all caches are invalidated");
                     checking.forget_all(&*kernel);
                 }
                 was_current = is_current;
-                checking.kernel_state.repeats.wait(CHECK_EVERY);
+                checking.repeats.wait(CHECK_EVERY);
                 checking.repeat(&*kernel);
             }
         })?;
         Ok(vec![watch, check])
     }
 
+    /// Must be called before a request waits for anything.
+    pub(crate) fn held_by_kernel(&self) -> Held<'_> {
+        self.cache.held()
+    }
+
+    /// Whether the kernel certainly has the access revision of this inode.
+    pub(crate) fn has_current(&self, inode: &Inode) -> bool {
+        self.cache.revision(inode.ino) == Some(inode.access_rev)
+    }
+
+    /// Records that a reply will give the kernel this inode's attributes.
+    pub(crate) fn note_given(&self, inode: &Inode) {
+        if !self.meta.is_exclusive() {
+            self.cache.give(inode.ino, inode.access_rev, 0, Instant::now());
+        }
+    }
+
+    /// As [`Self::note_given`], for the reply to SETATTR.
+    pub(crate) fn note_given_for_sure(&self, attr: &Attr) {
+        if !self.meta.is_exclusive() {
+            self.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
+        }
+    }
+
+    /// Records that a reply gives the kernel a reference to the inode in addition to its attributes. Called
+    /// before the reply is written.
+    pub(crate) fn looked_up(&self, attr: &Attr) {
+        if !self.meta.is_exclusive() {
+            self.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
+        }
+    }
+
+    /// The kernel gives back references to an inode. Returns true if it may hold the inode no longer.
+    pub(crate) fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
+        self.meta.is_exclusive() || self.cache.forget_lookups(ino, lookups)
+    }
+
+    /// Must be called before the request reads any record.
+    pub(crate) fn begin_reply(&self) -> ReplyGuard<'_> {
+        ReplyGuard::new((!self.meta.is_exclusive()).then_some(&self.in_flight), self.lifetimes())
+    }
+
     fn watch(&self, kernel: &dyn Kernel) {
-        while !self.is_stopping() {
+        while !self.stop.is_set() {
             match self.meta.engine().watch() {
                 Ok(None) => return,
                 Ok(Some(changes)) => self.follow(changes, kernel),
@@ -192,7 +245,7 @@ impl Vfs {
     fn follow(&self, mut changes: Box<dyn Changes>, kernel: &dyn Kernel) {
         self.forget_all(kernel);
         tracing::info!("receiving other clients' changes");
-        while !self.is_stopping() {
+        while !self.stop.is_set() {
             let polled = BootInstant::now();
             let received = match changes.next(POLL_FOR) {
                 Ok(received) => received,
@@ -224,7 +277,7 @@ impl Vfs {
             return;
         }
         let outdated = Outdated::Parts(parts.iter().cloned().collect());
-        if self.kernel_state.repeats.add(outdated, &self.kernel_state.in_flight) {
+        if self.repeats.add(outdated, &self.in_flight) {
             parts.iter().for_each(|part| self.invalidate(kernel, part, true));
         } else {
             tracing::warn!("too many changes of other clients at once: all caches are invalidated");
@@ -234,7 +287,7 @@ impl Vfs {
 
     /// Repeats the invalidations whose effect a reply in flight may have undone.
     fn repeat(&self, kernel: &dyn Kernel) {
-        for outdated in self.kernel_state.repeats.due(Instant::now(), &self.kernel_state.in_flight) {
+        for outdated in self.repeats.due(Instant::now(), &self.in_flight) {
             match &*outdated {
                 // Cached pages need no repetition: the kernel locks those that are being read, and drops them
                 // after that.
@@ -246,7 +299,7 @@ impl Vfs {
 
     /// Invalidates this client's cache and the kernel's caches.
     pub(crate) fn forget_everything(&self) {
-        match self.kernel_state.kernel.get() {
+        match self.kernel.get() {
             Some(kernel) => self.forget_all(&**kernel),
             None => self.meta.set_outdated(),
         }
@@ -255,13 +308,13 @@ impl Vfs {
     /// Invalidates this client's cache and the kernel's caches.
     fn forget_all(&self, kernel: &dyn Kernel) {
         self.meta.set_outdated();
-        self.kernel_state.repeats.add(Outdated::Everything, &self.kernel_state.in_flight);
+        self.repeats.add(Outdated::Everything, &self.in_flight);
         self.forget_in_kernel(kernel, true);
     }
 
     fn forget_in_kernel(&self, kernel: &dyn Kernel, content: bool) {
         kernel.expire_all();
-        self.kernel_state.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
+        self.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
     }
 
     /// How long the kernel may cache the reply to a request that begins now.
@@ -270,7 +323,7 @@ impl Vfs {
         match self.coherence() {
             // The kernel would let callers pass by their local uid, not by the one they are squashed to: it
             // must look up each name.
-            _ if self.is_squashing() => Lifetimes::NONE,
+            _ if self.access.is_squashing() => Lifetimes::NONE,
             Coherence::Exclusive => both(ALONE),
             Coherence::Notified if self.can_expire_all() => both(TOLD),
             // When the lease expires, the kernel can be told to invalidate each inode, but not each name.
@@ -280,71 +333,7 @@ impl Vfs {
     }
 
     fn can_expire_all(&self) -> bool {
-        self.kernel_state.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
-    }
-
-    /// Runs an operation for a caller that may change the volume, on these inodes or on names in them.
-    ///
-    /// If the kernel checked outdated permissions, this client checks the caller itself. ESTALE, after which
-    /// the kernel looks up and checks again, would be wrong for calls on a file descriptor, which are not
-    /// retried, and if the attributes change again meanwhile.
-    ///
-    /// # Errors
-    /// Those of the operation; ESTALE if the caller must be checked and its credential cannot be read.
-    pub(crate) fn change_inodes<O: meta::Op, const N: usize>(
-        &self,
-        caller: &Caller<'_>,
-        held: Held<'_>,
-        op: &O,
-        inos: [Ino; N],
-    ) -> Result<O::Reply, Errno> {
-        if !self.only_kernel_checks() {
-            return self.change_for(caller, op);
-        }
-        let reply = self.meta.run(op, &Authority::Kernel { told: Some(&held) });
-        self.note_change();
-        match reply {
-            Err(Failure::Refused(Errno::ESTALE)) => {
-                if caller.identity().is_err() {
-                    // Without this, the kernel would retry with the same outdated attributes.
-                    inos.iter().for_each(|&ino| self.forget_attributes(ino));
-                    return Err(Errno::ESTALE);
-                }
-                inos.iter().for_each(|&ino| self.forget_if_kept(ino));
-                let reply = self.meta.run(op, &Authority::Both(caller));
-                self.note_change();
-                Ok(reply?)
-            }
-            reply => Ok(reply?),
-        }
-    }
-
-    /// Whether only the kernel checks callers, while other clients can change what it checks.
-    fn only_kernel_checks(&self) -> bool {
-        !self.is_exclusive() && self.kernel_check_suffices()
-    }
-
-    /// Denies access that the kernel granted by outdated attributes: a request may wait for the database long
-    /// after the kernel checked it. On volumes of NFSv4 ACLs the daemon does its own check.
-    ///
-    /// # Errors
-    /// EACCES; ESTALE if the caller's credential cannot be read: the kernel then looks up and checks again.
-    pub(crate) fn admit_by_kernel(
-        &self,
-        caller: &Caller<'_>,
-        inode: &Inode,
-        want: Perm,
-    ) -> Result<(), Errno> {
-        let is_current = || self.kernel_state.cache.revision(inode.ino) == Some(inode.access_rev);
-        if !self.only_kernel_checks() || is_current() {
-            return Ok(());
-        }
-        if caller.identity().is_err() {
-            self.forget_attributes(inode.ino);
-            return Err(Errno::ESTALE);
-        }
-        self.forget_if_kept(inode.ino);
-        if self.permits(caller, inode, want)? { Ok(()) } else { Err(Errno::EACCES) }
+        self.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
     }
 
     fn invalidate(&self, kernel: &dyn Kernel, part: &Invalidation, content: bool) {
@@ -357,7 +346,7 @@ impl Vfs {
     }
 
     fn forget_inode(&self, kernel: &dyn Kernel, ino: Ino, content: bool) {
-        self.kernel_state.cache.note_forgotten(ino, Instant::now());
+        self.cache.note_forgotten(ino, Instant::now());
         if content {
             kernel.forget_content(ino);
         } else {

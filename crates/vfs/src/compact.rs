@@ -1,54 +1,51 @@
 //! Compaction: many rows of a chunk are replaced by few, and the slices that they hid become garbage.
 //!
+//! Holds nothing of its own. Depends on [`Flusher`] (stores the new rows' data), [`Commits`], [`Attributes`] and the open
+//! files, whose cached rows it drops.
+//!
 //! A chunk is rewritten as a whole, so it is compacted only when it has more than one row for every
 //! [`BYTES_A_ROW`] of its data. So the bytes that compaction writes are bounded by the bytes that were
 //! written before.
 
-use host::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use chunk::PieceSource;
+use chunk::{BlockStore, PieceSource};
+use meta::Meta;
 use meta::ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
+use crate::attributes::Attributes;
+use crate::caller::BY_KERNEL;
+use crate::candidates::{Candidates, FEW_ROWS};
+use crate::commits::Commits;
 use crate::fencing::Within;
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::flush::Flusher;
+use crate::numbers::Numbers;
+use crate::open::OpenTable;
+use crate::stop::Stop;
 
-/// The number of rows that chunks are known to have. This is a hint; losing an entry does no harm.
-#[derive(Debug, Default)]
-pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
-
-/// The largest number of chunks in [`Candidates`].
-const MAX_CANDIDATES: usize = 10_000;
-/// A chunk with fewer rows is never compacted.
-const FEW_ROWS: usize = 16;
 /// A chunk with more rows is always compacted.
 const MANY_ROWS: usize = 1024;
 const BYTES_A_ROW: u64 = 64 << 10;
 
-impl Candidates {
-    /// Records that a chunk was found to have, or got, this number of rows.
-    pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_CANDIDATES {
-            known.retain(|_, rows| *rows >= FEW_ROWS);
-        }
-        if known.len() < MAX_CANDIDATES {
-            *known.entry((ino, chunk)).or_default() += rows;
-        }
-    }
-
-    fn take(&self) -> Vec<(Ino, ChunkIndex)> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extract_if(|_, rows| *rows >= FEW_ROWS).map(|(chunk, _)| chunk).collect()
-    }
+#[derive(Debug)]
+pub(crate) struct Compactor {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) store: Arc<BlockStore>,
+    pub(crate) slices: Arc<Numbers>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) candidates: Arc<Candidates>,
+    pub(crate) stop: Stop,
 }
 
-impl Vfs {
+impl Compactor {
     /// Compacts the chunks that have many rows.
     pub(crate) fn compact_candidates(&self) {
         for (ino, chunk) in self.candidates.take() {
-            if self.is_stopping() {
+            if self.stop.is_set() {
                 return;
             }
             match self.compact(ino, chunk) {
@@ -68,7 +65,7 @@ impl Vfs {
         if (old.len() as u64) < enough || runs.len() >= old.len() {
             return Ok(());
         }
-        let inline = self.inline_limit(self.inode(ino)?.size);
+        let inline = self.flusher.inline_limit(self.attributes.inode(ino)?.size);
         let mut slices = Vec::new();
         let new: Result<Arc<[Slice]>, Errno> =
             runs.iter().map(|run| self.rewrite(&old, run, inline, &mut slices)).collect();
@@ -76,14 +73,14 @@ impl Vfs {
         let mut doubt = None;
         let replaced = new.and_then(|new| {
             let op = Within(session, &Compact { ino, chunk, old, new });
-            self.commit_rows_once(&op, &ids, &mut doubt)
+            self.commits.commit_rows_once(&op, &ids, &mut doubt)
         });
         // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
         if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
             self.discard(&slices);
         }
         if (replaced.is_ok() || doubt.is_some())
-            && let Some(file) = self.files.get(ino)
+            && let Some(file) = self.open.get(ino)
         {
             file.lock().rows.clear();
         }
@@ -103,7 +100,7 @@ impl Vfs {
             tracing::error!(%error, "cannot read file data to compact it");
             error.errno()
         })?;
-        let (source, stored) = self.store_bytes(buf, inline)?;
+        let (source, stored) = self.flusher.store_bytes(buf, inline)?;
         slices.extend(stored.into_iter().map(|id| (id, run.len)));
         Ok(Slice { pos: run.pos, len: run.len, source })
     }
@@ -169,7 +166,7 @@ mod tests {
             vfs.write(ino, at as u64, &bytes[at..at + 5000]).unwrap();
             vfs.flush(ino).unwrap();
         }
-        vfs.candidates.take();
+        vfs.parts.files.candidates.take();
         // The compaction commits, its answer is lost, and the database drops its result before the retry.
         engine.set_rival(|inner| {
             for number in 0..20_000 {
@@ -178,13 +175,13 @@ mod tests {
             }
         });
         engine.script([Fault::None, Fault::After, Fault::Rival]);
-        assert_eq!(vfs.compact(ino, ChunkIndex(0)), Err(Errno::EIO));
+        assert_eq!(vfs.parts.housekeeping.work.compactor.compact(ino, ChunkIndex(0)), Err(Errno::EIO));
         engine.script([]);
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
         assert_eq!(rows.len(), 1, "the compaction was committed");
         // Read the store, not the block cache.
         let SliceSource::Blocks { id, size, .. } = rows[0].source else { panic!("{rows:?}") };
-        vfs.store.verify_block(id, size, 0).unwrap();
+        vfs.parts.files.rows.store.verify_block(id, size, 0).unwrap();
         assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
     }
 }

@@ -1,6 +1,9 @@
 //! A mount whose session other mounts have removed, because it seemed dead.
 //!
-//! Nothing can be committed under the old session any more: see [`meta::Meta::is_fenced`]. The data that the
+//! Holds the last loss. Depends on [`Meta`] only. Lock order: an open file's data before `last`. The steps that begin a
+//! new session are in [`crate::lifecycle`].
+//!
+//! Nothing can be committed under the old session any more: see [`Meta::is_fenced`]. The data that the
 //! mount holds in memory is treated in two ways:
 //!
 //! - Files that cannot continue are *lost*: each call on them fails with EIO until they are closed, and their
@@ -10,17 +13,18 @@
 //! - The data of all other files is committed under the new session.
 //!
 //! An operation that depends on the state of an open file must not run under a later session than the one
-//! under which that state was read: [`Vfs::session_of`] returns that session, and [`Within`] restricts the
+//! under which that state was read: [`Fencing::session_of`] returns that session, and [`Within`] restricts the
 //! operation to it. Files are marked as lost before the new session is published, so a thread that sees the
 //! new session also sees the marks.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use meta::{Ctx, Op, Plan, PlanStop, View};
-use types::{BootInstant, Errno, SessionId, Time};
+use meta::{Ctx, Meta, Op, Plan, PlanStop, View};
+use types::{Errno, SessionId, Time};
 
 use crate::open::{FileData, OpenFile};
-use crate::vfs::Vfs;
+use crate::stop::Stop;
 
 /// The loss of this mount's session, for `limen status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,28 +35,6 @@ pub struct SessionLoss {
     pub at: Time,
     /// Files that were lost with it.
     pub files: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Losses {
-    last: Mutex<Option<SessionLoss>>,
-}
-
-impl Losses {
-    pub(crate) fn get(&self) -> Option<SessionLoss> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, session: SessionId) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some(SessionLoss { session, at: Time::now(), files: 0 });
-    }
-
-    fn note_file(&self) {
-        if let Some(loss) = self.last.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            loss.files += 1;
-        }
-    }
 }
 
 /// Runs an operation under this session only; under any other it fails with EIO.
@@ -72,10 +54,23 @@ impl<O: Op> Op for Within<'_, O> {
     }
 }
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Fencing {
+    meta: Arc<Meta>,
+    stop: Stop,
+    /// How long a call waits for a new session after the old one was lost.
+    rejoin: Duration,
+    last: Mutex<Option<SessionLoss>>,
+}
+
+impl Fencing {
+    pub(crate) fn new(meta: &Arc<Meta>, stop: &Stop, rejoin: Duration) -> Self {
+        Fencing { meta: Arc::clone(meta), stop: stop.clone(), rejoin, last: Mutex::default() }
+    }
+
     /// The last loss of this mount's session, if there was one.
-    pub fn session_loss(&self) -> Option<SessionLoss> {
-        self.losses.get()
+    pub(crate) fn session_loss(&self) -> Option<SessionLoss> {
+        *self.last()
     }
 
     /// The session under which a call may use an open file. The file's lock is held.
@@ -103,62 +98,36 @@ impl Vfs {
     }
 
     /// Whether work that failed under `session` may be retried, because that session was lost and there is a
-    /// new one. Waits up to [`SessionTimes::rejoin`](crate::SessionTimes::rejoin) for the new session.
+    /// new one. Waits up to `rejoin` for the new session.
     pub(crate) fn is_rejoined(&self, session: SessionId) -> bool {
         if self.meta.session() == session && !self.meta.is_fenced() {
             return false;
         }
-        self.meta.wait_rejoined(session, self.times.rejoin, || self.is_stopping())
+        self.meta.wait_rejoined(session, self.rejoin, || self.stop.is_set())
     }
 
-    fn mark_lost(&self, file: &OpenFile, reason: &str) -> bool {
+    /// Records the loss of a session, unless an earlier attempt to replace it has recorded that already.
+    pub(crate) fn note_loss(&self, session: SessionId) {
+        let mut last = self.last();
+        if last.is_none_or(|loss| loss.session != session) {
+            *last = Some(SessionLoss { session, at: Time::now(), files: 0 });
+        }
+    }
+
+    /// Marks a file as lost; returns whether it was not marked before.
+    pub(crate) fn mark_lost(&self, file: &OpenFile, reason: &str) -> bool {
         let is_new = file.set_fenced();
         if is_new {
-            self.losses.note_file();
+            if let Some(loss) = self.last().as_mut() {
+                loss.files += 1;
+            }
             tracing::error!(ino = %file.ino, reason, "an open file is lost with its session; calls on it fail with EIO until it is closed");
         }
         is_new
     }
 
-    /// Begins a new session in place of one that other mounts have removed, after it has marked the lost
-    /// files.
-    ///
-    /// # Errors
-    /// Those of the database; the session is still lost then.
-    pub(crate) fn recover(&self) -> Result<(), Errno> {
-        let lost = self.meta.session();
-        self.forget_everything();
-        // Do not record the same loss again if an earlier attempt failed.
-        if self.losses.get().is_none_or(|loss| loss.session != lost) {
-            self.losses.note(lost);
-        }
-        let locked = self.held.take_all();
-        let mut files = 0;
-        for file in self.files.all() {
-            let reason = match () {
-                () if locked.contains(&file.ino) => "another mount may hold its locks",
-                () if file.is_orphan() => "it has no name, and other mounts delete it",
-                () => continue,
-            };
-            files += u64::from(self.mark_lost(&file, reason));
-        }
-        self.lock_owners.clear();
-        self.slices.discard_lease()?;
-        let renewed: BootInstant = self.renewed();
-        let session = self
-            .meta
-            .rejoin(|session| self.session_record(session), self.times.valid_for)
-            .map_err(Errno::from)?;
-        self.set_renewed();
-        tracing::error!(
-            %lost,
-            %session,
-            silent_seconds = renewed.elapsed().as_secs(),
-            files,
-            "other mounts removed the session of this mount because its heartbeats stopped: its locks are lost, open \
-             files that depend on them fail with EIO until they are closed, and a new session has begun"
-        );
-        Ok(())
+    fn last(&self) -> MutexGuard<'_, Option<SessionLoss>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -171,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{NO_WAIT, Shared, make, root};
-    use crate::{LockKind, LockRequest, OpenFor};
+    use crate::{LockKind, LockRequest, OpenFor, Vfs};
 
     const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
 
@@ -197,8 +166,8 @@ mod tests {
             new.flush(ino).unwrap();
             // The old mount continues.
             assert_eq!(old.flush(ino), Err(Errno::EIO));
-            assert!(old.meta.is_fenced());
-            old.recover().unwrap();
+            assert!(old.meta().is_fenced());
+            old.parts.lifecycle.recover().unwrap();
             assert_eq!(old.flush(ino), Err(Errno::EIO));
             assert_eq!(old.write(ino, 0, b"old"), Err(Errno::EIO));
             assert_eq!(old.read(ino, 0, 3), Err(Errno::EIO));
@@ -218,9 +187,9 @@ mod tests {
             // Files that were lost with an earlier session are not counted again.
             old.unlock(ino, lock(kind, 1)).unwrap();
             shared.remove(&new, &old);
-            old.flush_all().unwrap_or_default();
+            old.parts.files.flusher.flush_all().unwrap_or_default();
             assert!(old.mkdir_fails());
-            old.recover().unwrap();
+            old.parts.lifecycle.recover().unwrap();
             assert_eq!(old.session_loss().unwrap().files, 0);
         }
     }
@@ -240,7 +209,7 @@ mod tests {
         old.write(stored, 0, &vec![1; 5 << 20]).unwrap();
         shared.remove(&new, &old);
         assert_eq!(old.flush(free), Err(Errno::EIO), "there is no new session yet");
-        old.recover().unwrap();
+        old.parts.lifecycle.recover().unwrap();
         for ino in [free, unlocked] {
             old.close(ino).unwrap();
             assert_eq!(new.getattr(ino).unwrap().size_bytes, 4);
@@ -261,14 +230,14 @@ mod tests {
         let [old, new] = [times, NO_WAIT].map(|times| shared.mount(times));
         let ino = make(&old, "f");
         old.write(ino, 0, b"text").unwrap();
-        let lost = old.meta.session();
+        let lost = old.meta().session();
         shared.remove(&new, &old);
         old.start_housekeeping(crate::SessionInfo::default()).unwrap();
         old.close(ino).unwrap();
         assert_eq!(new.getattr(ino).unwrap().size_bytes, 4);
-        assert!(old.meta.session() != lost && shared.session(old.meta.session()).is_some());
+        assert!(old.meta().session() != lost && shared.session(old.meta().session()).is_some());
         old.end().unwrap();
-        assert!(shared.session(old.meta.session()).is_none());
+        assert!(shared.session(old.meta().session()).is_none());
     }
 
     #[test]
@@ -281,7 +250,7 @@ mod tests {
         assert_eq!(old.read(ino, 0, 4).unwrap(), &b"text"[..]);
         shared.remove(&new, &old);
         assert!(old.mkdir_fails());
-        old.recover().unwrap();
+        old.parts.lifecycle.recover().unwrap();
         assert_eq!(old.read(ino, 0, 4), Err(Errno::EIO));
         assert_eq!(old.write(ino, 0, b"text"), Err(Errno::EIO));
         // The kernel sends GETATTR before it reads.
@@ -314,7 +283,7 @@ mod tests {
         assert_eq!(old.take_lock(ino, 1, wanted, true), Ok(Locked::Waiting));
         shared.remove(&new, &old);
         assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Waiting));
-        old.recover().unwrap();
+        old.parts.lifecycle.recover().unwrap();
         assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Waiting));
         new.unlock(ino, wanted).unwrap();
         assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Granted));
@@ -326,13 +295,13 @@ mod tests {
         let shared = Shared::new();
         let [own, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let first = || {
-            own.renew().unwrap();
-            shared.session(own.meta.session()).unwrap().first_slice
+            own.parts.session.renew().unwrap();
+            shared.session(own.meta().session()).unwrap().first_slice
         };
         let ino = make(&own, "f");
-        let next = own.meta.read_counter(meta::Counter::Slice).unwrap();
+        let next = own.meta().read_counter(meta::Counter::Slice).unwrap();
         own.write(ino, 0, &vec![1; 5 << 20]).unwrap();
-        other.slices.take().unwrap();
+        other.parts.files.slices.take().unwrap();
         assert!(first().0 <= next, "blocks of slice {next} are stored, or will be");
         own.flush(ino).unwrap();
         assert!(first().0 > next);

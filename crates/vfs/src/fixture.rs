@@ -135,7 +135,7 @@ impl Shared {
     pub(crate) fn remove(&self, by: &Vfs, gone: &Vfs) {
         let session = self.session(gone.meta().session()).unwrap();
         assert!(by.meta().remove_session(session.id, session.heartbeat).unwrap());
-        by.clean_leftovers().unwrap();
+        by.parts.lifecycle.cleanup.clean_leftovers().unwrap();
     }
 }
 

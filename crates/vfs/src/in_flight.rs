@@ -25,7 +25,6 @@ use meta::Invalidation;
 use types::BootInstant;
 
 use crate::attr::Lifetimes;
-use crate::vfs::Vfs;
 
 /// The longest time from the beginning of a request to its reply for which the kernel may cache the reply.
 pub(crate) const REPLY_TRUSTED: Duration = Duration::from_millis(500);
@@ -107,7 +106,13 @@ pub struct ReplyGuard<'a> {
     lifetimes: Lifetimes,
 }
 
-impl ReplyGuard<'_> {
+impl<'a> ReplyGuard<'a> {
+    /// Counts a request, or only stores its lifetimes if no other client can change the volume.
+    pub(crate) fn new(in_flight: Option<&'a InFlight>, lifetimes: Lifetimes) -> Self {
+        let counted = in_flight.map(|in_flight| (in_flight, in_flight.enter(), BootInstant::now()));
+        ReplyGuard { counted, lifetimes }
+    }
+
     /// How long the kernel may cache the reply. The lifetimes are those from the start of the request: what
     /// was read then may be older than an invalidation that this client has received since.
     pub fn lifetimes(&self) -> Lifetimes {
@@ -123,15 +128,6 @@ impl Drop for ReplyGuard<'_> {
         if let Some((in_flight, epoch, _)) = self.counted {
             in_flight.leave(epoch);
         }
-    }
-}
-
-impl Vfs {
-    /// Must be called before the request reads any record.
-    pub fn begin_reply(&self) -> ReplyGuard<'_> {
-        let in_flight = &self.kernel_state.in_flight;
-        let counted = (!self.is_exclusive()).then(|| (in_flight, in_flight.enter(), BootInstant::now()));
-        ReplyGuard { counted, lifetimes: self.lifetimes() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The inodes that the kernel holds, each with the access revision that the kernel was given last.
 //!
 //! The kernel checks permissions with the attributes that it was given. A change that it let through is
-//! compared with their revision ([`Vfs::held_by_kernel`]), so a change that depends on an outdated revision
+//! compared with their revision ([`KernelCache::held`]), so a change that depends on an outdated revision
 //! is detected.
 //!
 //! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
@@ -17,11 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use host::HashMap;
-use meta::{Inode, KernelRevisions};
+use meta::KernelRevisions;
 use types::Ino;
-
-use crate::attr::Attr;
-use crate::vfs::Vfs;
 
 const SHARDS: usize = 64;
 
@@ -71,7 +68,8 @@ impl Default for KernelCache {
 }
 
 impl KernelCache {
-    fn give(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
+    /// Records that a reply gives the kernel a revision, and `lookups` references to the inode.
+    pub(crate) fn give(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
         let mut shard = self.shard(ino);
         // The kernel creates its inode from the first reply, whatever came meanwhile.
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
@@ -86,7 +84,7 @@ impl KernelCache {
     }
 
     /// As [`KernelCache::give`], for a reply whose attributes the kernel always applies (`fuse_do_setattr`).
-    fn give_for_sure(&self, ino: Ino, access_rev: u64, now: Instant) {
+    pub(crate) fn give_for_sure(&self, ino: Ino, access_rev: u64, now: Instant) {
         let mut shard = self.shard(ino);
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
         if inode.access_rev != access_rev || !inode.is_sure {
@@ -130,7 +128,7 @@ impl KernelCache {
     }
 
     /// Takes references back; true if the kernel no longer holds the inode.
-    fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
+    pub(crate) fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
         let mut shard = self.shard(ino);
         match shard.get_mut(&ino) {
             // A reply in flight may already have been counted as a further reference.
@@ -148,6 +146,11 @@ impl KernelCache {
     /// The revision that the kernel has, if that is certain.
     pub(crate) fn revision(&self, ino: Ino) -> Option<u64> {
         self.shard(ino).get(&ino).filter(|inode| inode.is_sure).map(|inode| inode.access_rev)
+    }
+
+    /// The revisions that the kernel has now.
+    pub(crate) fn held(&self) -> Held<'_> {
+        Held { cache: self, moment: self.moment.load(Ordering::Acquire) }
     }
 
     pub(crate) fn all(&self) -> Vec<Ino> {
@@ -172,43 +175,6 @@ impl KernelRevisions for Held<'_> {
     fn revision(&self, ino: Ino) -> Option<u64> {
         let inode = self.cache.shard(ino).get(&ino).copied();
         inode.filter(|inode| inode.is_sure && inode.since <= self.moment).map(|inode| inode.access_rev)
-    }
-}
-
-impl Vfs {
-    /// Must be called before the request waits for anything.
-    pub(crate) fn held_by_kernel(&self) -> Held<'_> {
-        let cache = &self.kernel_state.cache;
-        Held { cache, moment: cache.moment.load(Ordering::Acquire) }
-    }
-
-    /// Records that a reply will give the kernel this inode's attributes.
-    pub(crate) fn note_given(&self, inode: &Inode) {
-        if !self.is_exclusive() {
-            self.kernel_state.cache.give(inode.ino, inode.access_rev, 0, Instant::now());
-        }
-    }
-
-    /// As [`Vfs::note_given`], for the reply to SETATTR.
-    pub(crate) fn note_given_for_sure(&self, attr: &Attr) {
-        if !self.is_exclusive() {
-            self.kernel_state.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
-        }
-    }
-
-    /// Records that a reply gives the kernel a reference to the inode in addition to its attributes. Called
-    /// before the reply is written.
-    pub fn looked_up(&self, attr: &Attr) {
-        if !self.is_exclusive() {
-            self.kernel_state.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
-        }
-    }
-
-    /// The kernel gives back references to an inode, as many as `lookups` replies gave it.
-    pub fn forget(&self, ino: Ino, lookups: u64) {
-        if self.is_exclusive() || self.kernel_state.cache.forget_lookups(ino, lookups) {
-            self.ghosts().remove(&ino);
-        }
     }
 }
 

@@ -3,52 +3,81 @@
 //!
 //! This crate is between the protocol (`fuse`) and the layers that store metadata ([`meta`]) and file data
 //! ([`chunk`]). The rules of POSIX for stored records are in [`meta::ops`], not here.
+//!
+//! [`Vfs`] is a facade over parts. Each part is a struct with its own fields in a file of its own, whose header says what it
+//! holds, what it depends on and its lock order.
 
-mod access_check;
-mod atime;
+// The facade, and the parts behind it.
+mod parts;
+mod vfs;
+
+// Shared by the parts.
 mod attr;
-mod attrs;
 mod caller;
-mod cleanup;
-mod coherence;
-mod compact;
-mod dirs;
-mod durable;
-mod fencing;
-mod files;
-#[cfg(test)]
-mod fixture;
-mod housekeeping;
-mod in_flight;
-mod kernel_cache;
-mod locks;
-mod names;
-mod nfs4;
 mod numbers;
 mod open;
-mod principals;
-pub mod process;
+mod stop;
+
+// Access, and coherence with other clients and with the kernel's caches.
+mod access_check;
+mod changes;
+mod coherence;
+mod in_flight;
+mod kernel_cache;
+
+// Attributes.
+mod atime;
+mod attributes;
+mod setattr;
+mod statfs;
+
+// Open files and their data.
+mod candidates;
+mod commits;
+mod compact;
+mod fencing;
+mod files;
+mod flush;
 mod ranges;
 mod readahead;
-mod session;
+mod rows;
 mod space;
-mod vfs;
+
+// Names, listings, extended attributes.
+mod acl_ids;
+mod listings;
+mod names;
+mod nfs4;
+mod principals;
 mod xattrs;
+
+// Locks and sessions.
+mod cleanup;
+mod housekeeping;
+mod lifecycle;
+mod locks;
+pub mod process;
+mod session;
+
+#[cfg(test)]
+mod fixture;
 
 pub use access_check::{Perm, SearchCounts};
 pub use acl::idmap::Ids;
 pub use attr::{Attr, Entry, Lifetimes};
-pub use attrs::AttrChange;
 pub use caller::{Caller, Identity, IdentitySource};
 pub use coherence::{Coherence, Kernel};
-pub use dirs::{DirEntry, DirHandle, DirPosition};
 pub use fencing::SessionLoss;
 pub use in_flight::ReplyGuard;
+pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;
 pub use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
 pub use meta::{AclKind, Lock, LockKind};
 pub use names::{MakeRequest, Special};
+pub use parts::VfsOptions;
 pub use ranges::Seek;
 pub use session::{SessionInfo, SessionTimes};
-pub use vfs::{StatFs, Vfs, VfsOptions};
+pub use setattr::AttrChange;
+pub use statfs::StatFs;
+pub use vfs::Vfs;
 pub use xattrs::XattrName;

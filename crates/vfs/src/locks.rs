@@ -1,17 +1,22 @@
 //! Locks on open files that are shared by all mounts. If this client is alone, the kernel keeps the locks
 //! itself.
 //!
+//! Holds the owners that requested locks, and the locks that were granted. Depends on [`Meta`], the open files and
+//! [`Flusher`]. Lock order: `owners` and `granted` are each locked alone.
+//!
 //! Locks end with the session that holds them, so they need not be durable.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meta::ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
-use meta::{Failure, Lock, LockKind, LockOwner, Op};
+use meta::{Failure, Lock, LockKind, LockOwner, Meta, Op};
 use types::{Errno, Ino};
 
+use crate::caller::BY_KERNEL;
 use crate::fencing::Within;
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::flush::Flusher;
+use crate::open::OpenTable;
 
 /// A requested lock on the bytes from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,24 +37,25 @@ pub struct LockRequest {
 /// nor marks them as such: they are the locks that are left when the handle is released. An inode that is not
 /// in this map has no locks, so most files are closed without a request to the database.
 #[derive(Debug, Default)]
-pub(crate) struct LockOwners(Mutex<HashMap<Ino, HashSet<Asker>>>);
+struct LockOwners(Mutex<HashMap<Ino, HashSet<Requester>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Asker {
+struct Requester {
     handle: u64,
     owner: u64,
 }
 
 impl LockOwners {
-    fn note(&self, ino: Ino, asker: Asker) {
-        self.lock().entry(ino).or_default().insert(asker);
+    fn note(&self, ino: Ino, requester: Requester) {
+        self.lock().entry(ino).or_default().insert(requester);
     }
 
     /// Removes the entries that `which` selects, and returns their owners.
-    fn take(&self, ino: Ino, mut which: impl FnMut(&Asker) -> bool) -> HashSet<u64> {
+    fn take(&self, ino: Ino, mut which: impl FnMut(&Requester) -> bool) -> HashSet<u64> {
         let mut all = self.lock();
         let Some(lock_owners) = all.get_mut(&ino) else { return HashSet::new() };
-        let owners = lock_owners.extract_if(|asker| which(asker)).map(|asker| asker.owner).collect();
+        let owners =
+            lock_owners.extract_if(|requester| which(requester)).map(|requester| requester.owner).collect();
         if lock_owners.is_empty() {
             all.remove(&ino);
         }
@@ -57,11 +63,11 @@ impl LockOwners {
     }
 
     /// Removes all entries, because all locks were lost.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HashSet<Asker>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HashSet<Requester>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,21 +75,21 @@ impl LockOwners {
 /// Locks that were granted to this session and not released: they are lost with it. For each file, the ranges
 /// of each owner and the number of lock requests in flight, whose outcome is not known yet.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<HashMap<Ino, HeldOn>>);
+struct Granted(Mutex<HashMap<Ino, GrantedOn>>);
 
 #[derive(Debug, Default)]
-struct HeldOn {
+struct GrantedOn {
     in_flight: u64,
     ranges: Vec<(LockKind, u64, u64, u64)>,
 }
 
 /// A lock request in flight.
-struct Asking<'a>(&'a Held, Ino);
+struct InFlight<'a>(&'a Granted, Ino);
 
-impl Held {
-    fn in_flight(&self, ino: Ino) -> Asking<'_> {
+impl Granted {
+    fn in_flight(&self, ino: Ino) -> InFlight<'_> {
         self.lock().entry(ino).or_default().in_flight += 1;
-        Asking(self, ino)
+        InFlight(self, ino)
     }
 
     fn note_granted(&self, ino: Ino, request: LockRequest) {
@@ -117,7 +123,7 @@ impl Held {
     }
 
     /// The files on which locks are held or may have been granted. All held locks are removed.
-    pub(crate) fn take_all(&self) -> HashSet<Ino> {
+    fn take_all(&self) -> HashSet<Ino> {
         let mut all = self.lock();
         let inos = all.keys().copied().collect();
         all.values_mut().for_each(|held| held.ranges.clear());
@@ -125,18 +131,18 @@ impl Held {
         inos
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HeldOn>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, GrantedOn>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl HeldOn {
+impl GrantedOn {
     fn is_unused(&self) -> bool {
         self.in_flight == 0 && self.ranges.is_empty()
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut all = self.0.lock();
         if let Some(held) = all.get_mut(&self.1) {
@@ -148,13 +154,42 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Locks {
+    meta: Arc<Meta>,
+    open: Arc<OpenTable>,
+    flusher: Arc<Flusher>,
+    owners: LockOwners,
+    granted: Granted,
+}
+
+impl Locks {
+    pub(crate) fn new(meta: &Arc<Meta>, open: &Arc<OpenTable>, flusher: &Arc<Flusher>) -> Self {
+        Locks {
+            meta: Arc::clone(meta),
+            open: Arc::clone(open),
+            flusher: Arc::clone(flusher),
+            owners: LockOwners::default(),
+            granted: Granted::default(),
+        }
+    }
+
+    /// The files on which locks were held, or may have been granted: all locks were lost with the session.
+    pub(crate) fn take_lost(&self) -> HashSet<Ino> {
+        self.granted.take_all()
+    }
+
+    /// Forgets who requested locks, because all locks were lost.
+    pub(crate) fn forget_owners(&self) {
+        self.owners.clear();
+    }
+
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
     /// other clients see it.
     ///
     /// # Errors
     /// Those of [`TakeLock`].
-    pub fn take_lock(
+    pub(crate) fn take_lock(
         &self,
         ino: Ino,
         handle: u64,
@@ -163,21 +198,21 @@ impl Vfs {
     ) -> Result<Locked, Errno> {
         self.commit_written(ino);
         if request.kind == LockKind::Posix {
-            self.lock_owners.note(ino, Asker { handle, owner: request.owner });
+            self.owners.note(ino, Requester { handle, owner: request.owner });
         }
         self.request_lock(ino, request, wait)
     }
 
-    /// Retries a request for which [`Vfs::take_lock`] returned [`Locked::Waiting`].
+    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
     ///
     /// # Errors
     /// Those of [`TakeLock`]; after an error the request is no longer waiting.
-    pub fn ask_again(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
+    pub(crate) fn ask_again(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
         self.request_lock(ino, request, true)
     }
 
-    /// Cancels a request for which [`Vfs::take_lock`] returned [`Locked::Waiting`].
-    pub fn stop_waiting(&self, request: LockRequest) {
+    /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
+    pub(crate) fn stop_waiting(&self, request: LockRequest) {
         if let Err(errno) = self.run_lock(&StopWaiting(self.lock_of(request).owner)) {
             tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended");
         }
@@ -188,7 +223,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
+    pub(crate) fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         self.commit_written(ino);
         let Lock { owner, start, end, .. } = self.lock_of(request);
         self.unlock_range(ino, owner, (start, end))
@@ -199,8 +234,8 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
-        let owners = self.lock_owners.take(ino, |asker| asker.owner == owner);
+    pub(crate) fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
+        let owners = self.owners.take(ino, |requester| requester.owner == owner);
         owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner))
     }
 
@@ -209,10 +244,10 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
-        let owners = self.lock_owners.take(ino, |asker| asker.handle == handle);
+    pub(crate) fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
+        let owners = self.owners.take(ino, |requester| requester.handle == handle);
         let posix = owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner));
-        let flock = flock.filter(|_| !self.is_exclusive());
+        let flock = flock.filter(|_| !self.meta.is_exclusive());
         posix.and(flock.map_or(Ok(()), |owner| self.unlock_all(ino, LockKind::Flock, owner)))
     }
 
@@ -220,7 +255,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn find_lock(&self, ino: Ino, request: LockRequest) -> Result<Option<Lock>, Errno> {
+    pub(crate) fn find_lock(&self, ino: Ino, request: LockRequest) -> Result<Option<Lock>, Errno> {
         self.run_lock(&FindLock { ino, lock: self.lock_of(request) })
     }
 
@@ -232,7 +267,7 @@ impl Vfs {
         match self.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
-                self.held.note_released(ino, owner.kind, owner.owner, (start, end));
+                self.granted.note_released(ino, owner.kind, owner.owner, (start, end));
                 Ok(())
             }
             Err(failure) => Err(failure.into()),
@@ -240,9 +275,9 @@ impl Vfs {
     }
 
     fn request_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Result<Locked, Errno> {
-        let _in_flight = self.held.in_flight(ino);
+        let _in_flight = self.granted.in_flight(ino);
         // The file lost its locks, which others may hold now: it gets no new ones.
-        let (session, file) = (self.meta.session(), self.files.get(ino));
+        let (session, file) = (self.meta.session(), self.open.get(ino));
         if file.is_some_and(|file| file.is_fenced()) {
             return Err(Errno::EIO);
         }
@@ -255,10 +290,15 @@ impl Vfs {
         };
         match (&outcome, request.kind) {
             (Ok(Locked::Granted), _) => {
-                self.held.note_granted(ino, request);
+                self.granted.note_granted(ino, request);
                 // A lock granted before the session was lost is lost with it.
                 if self.meta.session() != session || self.meta.is_fenced() {
-                    self.held.note_released(ino, request.kind, request.owner, (request.start, request.end));
+                    self.granted.note_released(
+                        ino,
+                        request.kind,
+                        request.owner,
+                        (request.start, request.end),
+                    );
                     return Err(Errno::EIO);
                 }
             }
@@ -273,10 +313,10 @@ impl Vfs {
     /// Commits the data written to a file. Data that cannot be stored stays in memory, and the next flush
     /// reports the error.
     fn commit_written(&self, ino: Ino) {
-        let Some(file) = self.files.get(ino) else { return };
+        let Some(file) = self.open.get(ino) else { return };
         let mut data = file.lock();
         if data.buffer.is_dirty()
-            && let Err(errno) = self.flush_locked(&file, &mut data)
+            && let Err(errno) = self.flusher.flush_locked(&file, &mut data)
         {
             tracing::warn!(%ino, %errno, "cannot store data written under a lock; it stays in memory");
         }
@@ -302,12 +342,15 @@ mod tests {
         let lock_owners = LockOwners::default();
         let ino = Ino(7);
         for (handle, owner) in [(1, 10), (2, 10), (2, 11), (2, 11)] {
-            lock_owners.note(ino, Asker { handle, owner });
+            lock_owners.note(ino, Requester { handle, owner });
         }
         assert!(lock_owners.take(Ino(8), |_| true).is_empty());
-        assert_eq!(lock_owners.take(ino, |asker| asker.owner == 10), HashSet::from([10]));
-        assert!(lock_owners.take(ino, |asker| asker.handle == 1).is_empty(), "its entry was removed before");
-        assert_eq!(lock_owners.take(ino, |asker| asker.handle == 2), HashSet::from([11]));
+        assert_eq!(lock_owners.take(ino, |requester| requester.owner == 10), HashSet::from([10]));
+        assert!(
+            lock_owners.take(ino, |requester| requester.handle == 1).is_empty(),
+            "its entry was removed before"
+        );
+        assert_eq!(lock_owners.take(ino, |requester| requester.handle == 2), HashSet::from([11]));
         assert!(lock_owners.lock().is_empty());
     }
 }

@@ -1,15 +1,26 @@
 //! Names: lookup, and the operations that create, rename or remove a name.
+//!
+//! Holds the new inode numbers. Depends on [`Files`], because a name of an open file is removed differently, on
+//! [`Attributes`] and on [`CallerChanges`]. Lock order: an unlink guard of the table of open files, then no other lock.
 
+use std::sync::Arc;
+
+use meta::Meta;
 use meta::ops::{
     Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
     Renamed, Rmdir, Unlink, Unlinked, Whiteout,
 };
-use types::{Caps, Errno, FileType, Ino, Mode};
+use types::{Caps, Errno, FileType, Ino, Mode, Name};
 
+use crate::access_check::AccessCheck;
 use crate::attr::{Attr, Entry};
-use crate::caller::Caller;
-use crate::open::UnlinkGuard;
-use crate::vfs::{BY_KERNEL, Vfs, name};
+use crate::attributes::Attributes;
+use crate::caller::{BY_KERNEL, Caller};
+use crate::changes::CallerChanges;
+use crate::coherence::Caches;
+use crate::files::Files;
+use crate::numbers::Numbers;
+use crate::open::{OpenTable, UnlinkGuard};
 
 /// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
 const MAX_TARGET_BYTES: usize = 4095;
@@ -56,33 +67,45 @@ pub struct MakeRequest<'a> {
     pub umask: u32,
 }
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) inos: Numbers,
+    pub(crate) access: Arc<AccessCheck>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) changes: Arc<CallerChanges>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) files: Arc<Files>,
+}
+
+impl Names {
     /// Looks up a name in a directory.
     ///
     /// # Errors
     /// Those of [`Lookup`]; ENAMETOOLONG.
-    pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
-        let inode = self.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
-        Ok(Entry { attr: inode.map(|inode| self.attr_of(&inode)) })
+    pub(crate) fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
+        let inode = self.access.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
+        Ok(Entry { attr: inode.map(|inode| self.attributes.attr_of(&inode)) })
     }
 
     /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
     ///
     /// # Errors
-    /// Those of [`GetByHandle`]; EACCES as [`Vfs::admit_handle`].
-    pub fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+    /// Those of [`GetByHandle`]; EACCES as [`Self::admit_handle`].
+    pub(crate) fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
         self.admit_handle(caller)?;
-        Ok(self.attr_of(&self.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
+        Ok(self.attributes.attr_of(&self.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
     }
 
     /// The parent of a directory, LOOKUP of `..` (`fuse_get_parent`). Only file handles need it: on a path,
     /// the kernel knows the parents.
     ///
     /// # Errors
-    /// Those of [`GetParent`]; EACCES as [`Vfs::admit_handle`].
-    pub fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+    /// Those of [`GetParent`]; EACCES as [`Self::admit_handle`].
+    pub(crate) fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
         self.admit_handle(caller)?;
-        Ok(self.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
+        Ok(self.attributes.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
     /// Denies opening an inode without a path, because no search permission is checked on the way to it. The
@@ -92,7 +115,7 @@ impl Vfs {
     /// # Errors
     /// EACCES.
     fn admit_handle(&self, caller: &Caller<'_>) -> Result<(), Errno> {
-        let by_kernel = !self.is_squashing() && !self.has_nfs4_acls();
+        let by_kernel = !self.access.is_squashing() && !self.access.has_nfs4_acls();
         if by_kernel || caller.identity()?.caps.has(Caps::DAC_READ_SEARCH) {
             Ok(())
         } else {
@@ -105,7 +128,7 @@ impl Vfs {
     /// # Errors
     /// EPERM for devices without `CAP_MKNOD`; those of [`Make`]; ENAMETOOLONG; EOVERFLOW if the caller has no
     /// id in the volume.
-    pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+    pub(crate) fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let kind = match request.what {
             Special::Regular => MakeKind::Regular,
             Special::Directory => MakeKind::Directory,
@@ -116,7 +139,7 @@ impl Vfs {
         };
         // The kernel checks `CAP_MKNOD`, but not of the identity that the caller is squashed to.
         if matches!(kind, MakeKind::CharDevice(_) | MakeKind::BlockDevice(_))
-            && self.is_squashing()
+            && self.access.is_squashing()
             && !caller.identity()?.caps.has(Caps::MKNOD)
         {
             return Err(Errno::EPERM);
@@ -124,11 +147,21 @@ impl Vfs {
         self.make_kind(caller, request.parent, request.name, kind, request.mode, request.umask)
     }
 
+    /// Creates a regular file and opens it.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub(crate) fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        let attr = self.make(caller, request)?;
+        self.files.add_handle(attr.ino);
+        Ok(attr)
+    }
+
     /// Creates a symbolic link.
     ///
     /// # Errors
     /// Those of [`Make`]; ENAMETOOLONG, also for the target; ENOENT for an empty target.
-    pub fn symlink(
+    pub(crate) fn symlink(
         &self,
         caller: &Caller<'_>,
         parent: Ino,
@@ -147,7 +180,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`ReadLink`].
-    pub fn readlink(&self, ino: Ino) -> Result<std::sync::Arc<[u8]>, Errno> {
+    pub(crate) fn readlink(&self, ino: Ino) -> Result<Arc<[u8]>, Errno> {
         Ok(self.meta.run(&ReadLink(ino), &BY_KERNEL)?)
     }
 
@@ -155,18 +188,29 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`Link`]; ENAMETOOLONG.
-    pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
-        let held = self.held_by_kernel();
+    pub(crate) fn link(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        parent: Ino,
+        bytes: &[u8],
+    ) -> Result<Attr, Errno> {
+        let held = self.caches.held_by_kernel();
         // Read the session before the file: files are marked as lost before there is a new session.
         let session = self.meta.session();
-        let file = self.files.get(ino);
+        let file = self.open.get(ino);
         let is_orphan = file.as_ref().is_some_and(|file| file.is_orphan() && !file.is_fenced());
         let orphan_of = is_orphan.then_some(session);
-        self.change_inodes(caller, held, &Link { ino, parent, name: name(bytes)?, orphan_of }, [parent])?;
+        self.changes.change_inodes(
+            caller,
+            held,
+            &Link { ino, parent, name: name(bytes)?, orphan_of },
+            [parent],
+        )?;
         if let Some(file) = file {
             file.set_orphan(false);
         }
-        Ok(self.attr_of(&self.inode(ino)?))
+        Ok(self.attributes.attr_of(&self.attributes.inode(ino)?))
     }
 
     /// Removes a name of an inode that is not a directory. An inode without further names is deleted now, or
@@ -174,13 +218,13 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`Unlink`]; ENAMETOOLONG.
-    pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let held = self.held_by_kernel();
+    pub(crate) fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let held = self.caches.held_by_kernel();
         let name = name(bytes)?;
         let unlink_guard = self.unlink_guard(parent, &name)?;
         let open =
             unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
-        let unlinked = self.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
+        let unlinked = self.changes.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
         self.finish_unlink(unlink_guard, unlinked.as_ref().ok())?;
         unlinked.map(drop)
     }
@@ -189,10 +233,11 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`Rmdir`]; ENAMETOOLONG.
-    pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let held = self.held_by_kernel();
-        let inode = self.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
-        self.keep_deleted(&inode);
+    pub(crate) fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let held = self.caches.held_by_kernel();
+        let inode =
+            self.changes.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
+        self.attributes.keep_deleted(&inode);
         Ok(())
     }
 
@@ -200,7 +245,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`Rename`]; ENAMETOOLONG.
-    pub fn rename(
+    pub(crate) fn rename(
         &self,
         caller: &Caller<'_>,
         (parent, old): (Ino, &[u8]),
@@ -208,7 +253,7 @@ impl Vfs {
         flags: RenameFlags,
         whiteout: bool,
     ) -> Result<(), Errno> {
-        let held = self.held_by_kernel();
+        let held = self.caches.held_by_kernel();
         let (name, new_name) = (name(old)?, name(new)?);
         let whiteout = match whiteout {
             true => {
@@ -221,7 +266,7 @@ impl Vfs {
         let open =
             unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
         let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-        let renamed = self.change_inodes(caller, held, &rename, [parent, new_parent]);
+        let renamed = self.changes.change_inodes(caller, held, &rename, [parent, new_parent]);
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
         self.finish_unlink(unlink_guard, replaced)?;
         renamed.map(drop)
@@ -231,8 +276,14 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`MakeOrphan`].
-    pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
-        let held = self.held_by_kernel();
+    pub(crate) fn tmpfile(
+        &self,
+        caller: &Caller<'_>,
+        parent: Ino,
+        mode: Mode,
+        umask: u32,
+    ) -> Result<Attr, Errno> {
+        let held = self.caches.held_by_kernel();
         let (uid, gid) = caller.owner()?;
         let make = Make {
             parent,
@@ -244,10 +295,9 @@ impl Vfs {
             uid,
             gid,
         };
-        let inode = self.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
-        self.files.open(inode.ino, || self.new_buffer()).set_orphan(true);
-        self.note_given(&inode);
-        Ok(self.shown(&inode))
+        let inode = self.changes.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
+        self.files.add_handle(inode.ino).set_orphan(true);
+        Ok(self.attributes.of_new(&inode))
     }
 
     fn make_kind(
@@ -259,23 +309,22 @@ impl Vfs {
         mode: Mode,
         umask: u32,
     ) -> Result<Attr, Errno> {
-        let held = self.held_by_kernel();
+        let held = self.caches.held_by_kernel();
         let name = name(bytes)?;
         let (uid, gid) = caller.owner()?;
         let ino = Ino(self.inos.take()?);
         let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
-        let inode = self.change_inodes(caller, held, &make, [parent])?;
-        self.note_given(&inode);
-        Ok(self.shown(&inode))
+        let inode = self.changes.change_inodes(caller, held, &make, [parent])?;
+        Ok(self.attributes.of_new(&inode))
     }
 
     /// Keeps a file whose name is being removed from being opened meanwhile, so that it is known whether it
     /// is open.
-    fn unlink_guard(&self, parent: Ino, name: &types::Name) -> Result<Option<UnlinkGuard<'_>>, Errno> {
+    fn unlink_guard(&self, parent: Ino, name: &Name) -> Result<Option<UnlinkGuard<'_>>, Errno> {
         let inode = self.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
         Ok(inode
             .filter(|inode| inode.kind == FileType::Regular)
-            .map(|inode| self.files.unlink_guard(inode.ino)))
+            .map(|inode| self.open.unlink_guard(inode.ino)))
     }
 
     /// Updates the open file after its name was removed, and releases the guard.
@@ -287,15 +336,20 @@ impl Vfs {
         let file = unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.clone());
         match (unlinked, &file) {
             (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
-            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.keep_deleted(inode),
+            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.attributes.keep_deleted(inode),
             _ => {}
         }
         drop(unlink_guard);
         match file {
-            Some(file) => self.close(file.ino),
+            Some(file) => self.files.close(file.ino),
             None => Ok(()),
         }
     }
+}
+
+/// Parses a name from a request.
+fn name(bytes: &[u8]) -> Result<Name, Errno> {
+    Ok(Name::new(bytes)?)
 }
 
 #[cfg(test)]

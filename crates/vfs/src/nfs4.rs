@@ -1,11 +1,14 @@
 //! Volumes of NFSv4 ACLs: the kernel checks a projection of the ACLs, the daemon checks the ACLs themselves.
 //!
+//! Holds the names of principals on this mount. Depends on [`AccessCheck`], [`Attributes`] (which shows the projection),
+//! [`CallerChanges`] and [`Caches`].
+//!
 //! The kernel gets mode bits and a POSIX ACL that are never narrower than the NFSv4 ACL
 //! ([`acl::nfs4::project`]). So it walks paths, its own dentry cache included, without requests, and denies
 //! what it can. The operations in [`meta::ops`] check for the caller what it lets through.
 //!
 //! Only the kernel checks search permission on directories. If the projection is not exact for search, the
-//! directory's attributes get a lifetime of zero ([`Attr::per_caller`]): the kernel then sends GETATTR on
+//! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then sends GETATTR on
 //! behalf of every caller before it grants search (`fuse_permission`), and passes an error of GETATTR on. So
 //! names below stay cached, a caller without search permission gets EACCES before they are looked up, and no
 //! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount what is
@@ -13,110 +16,43 @@
 
 use std::sync::Arc;
 
-use acl::credential::Credential;
-use acl::identity::Id;
-use acl::nfs4::{self, Mask, Nfs4Acl, Scope};
+use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
-use meta::ops::{Admit, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
-use meta::{AclKind, Authority, CredentialSource, Failure, Inode};
-use types::{Caps, Errno, FileType, Ino, Mode};
+use meta::ops::{CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
+use meta::{Failure, Meta};
+use types::{Errno, FileType, Ino, Mode};
 
-use crate::attr::Attr;
-use crate::caller::Caller;
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::access_check::AccessCheck;
+use crate::acl_ids;
+use crate::attributes::Attributes;
+use crate::caller::{BY_KERNEL, Caller};
+use crate::changes::CallerChanges;
+use crate::coherence::Caches;
+use crate::principals::Principals;
 
-impl CredentialSource for Caller<'_> {
-    fn uid(&self) -> u32 {
-        self.uid
-    }
-
-    fn gid(&self) -> u32 {
-        self.gid
-    }
-
-    fn is_mistaken(&self) -> bool {
-        self.is_squashed
-    }
-
-    fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
-        let identity = Caller::identity(self)?;
-        Ok((Arc::clone(&identity.credential), identity.caps))
-    }
+#[derive(Debug)]
+pub(crate) struct Nfs4Acls {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) access: Arc<AccessCheck>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) changes: Arc<CallerChanges>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) principals: Principals,
+    /// The POSIX ACLs that programs read of files with NFSv4 ACLs refer to the file. The kernel accepts that
+    /// only if every group has an id in the mount's user namespace.
+    pub(crate) has_references: bool,
 }
 
-impl Vfs {
-    pub(crate) fn has_nfs4_acls(&self) -> bool {
-        self.meta.volume().acl == AclKind::Nfs4
-    }
-
-    /// Whether the kernel's check of a caller is sufficient.
-    pub(crate) fn kernel_check_suffices(&self) -> bool {
-        !self.has_nfs4_acls() && !self.is_squashing()
-    }
-
-    /// The authority for a caller that the kernel has checked with current attributes.
-    pub(crate) fn authority<'a>(&self, caller: &'a Caller<'_>) -> Authority<'a> {
-        if self.kernel_check_suffices() { BY_KERNEL } else { Authority::Both(caller) }
-    }
-
-    /// Denies `want` on an inode if its NFSv4 ACL does not grant it. Does nothing on other volumes.
-    ///
-    /// # Errors
-    /// Those of [`Admit`].
-    pub(crate) fn admit(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
-        if self.has_nfs4_acls() {
-            Ok(self.meta.run(&Admit { ino, want }, &self.authority(caller))?)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The attributes that the kernel gets.
-    pub(crate) fn shown(&self, inode: &Inode) -> Attr {
-        let (uid, gid) = (self.ids.user_here(inode.uid), self.ids.group_here(inode.gid));
-        let attr = Attr { uid, gid, ..Attr::from(inode) };
-        let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
-        if !self.has_nfs4_acls() || inode.access_acl.is_none() && !is_lent {
-            return attr;
-        }
-        match self.meta.run(&GetProjection(inode), &BY_KERNEL) {
-            Ok(None) => attr,
-            Ok(Some(projection)) => Attr {
-                mode: inode.mode.without(0o777).with(projection.rwx),
-                per_caller: inode.kind.is_dir() && !projection.search_is_exact,
-                ..attr
-            },
-            // An ACL that cannot be read grants nothing. The error may be transient, so the kernel must not
-            // cache this.
-            Err(error) => {
-                tracing::error!(ino = %inode.ino, %error, "cannot read an ACL; access to the inode is denied");
-                Attr { mode: inode.mode.without(0o777), per_caller: true, ..attr }
-            }
-        }
-    }
-
-    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
-    ///
-    /// # Errors
-    /// As [`Vfs::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
-    /// decide that.
-    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
-        let attr = self.getattr(ino)?;
-        if attr.per_caller && attr.kind.is_dir() {
-            self.admit(caller, ino, Mask::SEARCH)?;
-        }
-        Ok(attr)
-    }
-
+impl Nfs4Acls {
     /// The POSIX ACL that programs read in place of an inode's NFSv4 ACL, with a reference to the inode
-    /// ([`nfs4::refer`]) if [`Vfs::has_references`].
+    /// ([`nfs4::refer`]) if [`Self::has_references`].
     pub(crate) fn projected_acl(&self, ino: Ino) -> Result<Option<PosixAcl>, Errno> {
-        let inode = self.inode(ino)?;
+        let inode = self.attributes.inode(ino)?;
         let Some(projection) = self.meta.run(&GetProjection(&inode), &BY_KERNEL)? else { return Ok(None) };
         let shown = match &projection.acl {
             None if self.has_references => nfs4::minimal(Mode::new(projection.rwx)),
             None => return Ok(None),
-            Some(acl) => self.acl_here(acl)?,
+            Some(acl) => acl_ids::posix_here(&self.access.ids, acl)?,
         };
         if !self.has_references {
             return Ok(Some(shown));
@@ -136,24 +72,28 @@ impl Vfs {
         acl: &PosixAcl,
         kill_sgid: bool,
     ) -> Result<(), Errno> {
-        let is_dir = self.inode(ino)?.kind.is_dir();
+        let is_dir = self.attributes.inode(ino)?.kind.is_dir();
         let from = match nfs4::classify(acl, is_dir) {
             _ if !self.has_references => return Err(Errno::EOPNOTSUPP),
             nfs4::Posix::Unclear => return Err(Errno::EOPNOTSUPP),
             nfs4::Posix::Reference(reference) => CopiedAcl::File(reference),
             nfs4::Posix::Foreign => {
-                let is_mapping = self.ids.is_mapping();
-                CopiedAcl::Foreign(if is_mapping { self.acl_in_volume(acl)? } else { acl.clone() })
+                let is_mapping = self.access.ids.is_mapping();
+                CopiedAcl::Foreign(if is_mapping {
+                    acl_ids::posix_in_volume(&self.access.ids, acl)?
+                } else {
+                    acl.clone()
+                })
             }
         };
         self.keep_unmapped_nfs4_entries(ino)?;
-        let set = self.change_for(caller, &CopyAcl { ino, from, kill_sgid });
-        self.forget_attributes(ino);
+        let set = self.changes.change_for(caller, &CopyAcl { ino, from, kill_sgid });
+        self.caches.forget_attributes(ino);
         set
     }
 
     pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {
-        let acl = self.meta.run(&GetNfs4Acl(ino), &self.authority(caller))?;
+        let acl = self.meta.run(&GetNfs4Acl(ino), &self.access.authority(caller))?;
         let table = match self.meta.domains(acl.highest_domain()) {
             // No access decision depends on the table. Identities that it does not resolve show as they are
             // stored.
@@ -163,37 +103,8 @@ impl Vfs {
             }
             table => table,
         }?;
-        let (here, _) = self.nfs4_acl_here(&acl);
+        let (here, _) = acl_ids::nfs4_here(&self.access.ids, &acl);
         Ok(here.to_xattr(scope, &self.principals.now(table))?)
-    }
-
-    /// An ACL in the ids of this machine, and the number of entries whose id has no mapping here.
-    fn nfs4_acl_here(&self, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
-        if !self.ids.is_mapping() {
-            return (acl.clone(), 0);
-        }
-        acl.renumbered(|id, is_group| match (id.to_system(), is_group) {
-            (None, _) => Some(id),
-            // An id without a mapping here becomes the unmapped id.
-            (Some(gid), true) => Id::system(self.ids.group_here(gid)),
-            (Some(uid), false) => Id::system(self.ids.user_here(uid)),
-        })
-    }
-
-    /// An ACL in the ids of the volume.
-    ///
-    /// # Errors
-    /// EINVAL if it names an id that has no mapping in the volume.
-    fn nfs4_acl_in_volume(&self, here: Nfs4Acl) -> Result<Nfs4Acl, Errno> {
-        if !self.ids.is_mapping() {
-            return Ok(here);
-        }
-        let renumbered = here.renumbered(|id, is_group| match (id.to_system(), is_group) {
-            (None, _) => Some(id),
-            (Some(gid), true) => Id::system(self.ids.group_in_volume(gid)),
-            (Some(uid), false) => Id::system(self.ids.user_in_volume(uid)),
-        });
-        if let (acl, 0) = renumbered { Ok(acl) } else { Err(Errno::EINVAL) }
     }
 
     /// Denies replacing an ACL that has entries without a mapping here, as for POSIX ACLs.
@@ -201,11 +112,11 @@ impl Vfs {
     /// # Errors
     /// EOVERFLOW.
     fn keep_unmapped_nfs4_entries(&self, ino: Ino) -> Result<(), Errno> {
-        if !self.ids.is_mapping() {
+        if !self.access.ids.is_mapping() {
             return Ok(());
         }
         match self.meta.run(&GetNfs4Acl(ino), &BY_KERNEL) {
-            Ok(acl) if self.nfs4_acl_here(&acl).1 > 0 => Err(Errno::EOVERFLOW),
+            Ok(acl) if acl_ids::nfs4_here(&self.access.ids, &acl).1 > 0 => Err(Errno::EOVERFLOW),
             // A damaged ACL has nothing to keep. Other errors are returned by the operation itself.
             Ok(_) | Err(Failure::Refused(_)) => Ok(()),
             Err(failure) => Err(failure.into()),
@@ -221,35 +132,35 @@ impl Vfs {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        if !self.has_nfs4_acls() {
+        if !self.access.has_nfs4_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
         let table = self.meta.domains(0)?;
         let known = table.domains().len();
         let names = self.principals.now(table);
         let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
-            Ok(acl) => Ok((self.nfs4_acl_in_volume(acl)?, scope)),
+            Ok(acl) => Ok((acl_ids::nfs4_in_volume(&self.access.ids, acl)?, scope)),
             Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
             Err(error) => Err(error.into()),
         });
         let acl = acl.transpose()?;
         self.keep_unmapped_nfs4_entries(ino)?;
         let numbering = Numbering { table: names.sids.into_table(), known };
-        let set = self.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
+        let set = self.changes.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
         // For the kernel this is an ordinary xattr: it keeps its cached mode and ACL unless told to drop
         // them.
-        self.forget_attributes(ino);
+        self.caches.forget_attributes(ino);
         set
     }
 
     /// The xattr names of the NFSv4 ACL for an inode of this type.
     pub(crate) fn nfs4_names(&self, kind: FileType) -> &'static [&'static [u8]] {
-        if self.has_nfs4_acls() && kind != FileType::Symlink { &[NFS4_ACL, NFS4_DACL] } else { &[] }
+        if self.access.has_nfs4_acls() && kind != FileType::Symlink { &[NFS4_ACL, NFS4_DACL] } else { &[] }
     }
 
     /// Writes and accepts users and groups as `name@domain` in ACLs; otherwise they are numbers. Only the
     /// first call counts.
-    pub fn set_nfs4_domain(&self, domain: String) {
+    pub(crate) fn set_nfs4_domain(&self, domain: String) {
         self.principals.set_domain(domain);
     }
 }

@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn no_number_leased_in_a_lost_session_is_taken_later() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
-        let numbers = Arc::new(Numbers::new(&vfs.meta, Counter::Slice));
+        let numbers = Arc::new(Numbers::new(vfs.meta(), Counter::Slice));
         let early = numbers.take().unwrap();
         let hold = numbers.hold();
-        let next = vfs.meta.read_counter(Counter::Slice).unwrap();
+        let next = vfs.meta().read_counter(Counter::Slice).unwrap();
         numbers.discard_lease().unwrap();
         assert!(numbers.first() <= early + 1, "a hold stays in the record");
         assert!(numbers.take().unwrap() >= next);
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn first_number_is_never_above_one_in_use() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
-        let numbers = Arc::new(Numbers::new(&vfs.meta, Counter::Slice));
-        let others = Numbers::new(&vfs.meta, Counter::Slice);
+        let numbers = Arc::new(Numbers::new(vfs.meta(), Counter::Slice));
+        let others = Numbers::new(vfs.meta(), Counter::Slice);
         assert_eq!(numbers.first(), 0);
         numbers.advance().unwrap();
         let [early, late] = [(); 2].map(|()| (numbers.hold(), numbers.take().unwrap()));

@@ -1,14 +1,23 @@
 //! Ranges of open files: fallocate, seeking data and holes, copies by reference.
+//!
+//! Holds nothing of its own. Depends on the open files, [`Flusher`], [`Commits`], [`Attributes`], [`AccessCheck`] and
+//! [`Caches`].
+
+use std::sync::Arc;
 
 use chunk::{Piece, PieceSource};
 use meta::ops::{Allocate, AllocateMode, CopyRange, KillPriv};
-use meta::{Record, Scan};
+use meta::{Meta, Record, Scan};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
+use crate::access_check::AccessCheck;
+use crate::attributes::Attributes;
 use crate::caller::Caller;
-use crate::fencing::Within;
-use crate::open::OpenFile;
-use crate::vfs::Vfs;
+use crate::coherence::Caches;
+use crate::commits::Commits;
+use crate::fencing::{Fencing, Within};
+use crate::flush::Flusher;
+use crate::open::{OpenFile, OpenTable};
 
 /// What lseek(2) seeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +29,24 @@ pub enum Seek {
 /// Chunks whose rows are read in one request.
 const PAGE: usize = 64;
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) access: Arc<AccessCheck>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) fencing: Arc<Fencing>,
+    pub(crate) flusher: Arc<Flusher>,
+}
+
+impl Ranges {
     /// Allocates, punches or zeroes a range of an open file, `fallocate(2)`.
     ///
     /// # Errors
     /// EBADF unless open; those of [`Allocate`] and of a flush.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &self,
         caller: &Caller<'_>,
         ino: Ino,
@@ -36,10 +57,10 @@ impl Vfs {
         let file = self.open_file(ino)?;
         self.kill_priv_unless_root(caller, ino)?;
         let mut data = file.lock();
-        self.flush_locked(&file, &mut data)?;
-        let session = self.session_of(&file, &mut data)?;
+        self.flusher.flush_locked(&file, &mut data)?;
+        let session = self.fencing.session_of(&file, &mut data)?;
         data.rows.clear();
-        self.change(&Within(session, &Allocate { ino, offset, len, mode }))
+        self.commits.change(&Within(session, &Allocate { ino, offset, len, mode }))
     }
 
     /// The first offset from `offset` on that has data, or is in a hole. The end of the file counts as a
@@ -48,10 +69,10 @@ impl Vfs {
     /// # Errors
     /// EBADF unless open; ENXIO at or beyond the end of the file, and for data if only a hole follows; those
     /// of a flush.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
         let file = self.open_file(ino)?;
-        self.flush_locked(&file, &mut file.lock())?;
-        let size = self.inode(ino)?.size;
+        self.flusher.flush_locked(&file, &mut file.lock())?;
+        let size = self.attributes.inode(ino)?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
         }
@@ -86,7 +107,7 @@ impl Vfs {
     ///
     /// # Errors
     /// EBADF unless both are open; those of [`CopyRange`] and of a flush.
-    pub fn copy_range(
+    pub(crate) fn copy_range(
         &self,
         caller: &Caller<'_>,
         (from, offset): (Ino, u64),
@@ -95,21 +116,21 @@ impl Vfs {
     ) -> Result<u64, Errno> {
         let (source, target) = (self.open_file(from)?, self.open_file(to)?);
         self.kill_priv_unless_root(caller, to)?;
-        self.flush_locked(&source, &mut source.lock())?;
+        self.flusher.flush_locked(&source, &mut source.lock())?;
         let mut data = target.lock();
-        self.flush_locked(&target, &mut data)?;
-        let session = self.session_of(&target, &mut data)?;
+        self.flusher.flush_locked(&target, &mut data)?;
+        let session = self.fencing.session_of(&target, &mut data)?;
         data.rows.clear();
-        self.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
+        self.commits.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
     }
 
     /// Clears SUID, SGID and file capabilities before a write. `kill_suidgid`: the caller lacks `CAP_FSETID`.
     ///
     /// # Errors
     /// Those of [`KillPriv`].
-    pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
+    pub(crate) fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
         // A squashed caller has no capabilities, whatever the request says.
-        if kill_suidgid || self.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
+        if kill_suidgid || self.access.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 
     /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, although the
@@ -121,16 +142,16 @@ impl Vfs {
     /// After a write the kernel reads size and times again, but not the mode (`FUSE_STATX_MODSIZE`):
     /// `stat(2)` and `execve(2)` would use the old mode until its lifetime ends.
     fn kill_priv(&self, ino: Ino) -> Result<(), Errno> {
-        let changed = self.change(&KillPriv(ino));
+        let changed = self.commits.change(&KillPriv(ino));
         // After an error of the database, the mode may have changed.
         if !matches!(changed, Ok(false)) {
-            self.forget_attributes(ino);
+            self.caches.forget_attributes(ino);
         }
         changed.map(drop)
     }
 
-    fn open_file(&self, ino: Ino) -> Result<std::sync::Arc<OpenFile>, Errno> {
-        self.files.get(ino).ok_or(Errno::EBADF)
+    fn open_file(&self, ino: Ino) -> Result<Arc<OpenFile>, Errno> {
+        self.open.get(ino).ok_or(Errno::EBADF)
     }
 }
 

@@ -1,17 +1,17 @@
-//! The life of a session: begin, renew, end. [`crate::cleanup`] handles sessions of other mounts that did not
-//! end properly, [`crate::fencing`] the loss of this mount's own session.
+//! The session of this mount: its record, its times and its renewal.
+//!
+//! Holds who the mount is, and when its session was last renewed. Depends on [`Meta`] and on the slice numbers, whose lowest
+//! is in the record. [`crate::lifecycle`] begins and ends a session with all other parts.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use meta::ops::Reap;
-use meta::{Failure, Session};
+use meta::{Failure, Meta};
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
-use crate::cleanup::{COLLECT_AT_END, Watch};
 use crate::coherence::TOLD;
+use crate::numbers::Numbers;
 use crate::process::this_process;
-use crate::vfs::Vfs;
 
 /// The process of a mount, for `limen status`.
 #[derive(Clone, Debug, Default)]
@@ -57,20 +57,48 @@ const _: () = {
     assert!(remove_after.as_secs() * 10 > (valid_for.as_secs() + TOLD.as_secs()) * 11);
 };
 
-impl Vfs {
-    /// Begins the session, after removing sessions whose processes have ended.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        // Only the first call counts, because a mount has one mount point.
+#[derive(Debug)]
+pub(crate) struct Session {
+    meta: Arc<Meta>,
+    slices: Arc<Numbers>,
+    pub(crate) times: SessionTimes,
+    info: OnceLock<SessionInfo>,
+    since: Time,
+    /// When the last successful renewal began.
+    renewed: Mutex<BootInstant>,
+}
+
+impl Session {
+    pub(crate) fn new(meta: &Arc<Meta>, slices: &Arc<Numbers>, times: SessionTimes) -> Self {
+        Session {
+            meta: Arc::clone(meta),
+            slices: Arc::clone(slices),
+            times,
+            info: OnceLock::new(),
+            since: Time::now(),
+            renewed: Mutex::new(BootInstant::now()),
+        }
+    }
+
+    /// Only the first call counts, because a mount has one mount point.
+    pub(crate) fn set_info(&self, info: &SessionInfo) {
         let _ = self.info.set(info.clone());
-        self.watch_sessions(&mut Watch::default())?;
-        self.clean_leftovers()?;
+    }
+
+    /// Begins the session.
+    pub(crate) fn begin(&self) -> Result<(), Errno> {
         self.slices.advance()?;
-        self.meta.begin_session(self.session_record(self.meta.session()), self.times.valid_for)?;
-        self.set_renewed();
+        self.meta.begin_session(self.record(self.meta.session()), self.times.valid_for)?;
+        self.set_renewed(BootInstant::now());
         Ok(())
+    }
+
+    /// Begins a new session in place of the one that was lost; returns its id.
+    pub(crate) fn begin_next(&self) -> Result<SessionId, Errno> {
+        self.slices.discard_lease()?;
+        let session = self.meta.rejoin(|session| self.record(session), self.times.valid_for)?;
+        self.set_renewed(BootInstant::now());
+        Ok(session)
     }
 
     /// Renews the session. A renewal never creates a session: one that other mounts have removed stays
@@ -80,66 +108,20 @@ impl Vfs {
             tracing::debug!(%errno, "cannot advance the first slice number in the session's record");
         }
         let began = BootInstant::now();
-        self.meta.renew_session(self.session_record(self.meta.session()), self.times.valid_for)?;
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        self.meta.renew_session(self.record(self.meta.session()), self.times.valid_for)?;
+        self.set_renewed(began);
         Ok(())
     }
 
-    /// Ends the session. All written data is stored and durable, and the session's locks and open files are
-    /// removed. Blocks that no file refers to may remain: the next session removes them.
-    ///
-    /// # Errors
-    /// The first error; the remaining steps are done even then.
-    pub fn end(&self) -> Result<(), Errno> {
-        self.stop_housekeeping();
-        let mut done = if self.meta.is_fenced() { self.recover() } else { Ok(()) };
-        done = done.and(self.flush_all());
-        for file in self.files.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
-            done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
-        }
-        if !self.is_exclusive() {
-            // Locks on files that were still open when the file system was unmounted.
-            let own = self.meta.session();
-            done = done.and(self.drop_locks(|session| Ok(session == own)));
-        }
-        done = done.and(self.write_accesses()).and(self.collect(COLLECT_AT_END, 1, &|| false));
-        let ended = match self.meta.drop_session(self.meta.session()) {
-            // The session is removed, possibly by an earlier attempt whose answer was lost.
-            Ok(()) | Err(Failure::Fenced(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-        done = done.and(ended);
-        done.and(self.make_durable())
-    }
-
-    /// Stores and commits all written data, and makes it durable, `syncfs(2)`.
-    ///
-    /// # Errors
-    /// The first error; the remaining steps are done even then.
-    pub fn sync(&self) -> Result<(), Errno> {
-        let flushed = self.flush_all().and(self.write_accesses());
-        flushed.and(self.make_durable())
-    }
-
-    /// Flushes every open file that has a name; returns the first error after all were tried.
-    pub(crate) fn flush_all(&self) -> Result<(), Errno> {
-        let mut done = Ok(());
-        for file in self.files.all().iter().filter(|file| !file.is_orphan()) {
-            let mut data = file.lock();
-            if file.is_fenced() {
-                // The file's users get EIO later; this releases its memory now.
-                let _ = self.session_of(file, &mut data);
-            } else {
-                done = done.and(self.flush_locked(file, &mut data));
-            }
-        }
-        done
+    /// When the last successful renewal began.
+    pub(crate) fn renewed(&self) -> BootInstant {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current record of a session of this mount.
-    pub(crate) fn session_record(&self, id: SessionId) -> Session {
+    fn record(&self, id: SessionId) -> meta::Session {
         let info = self.info.get().cloned().unwrap_or_default();
-        Session {
+        meta::Session {
             id,
             host: info.host,
             pid: info.pid,
@@ -152,12 +134,7 @@ impl Vfs {
         }
     }
 
-    /// When the last successful renewal began.
-    pub(crate) fn renewed(&self) -> BootInstant {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_renewed(&self) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = BootInstant::now();
+    fn set_renewed(&self, renewed: BootInstant) {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 }

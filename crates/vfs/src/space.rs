@@ -1,23 +1,47 @@
 //! Space in the write buffers: a write that finds none flushes other files, also unlinked ones.
 //!
-//! Lock order: `making_space`, then one file at a time.
+//! Holds the lock of the thread that makes room. Depends on the [`MemoryBudget`](chunk::MemoryBudget) of [`WriteContext`],
+//! the open files and [`Flusher`].
+//!
+//! Lock order: `making`, then one file at a time.
 
+use std::sync::{Arc, Mutex};
+
+use chunk::WriteContext;
 use types::Errno;
 
-use crate::open::OpenFile;
-use crate::vfs::Vfs;
+use crate::flush::Flusher;
+use crate::open::{OpenFile, OpenTable};
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Space {
+    writes: Arc<WriteContext>,
+    open: Arc<OpenTable>,
+    flusher: Arc<Flusher>,
+    /// Held while room is made in the write buffers; locked before any file.
+    making: Mutex<()>,
+}
+
+impl Space {
+    pub(crate) fn new(writes: &Arc<WriteContext>, open: &Arc<OpenTable>, flusher: &Arc<Flusher>) -> Self {
+        Space {
+            writes: Arc::clone(writes),
+            open: Arc::clone(open),
+            flusher: Arc::clone(flusher),
+            making: Mutex::default(),
+        }
+    }
+
     /// Flushes open files until a quarter of the budget is free. The caller holds no file's lock.
     ///
     /// # Errors
     /// The last error of a flush, if the budget is still exhausted. The file that could not be flushed keeps
     /// its data.
     pub(crate) fn make_space(&self) -> Result<(), Errno> {
-        let _one = host::lock(&self.making_space);
+        let _one = host::lock(&self.making);
         let budget = &self.writes.budget;
         let mut done = Ok(());
-        for file in self.files.all() {
+        for file in self.open.all() {
             if budget.used_bytes() <= budget.limit_bytes() / 4 * 3 {
                 return Ok(());
             }
@@ -32,7 +56,7 @@ impl Vfs {
 
     fn flush_for_space(&self, file: &OpenFile) -> Result<(), Errno> {
         let mut data = file.lock();
-        match self.flush_locked(file, &mut data) {
+        match self.flusher.flush_locked(file, &mut data) {
             // Another mount deleted the file, so its data can be neither stored nor read any more.
             Err(Errno::ESTALE) => {
                 data.in_doubt = None;
@@ -77,7 +101,7 @@ mod tests {
                     vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
                 }
                 vfs.write(ino, 0, &vec![n; MIB]).unwrap();
-                let used = vfs.writes.budget.used_bytes();
+                let used = vfs.parts.writes.budget.used_bytes();
                 assert!(used <= LIMIT, "{used} bytes after {n} files, unlinked: {unlinked}");
                 files.push((n, ino));
             }
@@ -87,7 +111,7 @@ mod tests {
             for (_, ino) in files {
                 vfs.close(ino).unwrap();
             }
-            assert_eq!(vfs.writes.budget.used_bytes(), 0);
+            assert_eq!(vfs.parts.writes.budget.used_bytes(), 0);
         }
     }
 
@@ -95,7 +119,7 @@ mod tests {
     fn buffers_are_charged_by_their_capacity() {
         let (vfs, _) = volume_with(options());
         let files: Vec<Ino> = (0..4).map(|n| make(&vfs, &n.to_string())).collect();
-        let used = || vfs.writes.budget.used_bytes();
+        let used = || vfs.parts.writes.budget.used_bytes();
         vfs.write(files[0], 0, &[1; 100_000]).unwrap();
         assert_eq!(used(), 131_072);
         // A buffer gets a whole block only while half of the budget is free.
@@ -106,12 +130,12 @@ mod tests {
         let large = volume_with(VfsOptions { write_buffer_bytes: 64 << 20, ..options() }).0;
         let ino = make(&large, "f");
         large.write(ino, 0, &[1; 300_000]).unwrap();
-        assert!(large.writes.budget.used_bytes() >= u64::from(types::BLOCK_BYTES));
+        assert!(large.parts.writes.budget.used_bytes() >= u64::from(types::BLOCK_BYTES));
         vfs.write(files[2], 0, &[1; 3000]).unwrap();
         assert_eq!(used(), 4096);
         vfs.close(files[2]).unwrap();
         large.close(ino).unwrap();
-        assert_eq!((used(), large.writes.budget.used_bytes()), (0, 0));
+        assert_eq!((used(), large.parts.writes.budget.used_bytes()), (0, 0));
     }
 
     #[test]
@@ -145,7 +169,7 @@ mod tests {
             let ino = make(&vfs, &n.to_string());
             vfs.write(ino, 0, &vec![1; MIB]).unwrap();
         }
-        assert!(vfs.writes.budget.used_bytes() <= LIMIT);
+        assert!(vfs.parts.writes.budget.used_bytes() <= LIMIT);
         assert_eq!(vfs.flush(gone), Err(Errno::ESTALE));
     }
 }

@@ -1,270 +1,458 @@
-//! The mounted volume.
+//! The mounted volume: a facade over its parts.
+//!
+//! Each part is a struct in a file of its own, with its own fields and locks ([`crate::parts`]). The methods here do nothing
+//! but call a part; their errors are listed there, at the method of the same name.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use acl::idmap::Ids;
-use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
-use meta::ops::{AtimeMode, GetInode, GetUsage};
-use meta::{Authority, Counter, Failure, Inode, Meta, Usage};
-use types::{BootInstant, Errno, Ino, Name, SliceId, Time};
+use bytes::Bytes;
+use chunk::BlockStore;
+use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
+use meta::{Inode, Lock, Meta};
+use types::{Errno, Ino, Mode};
 
-use crate::access_check::AccessCheck;
-use crate::atime::Accesses;
-use crate::attr::Attr;
+use crate::access_check::{Perm, SearchCounts};
+use crate::attr::{Attr, Entry};
 use crate::caller::Caller;
-use crate::coherence::KernelState;
-use crate::compact::Candidates;
-use crate::dirs::{DirHandle, OpenDir};
-use crate::durable::Durability;
-use crate::fencing::Losses;
-use crate::locks::{Held, LockOwners};
-use crate::numbers::Numbers;
-use crate::open::OpenTable;
-use crate::principals::Principals;
-use crate::session::{SessionInfo, SessionTimes};
+use crate::coherence::{Coherence, Kernel};
+use crate::fencing::SessionLoss;
+use crate::in_flight::ReplyGuard;
+use crate::listings::{DirEntry, DirHandle, DirPosition};
+use crate::locks::LockRequest;
+use crate::names::MakeRequest;
+use crate::parts::{Parts, VfsOptions};
+use crate::ranges::Seek;
+use crate::session::SessionInfo;
+use crate::setattr::AttrChange;
+use crate::statfs::StatFs;
 
 /// A mounted volume. Protocol requests are calls of its methods, which can be called from many threads.
 #[derive(Debug)]
 pub struct Vfs {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) store: Arc<BlockStore>,
-    pub(crate) inos: Numbers,
-    pub(crate) slices: Arc<Numbers>,
-    pub(crate) writes: Arc<WriteContext>,
-    pub(crate) files: OpenTable,
-    /// Held while room is made in the write buffers; locked before any file.
-    pub(crate) making_space: Mutex<()>,
-    pub(crate) dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
-    pub(crate) next_dir: AtomicU64,
-    /// The number of names that open directories hold in memory.
-    pub(crate) listed: Arc<AtomicUsize>,
-    /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
-    /// descriptor, with their last attributes. They are removed when the kernel forgets them.
-    ghosts: Mutex<HashMap<Ino, Inode>>,
-    pub(crate) durability: Durability,
-    pub(crate) candidates: Candidates,
-    pub(crate) lock_owners: LockOwners,
-    pub(crate) held: Held,
-    pub(crate) kernel_state: KernelState,
-    pub(crate) accesses: Accesses,
-    pub(crate) principals: Principals,
-    pub(crate) access_check: AccessCheck,
-    pub(crate) ids: Ids,
-    pub(crate) hide_unreadable: bool,
-    pub(crate) has_references: bool,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) house: Mutex<Vec<JoinHandle<()>>>,
-    pub(crate) info: OnceLock<SessionInfo>,
-    pub(crate) since: Time,
-    pub(crate) times: SessionTimes,
-    /// When the last successful renewal of the session began.
-    pub(crate) renewed: Mutex<BootInstant>,
-    pub(crate) losses: Losses,
-    /// Whether this mount cleans up for all mounts.
-    pub(crate) elected: AtomicBool,
-    /// Whether a session was removed whose state may not be cleaned up yet.
-    pub(crate) leftovers: AtomicBool,
+    pub(crate) parts: Parts,
 }
-
-/// The options of a mount.
-#[derive(Clone, Debug)]
-pub struct VfsOptions {
-    /// The limit of bytes that are written but not yet stored, for all files together.
-    pub write_buffer_bytes: u64,
-    pub atime: AtimeMode,
-    /// The mapping of ids between this machine and the volume, and the squashing of callers.
-    pub ids: Ids,
-    /// Listings show a caller only what it may read, even if the volume does not require that.
-    pub hide_unreadable: bool,
-    /// The POSIX ACLs that programs read of files with NFSv4 ACLs refer to the file. The kernel accepts that
-    /// only if every group has an id in the mount's user namespace.
-    pub has_references: bool,
-    pub times: SessionTimes,
-}
-
-impl Default for VfsOptions {
-    fn default() -> Self {
-        VfsOptions {
-            write_buffer_bytes: MemoryBudget::DEFAULT_BYTES,
-            atime: AtimeMode::default(),
-            ids: Ids::default(),
-            hide_unreadable: false,
-            has_references: true,
-            times: SessionTimes::default(),
-        }
-    }
-}
-
-/// The state of the volume, `statfs(2)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatFs {
-    pub block_bytes: u64,
-    pub blocks: u64,
-    pub free_blocks: u64,
-    pub inodes: u64,
-    pub free_inodes: u64,
-}
-
-/// The size that statfs reports for a volume without limits.
-const UNLIMITED_BYTES: u64 = 1 << 50;
-const UNLIMITED_INODES: u64 = 1 << 40;
-
-/// The authority of operations without a caller, and of callers that the kernel has checked with current
-/// attributes.
-pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
 impl Vfs {
     pub fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: VfsOptions) -> Vfs {
-        let slices = Arc::new(Numbers::new(&meta, Counter::Slice));
-        let fresh = Arc::clone(&slices);
-        let writes = Arc::new(WriteContext {
-            store: Arc::clone(&store),
-            budget: MemoryBudget::new(options.write_buffer_bytes),
-            new_id: Box::new(move || fresh.take().map(SliceId)),
-        });
-        Vfs {
-            inos: Numbers::new(&meta, Counter::Ino),
-            slices,
-            meta,
-            store,
-            writes,
-            files: OpenTable::default(),
-            making_space: Mutex::default(),
-            dirs: RwLock::default(),
-            next_dir: AtomicU64::new(1),
-            listed: Arc::default(),
-            ghosts: Mutex::default(),
-            durability: Durability::default(),
-            candidates: Candidates::default(),
-            lock_owners: LockOwners::default(),
-            held: Held::default(),
-            kernel_state: KernelState::default(),
-            accesses: Accesses::new(options.atime),
-            principals: Principals::default(),
-            access_check: AccessCheck::default(),
-            ids: options.ids,
-            hide_unreadable: options.hide_unreadable,
-            has_references: options.has_references,
-            stopping: AtomicBool::new(false),
-            house: Mutex::default(),
-            info: OnceLock::new(),
-            since: Time::now(),
-            times: options.times,
-            renewed: Mutex::new(BootInstant::now()),
-            losses: Losses::default(),
-            elected: AtomicBool::new(false),
-            leftovers: AtomicBool::new(false),
-        }
+        Vfs { parts: Parts::new(meta, store, options) }
     }
 
     pub fn meta(&self) -> &Arc<Meta> {
-        &self.meta
+        &self.parts.meta
     }
 
     /// Whether no other client can change the volume, so that the kernel may cache data and listings.
     pub fn is_exclusive(&self) -> bool {
-        self.meta.is_exclusive()
+        self.parts.meta.is_exclusive()
     }
 
     /// The size and usage of the volume, `statfs(2)`.
-    ///
-    /// # Errors
-    /// Those of the database.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
-        let Usage { inodes, blocks } = self.meta.run(&GetUsage, &BY_KERNEL)?;
-        let volume = self.meta.volume();
-        let or = |limit: u64, unlimited: u64| if limit == 0 { unlimited } else { limit };
-        let all_blocks = or(volume.capacity_bytes, UNLIMITED_BYTES).div_ceil(Usage::BLOCK_BYTES).max(blocks);
-        let all_inodes = or(volume.max_inodes, UNLIMITED_INODES).max(inodes);
-        Ok(StatFs {
-            block_bytes: Usage::BLOCK_BYTES,
-            blocks: all_blocks,
-            free_blocks: all_blocks - blocks,
-            inodes: all_inodes,
-            free_inodes: all_inodes - inodes,
-        })
-    }
-
-    /// Runs an operation that may change the volume and needs no access check.
-    pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
-        self.change_by(op, &BY_KERNEL)
-    }
-
-    /// Runs an operation that may change the volume, for a caller.
-    pub(crate) fn change_for<O: meta::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
-        self.change_by(op, &self.authority(caller))
-    }
-
-    fn change_by<O: meta::Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Errno> {
-        let reply = self.meta.run(op, authority);
-        self.note_change();
-        reply.map_err(Failure::into)
-    }
-
-    /// An inode as stored; a deleted inode that the kernel still holds, with its last attributes.
-    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
-        match self.meta.run(&GetInode(ino), &BY_KERNEL) {
-            Ok(inode) => Ok(inode),
-            Err(Failure::Refused(Errno::ESTALE)) => self.ghosts().get(&ino).copied().ok_or(Errno::ESTALE),
-            Err(failure) => Err(failure.into()),
-        }
-    }
-
-    /// The attributes of an inode. For an open file, the buffer is read first and then the record, again:
-    /// what a flush moves between the two then shows in both rather than in neither.
-    pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
-        let Some(file) = self.files.get(inode.ino) else {
-            self.note_given(inode);
-            return self.accesses.overlay(self.shown(inode));
-        };
-        let unflushed = file.unflushed();
-        let inode = self.inode(inode.ino).unwrap_or(*inode);
-        self.note_given(&inode);
-        let mut attr = self.shown(&inode);
-        if let Some(unflushed) = unflushed {
-            unflushed.overlay(&mut attr);
-        }
-        self.accesses.overlay(attr)
+        StatFs::read(&self.parts.meta)
     }
 
     /// Bytes that programs wrote and that are neither in the object store nor in the metadata yet.
     pub fn unstored_bytes(&self) -> u64 {
-        self.writes.budget.used_bytes()
+        self.parts.writes.budget.used_bytes()
     }
 
     /// The mapping of ids between this machine and the volume.
     pub fn ids(&self) -> &Ids {
-        &self.ids
+        &self.parts.access.ids
     }
 
-    /// Keeps the attributes of a deleted inode for stat(2).
-    pub(crate) fn keep_deleted(&self, inode: &Inode) {
-        self.ghosts().insert(inode.ino, Inode { nlink: 0, ctime: types::Time::now(), ..*inode });
+    pub fn atime_mode(&self) -> AtimeMode {
+        self.parts.accesses.mode()
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+    // Names: `names`.
+
+    /// Looks up a name in a directory.
+    pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
+        self.parts.names.lookup(caller, parent, bytes)
     }
 
-    /// The longest write, in bytes, that is stored inline in the metadata for a file of `size` bytes.
-    pub(crate) fn inline_limit(&self, size: u64) -> Option<u32> {
-        let limit = self.meta.volume().inline_bytes;
-        (size <= u64::from(limit)).then_some(limit)
+    /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
+    pub fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        self.parts.names.lookup_by_handle(caller, ino)
     }
 
-    pub(crate) fn new_buffer(&self) -> WriteBuffer {
-        WriteBuffer::new(&self.writes)
+    /// The parent of a directory, LOOKUP of `..` (`fuse_get_parent`).
+    pub fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        self.parts.names.lookup_parent(caller, ino)
     }
 
-    pub(crate) fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Inode>> {
-        self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Creates an inode other than a symbolic link, with a name.
+    pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        self.parts.names.make(caller, request)
     }
-}
 
-/// Parses a name from a request.
-pub(crate) fn name(bytes: &[u8]) -> Result<Name, Errno> {
-    Ok(Name::new(bytes)?)
+    /// Creates a regular file and opens it.
+    pub fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        self.parts.names.create(caller, request)
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(
+        &self,
+        caller: &Caller<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        target: &[u8],
+    ) -> Result<Attr, Errno> {
+        self.parts.names.symlink(caller, parent, bytes, target)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, ino: Ino) -> Result<Arc<[u8]>, Errno> {
+        self.parts.names.readlink(ino)
+    }
+
+    /// Creates a hard link; a file opened with `O_TMPFILE` gets its first name.
+    pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
+        self.parts.names.link(caller, ino, parent, bytes)
+    }
+
+    /// Removes a name of an inode that is not a directory.
+    pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        self.parts.names.unlink(caller, parent, bytes)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        self.parts.names.rmdir(caller, parent, bytes)
+    }
+
+    /// Renames or exchanges, `renameat2(2)`.
+    pub fn rename(
+        &self,
+        caller: &Caller<'_>,
+        old: (Ino, &[u8]),
+        new: (Ino, &[u8]),
+        flags: RenameFlags,
+        whiteout: bool,
+    ) -> Result<(), Errno> {
+        self.parts.names.rename(caller, old, new, flags, whiteout)
+    }
+
+    /// Creates a regular file without a name and opens it, `O_TMPFILE`.
+    pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+        self.parts.names.tmpfile(caller, parent, mode, umask)
+    }
+
+    // Attributes: `attributes` and `setattr`.
+
+    /// The attributes of an inode, including unflushed writes.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.parts.attributes.getattr(ino)
+    }
+
+    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
+    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        self.parts.attributes.getattr_for(caller, ino)
+    }
+
+    /// The check of access(2) and chdir(2), if the kernel cannot make it.
+    pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
+        self.parts.attributes.access(caller, ino, want)
+    }
+
+    /// Records that an inode was read: its data, its names, or the target of a symbolic link.
+    pub fn accessed(&self, ino: Ino) {
+        self.parts.attributes.accessed(ino)
+    }
+
+    /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
+    pub fn is_access_due(&self, ino: Ino) -> bool {
+        self.parts.attributes.is_access_due(ino)
+    }
+
+    /// The kernel gives back references to an inode, as many as `lookups` replies gave it.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        self.parts.attributes.forget(ino, lookups)
+    }
+
+    /// Changes attributes, also the size (truncation); returns the new attributes.
+    pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
+        self.parts.setattr.setattr(caller, ino, change)
+    }
+
+    // Open files: `files` and `ranges`.
+
+    /// Opens a regular file; a file that is already open gets one more handle. `O_TRUNC` is not handled here:
+    /// the kernel sends it as a separate truncation. Returns whether the caller may only append.
+    pub fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
+        self.parts.files.open(caller, ino, what_for)
+    }
+
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        self.parts.files.read(ino, offset, len)
+    }
+
+    /// As [`Vfs::read`], for the kernel's cache.
+    pub fn read_to_cache(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        self.parts.files.read_to_cache(ino, offset, len)
+    }
+
+    /// Writes `bytes` at `offset`. Call [`Vfs::kill_priv_of_writer`] first.
+    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.parts.files.write(ino, offset, bytes)
+    }
+
+    /// Writes `bytes` at the end of the file as of the commit, also if other clients append; returns the
+    /// offset.
+    pub fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64, Errno> {
+        self.parts.files.append(ino, bytes)
+    }
+
+    /// Stores and commits the written data: other clients see it from now on (close-to-open consistency).
+    pub fn flush(&self, ino: Ino) -> Result<(), Errno> {
+        self.parts.files.flush(ino)
+    }
+
+    /// As [`Vfs::flush`], and makes the data durable.
+    pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
+        self.parts.files.fsync(ino)
+    }
+
+    /// Closes one handle of a file.
+    pub fn close(&self, ino: Ino) -> Result<(), Errno> {
+        self.parts.files.close(ino)
+    }
+
+    /// Drops pages that the kernel may have read during an `O_DIRECT` write. Called before the reply.
+    pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
+        self.parts.files.forget_overwritten(ino, offset, len)
+    }
+
+    /// Allocates, punches or zeroes a range of an open file, `fallocate(2)`.
+    pub fn allocate(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+    ) -> Result<(), Errno> {
+        self.parts.ranges.allocate(caller, ino, offset, len, mode)
+    }
+
+    /// The first offset from `offset` on that has data, or is in a hole.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
+        self.parts.ranges.seek(ino, offset, what)
+    }
+
+    /// Copies up to `len` bytes between open files by sharing their slices; returns the number of bytes.
+    pub fn copy_range(
+        &self,
+        caller: &Caller<'_>,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len: u64,
+    ) -> Result<u64, Errno> {
+        self.parts.ranges.copy_range(caller, from, to, len)
+    }
+
+    /// Clears SUID, SGID and file capabilities before a write. `kill_suidgid`: the caller lacks `CAP_FSETID`.
+    pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
+        self.parts.ranges.kill_priv_of_writer(ino, kill_suidgid)
+    }
+
+    // Open directories: `listings`.
+
+    /// Opens a directory for listing.
+    pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
+        self.parts.listings.opendir(caller, ino)
+    }
+
+    /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends.
+    pub fn readdir(
+        &self,
+        handle: DirHandle,
+        position: DirPosition,
+        attrs: bool,
+        take: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        self.parts.listings.readdir(handle, position, attrs, take)
+    }
+
+    /// Closes an open directory.
+    pub fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
+        self.parts.listings.closedir(handle)
+    }
+
+    /// Whether listings depend on the caller, so that they must not be shared between callers.
+    pub fn hides_unreadable(&self) -> bool {
+        self.parts.listings.hides_unreadable()
+    }
+
+    // Extended attributes and ACLs: `xattrs`.
+
+    /// The value of an xattr.
+    pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
+        self.parts.xattrs.getxattr(caller, ino, name)
+    }
+
+    /// The names of the xattrs, each followed by NUL, `listxattr(2)`.
+    pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.parts.xattrs.listxattr(caller, ino)
+    }
+
+    /// Sets an xattr or an ACL. `acl_kill_sgid`: setting an access ACL clears the SGID bit (`FUSE_SETXATTR_ACL_KILL_SGID`).
+    pub fn setxattr(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        acl_kill_sgid: bool,
+    ) -> Result<(), Errno> {
+        self.parts.xattrs.setxattr(caller, ino, name, value, mode, acl_kill_sgid)
+    }
+
+    /// Removes an xattr or an ACL.
+    pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.parts.xattrs.removexattr(caller, ino, name)
+    }
+
+    /// Writes and accepts users and groups as `name@domain` in ACLs; otherwise they are numbers.
+    pub fn set_nfs4_domain(&self, domain: String) {
+        self.parts.xattrs.nfs4.set_nfs4_domain(domain)
+    }
+
+    // Access checks: `access_check`.
+
+    /// Whether mode, ACL and capabilities grant the caller all of `want` on an inode, like `generic_permission`
+    /// in the kernel.
+    pub fn permits(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<bool, Errno> {
+        self.parts.access.permits(caller, inode, want)
+    }
+
+    /// Whether callers are squashed, that is, have other ids here than in the kernel.
+    pub fn is_squashing(&self) -> bool {
+        self.parts.access.is_squashing()
+    }
+
+    /// Whether the kernel checks no caller, because all of them are squashed.
+    pub fn decides_alone(&self) -> bool {
+        self.parts.access.decides_alone()
+    }
+
+    /// Lookups so far, by whether the caller was checked.
+    pub fn search_counts(&self) -> SearchCounts {
+        self.parts.access.search_counts()
+    }
+
+    // Locks: `locks`.
+
+    /// Takes a lock through a handle.
+    pub fn take_lock(
+        &self,
+        ino: Ino,
+        handle: u64,
+        request: LockRequest,
+        wait: bool,
+    ) -> Result<Locked, Errno> {
+        self.parts.locks.take_lock(ino, handle, request, wait)
+    }
+
+    /// Retries a request for which [`Vfs::take_lock`] returned [`Locked::Waiting`].
+    pub fn ask_again(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
+        self.parts.locks.ask_again(ino, request)
+    }
+
+    /// Cancels a request for which [`Vfs::take_lock`] returned [`Locked::Waiting`].
+    pub fn stop_waiting(&self, request: LockRequest) {
+        self.parts.locks.stop_waiting(request)
+    }
+
+    /// Unlocks a range, after it has committed the data that was written under the lock, so that other clients
+    /// see it.
+    pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
+        self.parts.locks.unlock(ino, request)
+    }
+
+    /// Releases all locks of a process on a file when it closes a descriptor of it.
+    pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
+        self.parts.locks.unlock_process(ino, owner)
+    }
+
+    /// Releases all locks of an open file description that was closed.
+    pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
+        self.parts.locks.unlock_handle(ino, handle, flock)
+    }
+
+    /// Finds a lock that conflicts with this one.
+    pub fn find_lock(&self, ino: Ino, request: LockRequest) -> Result<Option<Lock>, Errno> {
+        self.parts.locks.find_lock(ino, request)
+    }
+
+    // Coherence: `coherence`.
+
+    /// How this client stays coherent with others.
+    pub fn coherence(&self) -> Coherence {
+        self.parts.caches.coherence()
+    }
+
+    /// Sets the kernel whose caches are to be invalidated.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        self.parts.caches.set_kernel(kernel)
+    }
+
+    /// Starts the threads that receive changes by other clients, unless this client is alone or the engine has
+    /// no stream of changes.
+    pub fn start_watching(&self, kernel: Arc<dyn Kernel>) -> io::Result<Vec<JoinHandle<()>>> {
+        self.parts.caches.start_watching(kernel)
+    }
+
+    /// Counts a request until the guard is dropped. Must be called before the request reads any record.
+    pub fn begin_reply(&self) -> ReplyGuard<'_> {
+        self.parts.caches.begin_reply()
+    }
+
+    /// Records that a reply gives the kernel a reference to the inode in addition to its attributes. Called
+    /// before the reply is written.
+    pub fn looked_up(&self, attr: &Attr) {
+        self.parts.caches.looked_up(attr)
+    }
+
+    // The session: `lifecycle` and `housekeeping`.
+
+    /// Begins the session, after removing sessions whose processes have ended.
+    pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
+        self.parts.lifecycle.begin(info)
+    }
+
+    /// Starts the background threads. They end with [`Vfs::end`].
+    pub fn start_housekeeping(&self, info: SessionInfo) -> io::Result<()> {
+        self.parts.session.set_info(&info);
+        self.parts.housekeeping.start()
+    }
+
+    /// Ends the threads, then the session. All written data is stored and durable, and the session's locks and open
+    /// files are removed.
+    pub fn end(&self) -> Result<(), Errno> {
+        self.parts.housekeeping.stop();
+        self.parts.lifecycle.end()
+    }
+
+    /// Stores and commits all written data, and makes it durable, `syncfs(2)`.
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.parts.lifecycle.sync()
+    }
+
+    /// The last loss of this mount's session, if there was one.
+    pub fn session_loss(&self) -> Option<SessionLoss> {
+        self.parts.fencing.session_loss()
+    }
+
+    /// Makes everything committed so far durable, metadata and data.
+    pub fn make_durable(&self) -> Result<(), Errno> {
+        self.parts.commits.make_durable()
+    }
 }

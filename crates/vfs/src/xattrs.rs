@@ -1,19 +1,24 @@
 //! Extended attributes, including ACLs.
+//!
+//! Holds nothing of its own. Depends on [`Nfs4Acls`], [`Attributes`] and [`CallerChanges`].
 
 use std::sync::Arc;
 
 use acl::idmap::UNMAPPED;
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
-use meta::AclKind;
 use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
+use meta::{AclKind, Meta};
 use types::{Caps, Errno, Ino};
 
-use crate::access_check::Perm;
-use crate::caller::Caller;
+use crate::access_check::{AccessCheck, Perm};
+use crate::acl_ids;
+use crate::attributes::Attributes;
+use crate::caller::{BY_KERNEL, Caller};
+use crate::changes::CallerChanges;
+use crate::coherence::Caches;
 use crate::kernel_cache::Held;
-use crate::nfs4::{NFS4_ACL, NFS4_DACL};
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::nfs4::{NFS4_ACL, NFS4_DACL, Nfs4Acls};
 
 /// The name of an xattr, by how it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,26 +58,36 @@ impl XattrName {
     }
 }
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Xattrs {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) access: Arc<AccessCheck>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) changes: Arc<CallerChanges>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) nfs4: Nfs4Acls,
+}
+
+impl Xattrs {
     /// The value of an xattr. ACLs are converted to their wire form, with the ids of this machine.
     ///
     /// # Errors
     /// EOPNOTSUPP, EINVAL or ERANGE for the name; ENODATA; EIO if the ACL is damaged; EACCES by an NFSv4 ACL;
     /// E2BIG for an ACL that does not fit into an xattr.
-    pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
+    pub(crate) fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
-                if self.has_nfs4_acls() {
-                    let shown = if which == AclType::Access { self.projected_acl(ino)? } else { None };
+                if self.access.has_nfs4_acls() {
+                    let shown = if which == AclType::Access { self.nfs4.projected_acl(ino)? } else { None };
                     return Ok(shown.ok_or(Errno::ENODATA)?.to_xattr().into());
                 }
                 let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
-                Ok(self.acl_here(&acl)?.to_xattr().into())
+                Ok(acl_ids::posix_here(&self.access.ids, &acl)?.to_xattr().into())
             }
-            XattrName::Nfs4(scope) => Ok(self.nfs4_acl(caller, ino, scope)?.into()),
+            XattrName::Nfs4(scope) => Ok(self.nfs4.nfs4_acl(caller, ino, scope)?.into()),
             XattrName::Stored(name) => {
                 if name.as_bytes().starts_with(USER) {
-                    self.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
+                    self.access.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
                 }
                 self.admit_reading(caller, ino, &name)?;
                 let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
@@ -86,14 +101,14 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let inode = self.inode(ino)?;
+    pub(crate) fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let inode = self.attributes.inode(ino)?;
         let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
         // The POSIX ACL that stands for an NFSv4 ACL is not listed, so that programs copy the NFSv4 ACL
         // instead.
         let acls = [(ACCESS, inode.access_acl), (DEFAULT, inode.default_acl)];
-        let acls = acls.into_iter().filter(|(_, id)| !self.has_nfs4_acls() && !id.is_none());
-        let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(inode.kind).iter().copied());
+        let acls = acls.into_iter().filter(|(_, id)| !self.access.has_nfs4_acls() && !id.is_none());
+        let acls = acls.map(|(name, _)| name).chain(self.nfs4.nfs4_names(inode.kind).iter().copied());
         let stored = xattrs.keys().map(types::XattrName::as_bytes);
         let stored = stored.filter(|name| caller.is_superuser || !name.starts_with(TRUSTED));
         Ok(acls.chain(stored).flat_map(|name| name.iter().copied().chain([0])).collect())
@@ -104,7 +119,7 @@ impl Vfs {
     /// # Errors
     /// EOPNOTSUPP, EINVAL or ERANGE for the name; EINVAL, E2BIG or EOPNOTSUPP for a malformed ACL; those of
     /// [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and [`SetXattr`].
-    pub fn setxattr(
+    pub(crate) fn setxattr(
         &self,
         caller: &Caller<'_>,
         ino: Ino,
@@ -113,23 +128,28 @@ impl Vfs {
         mode: XattrMode,
         acl_kill_sgid: bool,
     ) -> Result<(), Errno> {
-        let held = self.held_by_kernel();
+        let held = self.caches.held_by_kernel();
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
                 let acl = match PosixAcl::from_xattr(value)? {
-                    Some(acl) if self.has_nfs4_acls() && which == AclType::Access => {
-                        return self.set_posix_over_nfs4(caller, ino, &acl, acl_kill_sgid);
+                    Some(acl) if self.access.has_nfs4_acls() && which == AclType::Access => {
+                        return self.nfs4.set_posix_over_nfs4(caller, ino, &acl, acl_kill_sgid);
                     }
-                    Some(acl) if self.ids.is_mapping() => Some(self.acl_in_volume(&acl)?),
+                    Some(acl) if self.access.ids.is_mapping() => {
+                        Some(acl_ids::posix_in_volume(&self.access.ids, &acl)?)
+                    }
                     acl => acl,
                 };
                 self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
-            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
-            XattrName::Stored(name) => {
-                self.change_inodes(caller, held, &SetXattr { ino, name, value: value.into(), mode }, [ino])
-            }
+            XattrName::Nfs4(scope) => self.nfs4.set_nfs4_acl(caller, ino, scope, Some(value), mode),
+            XattrName::Stored(name) => self.changes.change_inodes(
+                caller,
+                held,
+                &SetXattr { ino, name, value: value.into(), mode },
+                [ino],
+            ),
         }
     }
 
@@ -138,50 +158,29 @@ impl Vfs {
     /// # Errors
     /// EOPNOTSUPP, EINVAL or ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl)
     /// and [`RemoveXattr`].
-    pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        let held = self.held_by_kernel();
+    pub(crate) fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        let held = self.caches.held_by_kernel();
         match XattrName::parse(name)? {
             // There is never a default ACL, but programs that copy a directory remove it.
-            XattrName::Acl(AclType::Default) if self.has_nfs4_acls() => Ok(()),
+            XattrName::Acl(AclType::Default) if self.access.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
                 self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
-            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
-            XattrName::Stored(name) => self.change_inodes(caller, held, &RemoveXattr { ino, name }, [ino]),
+            XattrName::Nfs4(scope) => self.nfs4.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
+            XattrName::Stored(name) => {
+                self.changes.change_inodes(caller, held, &RemoveXattr { ino, name }, [ino])
+            }
         }
-    }
-
-    /// An ACL in the ids of this machine, without the entries whose id has no mapping here.
-    pub(crate) fn acl_here(&self, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
-        if !self.ids.is_mapping() {
-            return Ok(acl.clone());
-        }
-        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-        let user = |uid| place(self.ids.user_here(uid));
-        Ok(acl.renumbered(user, |gid| place(self.ids.group_here(gid)))?.0)
     }
 
     /// Sets a POSIX ACL, which may change the mode.
     fn set_acl(&self, caller: &Caller<'_>, held: Held<'_>, op: &SetAcl) -> Result<(), Errno> {
-        let set = self.change_inodes(caller, held, op, [op.ino]);
+        let set = self.changes.change_inodes(caller, held, op, [op.ino]);
         // The kernel itself invalidates the mode, but a GETATTR in flight could bring the old one back,
         // because `fuse_invalidate_attr` does not change the inode's `attr_version`.
-        self.forget_attributes(op.ino);
+        self.caches.forget_attributes(op.ino);
         set
-    }
-
-    /// An ACL in the ids of the volume.
-    ///
-    /// # Errors
-    /// EINVAL if it names an id that has no mapping in the volume.
-    pub(crate) fn acl_in_volume(&self, here: &PosixAcl) -> Result<PosixAcl, Errno> {
-        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-        let user = |uid| place(self.ids.user_in_volume(uid));
-        match here.renumbered(user, |gid| place(self.ids.group_in_volume(gid)))? {
-            (acl, 0) => Ok(acl),
-            _ => Err(Errno::EINVAL),
-        }
     }
 
     /// Denies replacing an ACL that has entries without a mapping here: those users and groups would lose
@@ -190,13 +189,13 @@ impl Vfs {
     /// # Errors
     /// EOVERFLOW.
     fn keep_unmapped_entries(&self, ino: Ino, which: AclType) -> Result<(), Errno> {
-        if !self.ids.is_mapping() {
+        if !self.access.ids.is_mapping() {
             return Ok(());
         }
         let Some(acl) = self.acl(ino, which)? else { return Ok(()) };
         let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-        let user = |uid| place(self.ids.user_here(uid));
-        match acl.renumbered(user, |gid| place(self.ids.group_here(gid)))? {
+        let user = |uid| place(self.access.ids.user_here(uid));
+        match acl.renumbered(user, |gid| place(self.access.ids.group_here(gid)))? {
             (_, 0) => Ok(()),
             _ => Err(Errno::EOVERFLOW),
         }
@@ -204,14 +203,16 @@ impl Vfs {
 
     /// Denies reading an xattr, like `xattr_permission` in the kernel.
     fn admit_reading(&self, caller: &Caller<'_>, ino: Ino, name: &types::XattrName) -> Result<(), Errno> {
-        if !self.is_squashing() {
+        if !self.access.is_squashing() {
             return Ok(());
         }
         match name.as_bytes() {
             name if name.starts_with(TRUSTED) && !caller.identity()?.caps.has(Caps::SYS_ADMIN) => {
                 Err(Errno::ENODATA)
             }
-            name if name.starts_with(USER) => self.admit_posix(caller, &self.inode(ino)?, Perm::READ),
+            name if name.starts_with(USER) => {
+                self.access.admit_posix(caller, &self.attributes.inode(ino)?, Perm::READ)
+            }
             _ => Ok(()),
         }
     }
@@ -224,7 +225,7 @@ impl Vfs {
             // The projection of an NFSv4 ACL is not a stored POSIX ACL.
             (AclKind::Nfs4, _) => return Ok(None),
         }
-        let inode = self.inode(ino)?;
+        let inode = self.attributes.inode(ino)?;
         let id = match which {
             AclType::Access => inode.access_acl,
             AclType::Default => inode.default_acl,

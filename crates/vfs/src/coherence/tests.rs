@@ -1,16 +1,16 @@
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
 use meta::ops::{AclType, XattrMode};
 use meta::{Change, Engine, EngineError, MemEngine, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use types::Mode;
+use types::{Errno, Mode};
 
 use super::*;
-use crate::caller::{Identity, IdentitySource};
+use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
-use crate::{AttrChange, MakeRequest, Special};
+use crate::{AttrChange, MakeRequest, Special, Vfs};
 
 /// Longer than any step takes, unless it hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -221,7 +221,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.b.stopping.store(true, Ordering::Release);
+        self.b.parts.housekeeping.work.stop.set();
         for thread in self.watching.drain(..) {
             let _ = thread.join();
         }
@@ -283,13 +283,13 @@ fn reply_overtaken_by_the_end_of_the_stream_is_invalidated() {
 fn lifetime_is_that_of_the_start_of_the_request() {
     let mut pair = Pair::new(true);
     let before = pair.b.begin_reply();
-    let short = pair.b.meta.lifetime();
+    let short = pair.b.meta().lifetime();
     assert_eq!(before.lifetimes(), Lifetimes { name: short, attributes: short });
     drop(before);
     pair.watch();
     assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: TOLD, attributes: TOLD });
     let in_flight = pair.b.begin_reply();
-    pair.b.meta.set_outdated();
+    pair.b.meta().set_outdated();
     assert_eq!(in_flight.lifetimes().attributes, TOLD, "the invalidation is repeated after the reply");
 }
 
@@ -344,7 +344,7 @@ fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     by(6)(&pair.b, AttrChange { mode: Some(Mode::new(0o640)), ..AttrChange::default() }).unwrap();
     give(&pair.a, file, 7);
     set_xattr(&user(7), access, &acl).unwrap();
-    assert!(pair.b.acl(file, AclType::Access).unwrap().is_some());
+    assert!(pair.b.parts.xattrs.acl(file, AclType::Access).unwrap().is_some());
 }
 
 /// Resolves no caller.

@@ -1,4 +1,8 @@
-//! Open directories.
+//! Listings: open directories.
+//!
+//! Holds the open directories and the number of names that they keep in memory. Depends on [`Meta`], [`Attributes`] and the
+//! access checks. Lock order: the table of directories is locked alone; one directory's names, then no other lock of this
+//! crate but those of its dependencies.
 //!
 //! A listing continues by name, not by an index into the current entries. So a name that exists all the while
 //! is listed once, whatever names are created or removed meanwhile. The positions that the caller holds are
@@ -9,18 +13,20 @@
 //! directory, with its credential of that moment. A directory that is cached as a whole costs no request for
 //! any caller: each entry costs one lookup of its inode and one of a cached decision.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use acl::nfs4::Mask;
 use meta::ops::Lookup;
-use meta::{Dirent, Failure, Generation, Inode};
+use meta::{Dirent, Failure, Generation, Inode, Meta};
 use types::{Errno, FileType, Ino, Name};
 
-use crate::access_check::Perm;
+use crate::access_check::{AccessCheck, Perm};
 use crate::attr::Attr;
-use crate::caller::{Caller, Identity};
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::attributes::Attributes;
+use crate::caller::{BY_KERNEL, Caller, Identity};
+use crate::changes::CallerChanges;
 
 /// The handle of an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,20 +129,53 @@ const HELD_BOUND: usize = 2 * MAX_HELD;
 /// program's buffer, and requests them again. A reply of 1 MiB holds fewer entries.
 const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
 
-impl Vfs {
+#[derive(Debug)]
+pub(crate) struct Listings {
+    meta: Arc<Meta>,
+    access: Arc<AccessCheck>,
+    changes: Arc<CallerChanges>,
+    attributes: Arc<Attributes>,
+    /// Listings show a caller only what it may read, even if the volume does not require that.
+    hide_unreadable: bool,
+    dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
+    next_dir: AtomicU64,
+    /// The number of names that open directories hold in memory.
+    listed: Arc<AtomicUsize>,
+}
+
+impl Listings {
+    pub(crate) fn new(
+        meta: &Arc<Meta>,
+        access: &Arc<AccessCheck>,
+        changes: &Arc<CallerChanges>,
+        attributes: &Arc<Attributes>,
+        hide_unreadable: bool,
+    ) -> Self {
+        Listings {
+            meta: Arc::clone(meta),
+            access: Arc::clone(access),
+            changes: Arc::clone(changes),
+            attributes: Arc::clone(attributes),
+            hide_unreadable,
+            dirs: RwLock::default(),
+            next_dir: AtomicU64::new(1),
+            listed: Arc::default(),
+        }
+    }
+
     /// Opens a directory for listing.
     ///
     /// # Errors
     /// ESTALE if the inode does not exist or the kernel checked outdated permissions; ENOTDIR; EACCES, also
     /// if the decision needs the caller's credential and it cannot be read.
-    pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
-        let inode = self.inode(ino)?;
+    pub(crate) fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
+        let inode = self.attributes.inode(ino)?;
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.admit_by_kernel(caller, &inode, Perm::READ)?;
-        self.admit(caller, ino, Mask::LIST_DIRECTORY)?;
-        self.admit_posix(caller, &inode, Perm::READ)?;
+        self.changes.admit_by_kernel(caller, &inode, Perm::READ)?;
+        self.access.admit(caller, ino, Mask::LIST_DIRECTORY)?;
+        self.access.admit_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
         let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
@@ -147,7 +186,7 @@ impl Vfs {
     }
 
     /// Whether listings depend on the caller, so that they must not be shared between callers.
-    pub fn hides_unreadable(&self) -> bool {
+    pub(crate) fn hides_unreadable(&self) -> bool {
         self.hide_unreadable || self.meta.volume().abe
     }
 
@@ -158,7 +197,7 @@ impl Vfs {
     /// # Errors
     /// EBADF unless open; ENOMEM if open directories hold too many names; EINVAL for a position whose name
     /// was dropped for that reason; those of the database.
-    pub fn readdir(
+    pub(crate) fn readdir(
         &self,
         handle: DirHandle,
         position: DirPosition,
@@ -210,7 +249,7 @@ impl Vfs {
                     Some(inode) => DirEntry {
                         ino: inode.ino,
                         kind: inode.kind,
-                        attr: Some(self.attr_of(&inode)),
+                        attr: Some(self.attributes.attr_of(&inode)),
                         ..entry
                     },
                     None => continue,
@@ -227,7 +266,7 @@ impl Vfs {
     ///
     /// # Errors
     /// EBADF unless open.
-    pub fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
+    pub(crate) fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
         let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
@@ -297,7 +336,7 @@ impl Vfs {
     fn shows(&self, dir: &OpenDir, inode: Option<&Inode>) -> Result<bool, Errno> {
         let Some(viewer) = &dir.viewer else { return Ok(true) };
         let Some(inode) = inode else { return Ok(false) };
-        match self.may_read(viewer, inode) {
+        match self.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
             Err(Failure::Refused(_)) => Ok(false),
             Err(failure) => Err(failure.into()),
@@ -314,7 +353,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{make, root, volume_with};
-    use crate::{AttrChange, VfsOptions};
+    use crate::{AttrChange, Vfs, VfsOptions};
 
     fn hiding() -> (Vfs, std::sync::Arc<meta::Counting<meta::MemEngine>>) {
         volume_with(VfsOptions { atime: AtimeMode::Never, hide_unreadable: true, ..VfsOptions::default() })
@@ -355,8 +394,8 @@ mod tests {
         names.iter().for_each(|name| {
             make(&vfs, name);
         });
-        vfs.forget_everything();
-        let held = || vfs.listed.load(Ordering::Relaxed);
+        vfs.parts.caches.forget_everything();
+        let held = || vfs.parts.listings.listed.load(Ordering::Relaxed);
         let read = |handle, from: u64, most: usize| -> Result<(Vec<String>, u64), Errno> {
             let (mut shown, mut next) = (Vec::new(), from);
             vfs.readdir(handle, DirPosition(from), false, &mut |entry| {
@@ -416,7 +455,9 @@ mod tests {
         give(&vfs, "searchable", 1, 1, 0o711);
         let by_acl = give(&vfs, "by-acl", 1, 1, 0o600);
         let acl = PosixAcl::from_storage("u::rw-,u:7:r--,g::---,g:60:r--,m::r--,o::---").unwrap();
-        vfs.change(&SetAcl { ino: by_acl, which: AclType::Access, acl: Some(acl), kill_sgid: false })
+        vfs.parts
+            .commits
+            .change(&SetAcl { ino: by_acl, which: AclType::Access, acl: Some(acl), kill_sgid: false })
             .unwrap();
         for attrs in [false, true] {
             let shown = |caller: &Caller<'_>| list(&vfs, caller, attrs);
@@ -443,7 +484,7 @@ mod tests {
             user(8, 8, &[&[50], &*(60..460).collect::<Vec<_>>()].concat(), Caps::NONE),
         );
         let of_few: Vec<&String> = names.iter().step_by(10).collect();
-        vfs.meta.set_exclusive(true);
+        vfs.meta().set_exclusive(true);
         let before = engine.counts();
         assert_eq!(list(&vfs, &few, false).iter().collect::<Vec<_>>(), of_few);
         let cold = engine.counts() - before;
@@ -454,9 +495,9 @@ mod tests {
             assert_eq!(list(&vfs, caller, true).len(), if caller.uid == 0 { 3000 } else { 300 });
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
-        let misses = vfs.access_check.decisions_missed();
+        let misses = vfs.parts.access.decisions_missed();
         list(&vfs, &many, true);
-        assert_eq!(vfs.access_check.decisions_missed(), misses, "each decision was cached");
+        assert_eq!(vfs.parts.access.decisions_missed(), misses, "each decision was cached");
         // A change of permissions, a new name and a removed name show at once.
         let first = vfs.lookup(&root(), Ino::ROOT, b"0000").unwrap().attr.unwrap().ino;
         vfs.setattr(&root(), first, AttrChange { mode: Some(Mode::new(0o600)), ..Default::default() })
@@ -474,7 +515,7 @@ mod tests {
         for n in 0..2100 {
             give(&vfs, &format!("{n:04}"), 1, if n % 3 == 0 { 50 } else { 51 }, 0o640);
         }
-        vfs.meta.set_exclusive(true);
+        vfs.meta().set_exclusive(true);
         for _ in 0..2 {
             let caller = user(8, 8, &[50], Caps::NONE);
             let handle = vfs.opendir(&caller, Ino::ROOT).unwrap();

@@ -1,4 +1,7 @@
-//! Durability: blocks become durable before the rows that name them.
+//! Commits: every change of this mount to the volume, and when it becomes durable.
+//!
+//! Holds which blocks may not be durable yet, and whether anything was committed since the last sync. Depends on
+//! [`Meta`] and the [`BlockStore`] only. Blocks become durable before the rows that name them.
 //!
 //! The embedded engine commits lazily, and a sync covers all earlier commits of all threads. So the thread
 //! that syncs must first make the blocks of *all* committed rows durable, not only those of its file.
@@ -6,15 +9,18 @@
 //! Lock order: `order`, then `pending`, then the locks of the store and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use meta::Doubt;
+use chunk::BlockStore;
+use meta::{Authority, Doubt, Failure, Meta};
 use types::{Errno, SliceId};
 
-use crate::vfs::{BY_KERNEL, Vfs};
+use crate::caller::BY_KERNEL;
 
-#[derive(Debug, Default)]
-pub(crate) struct Durability {
+#[derive(Debug)]
+pub(crate) struct Commits {
+    meta: Arc<Meta>,
+    store: Arc<BlockStore>,
     /// Held shared while rows are committed, and exclusively from the last read of `pending` to the end of
     /// the sync.
     order: RwLock<()>,
@@ -24,7 +30,33 @@ pub(crate) struct Durability {
     dirty: AtomicBool,
 }
 
-impl Vfs {
+impl Commits {
+    pub(crate) fn new(meta: &Arc<Meta>, store: &Arc<BlockStore>) -> Self {
+        Commits {
+            meta: Arc::clone(meta),
+            store: Arc::clone(store),
+            order: RwLock::default(),
+            pending: Mutex::default(),
+            dirty: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs an operation that may change the volume and needs no access check.
+    pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
+        Ok(self.change_by(op, &BY_KERNEL)?)
+    }
+
+    /// Runs an operation that may change the volume.
+    pub(crate) fn change_by<O: meta::Op>(
+        &self,
+        op: &O,
+        authority: &Authority<'_>,
+    ) -> Result<O::Reply, Failure> {
+        let reply = self.meta.run(op, authority);
+        self.note_change();
+        reply
+    }
+
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
     /// clients share the volume, and can make the rows durable at any time, the slices are made durable
     /// first.
@@ -32,7 +64,7 @@ impl Vfs {
         self.commit_naming(slices, || self.change(op))
     }
 
-    /// As [`Vfs::commit_rows`], for an operation that must not be retried under another id while it is in
+    /// As [`Self::commit_rows`], for an operation that must not be retried under another id while it is in
     /// doubt: see [`Meta::run_once`](meta::Meta::run_once).
     pub(crate) fn commit_rows_once<O: meta::Op<Reply = ()>>(
         &self,
@@ -52,8 +84,8 @@ impl Vfs {
         slices: &[SliceId],
         commit: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let _shared = host::read(&self.durability.order);
-        if self.is_exclusive() {
+        let _shared = host::read(&self.order);
+        if self.meta.is_exclusive() {
             self.pending().extend_from_slice(slices);
         } else {
             self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
@@ -62,25 +94,25 @@ impl Vfs {
     }
 
     pub(crate) fn note_change(&self) {
-        self.durability.dirty.store(true, Ordering::Release);
+        self.dirty.store(true, Ordering::Release);
     }
 
     /// Makes everything committed so far durable, metadata and data.
     ///
     /// # Errors
     /// Those of the store and the database.
-    pub fn make_durable(&self) -> Result<(), Errno> {
+    pub(crate) fn make_durable(&self) -> Result<(), Errno> {
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
-        let _alone = host::write(&self.durability.order);
+        let _alone = host::write(&self.order);
         self.sync_pending()?;
-        self.durability.dirty.store(false, Ordering::Release);
+        self.dirty.store(false, Ordering::Release);
         Ok(self.meta.sync()?)
     }
 
-    /// As [`Vfs::make_durable`], if anything was committed since the last sync.
+    /// As [`Self::make_durable`], if anything was committed since the last sync.
     pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
-        if self.durability.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
+        if self.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
     }
 
     fn sync_pending(&self) -> Result<(), Errno> {
@@ -91,8 +123,8 @@ impl Vfs {
         })
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Vec<SliceId>> {
-        self.durability.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Vec<SliceId>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,25 @@
-//! Attributes: getattr and setattr.
+//! Changes of attributes, truncation included.
+//!
+//! Holds nothing of its own. Depends on [`Attributes`], [`CallerChanges`], [`Flusher`] (earlier writes come first) and
+//! [`Accesses`]. Lock order: that of [`Accesses`] before an open file's data.
+
+use std::sync::Arc;
 
 use acl::idmap::UNMAPPED;
+use meta::Meta;
 use meta::ops::SetAttr;
 use types::{Errno, Ino, Mode, Time};
 
+use crate::access_check::AccessCheck;
+use crate::atime::Accesses;
 use crate::attr::Attr;
+use crate::attributes::Attributes;
 use crate::caller::Caller;
-use crate::vfs::Vfs;
+use crate::changes::CallerChanges;
+use crate::coherence::Caches;
+use crate::fencing::{Fencing, Within};
+use crate::flush::Flusher;
+use crate::open::OpenTable;
 
 /// The changes of a SETATTR; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,27 +38,27 @@ pub struct AttrChange {
     pub kill_suidgid: bool,
 }
 
-impl Vfs {
-    /// The attributes of an inode, including unflushed writes.
-    ///
-    /// # Errors
-    /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
-    /// with the session. Not ESTALE in that case, because programs take that as "open the file again by its
-    /// name", and the name may now lead to another file.
-    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        match self.inode(ino) {
-            Err(Errno::ESTALE) if self.files.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
-            inode => Ok(self.attr_of(&inode?)),
-        }
-    }
+#[derive(Debug)]
+pub(crate) struct AttributeChanges {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) access: Arc<AccessCheck>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) changes: Arc<CallerChanges>,
+    pub(crate) accesses: Arc<Accesses>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) fencing: Arc<Fencing>,
+}
 
+impl AttributeChanges {
     /// Changes attributes, also the size (truncation); returns the new attributes.
     ///
     /// # Errors
     /// EFBIG beyond 2^63 - 1 bytes; EOVERFLOW if the owner or group has no id in the volume; those of
     /// [`SetAttr`] and of a flush.
-    pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
-        let held_by_kernel = self.held_by_kernel();
+    pub(crate) fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
+        let held_by_kernel = self.caches.held_by_kernel();
         let truncates = change.size_bytes.is_some();
         if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
@@ -54,8 +67,8 @@ impl Vfs {
         let op = SetAttr {
             ino,
             mode: change.mode,
-            uid: change.uid.map(|uid| known(self.ids.user_in_volume(uid))).transpose()?,
-            gid: change.gid.map(|gid| known(self.ids.group_in_volume(gid))).transpose()?,
+            uid: change.uid.map(|uid| known(self.access.ids.user_in_volume(uid))).transpose()?,
+            gid: change.gid.map(|gid| known(self.access.ids.group_in_volume(gid))).transpose()?,
             size: change.size_bytes,
             atime: change.atime,
             mtime: change.mtime,
@@ -63,12 +76,12 @@ impl Vfs {
             is_open: change.is_open,
             // The caller's groups are not known here; unless it is certainly in the file's group, the bit is
             // cleared.
-            keep_sgid: caller.is_superuser || caller.gid == self.inode(ino)?.gid,
+            keep_sgid: caller.is_superuser || caller.gid == self.attributes.inode(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
         };
         // An earlier read must not overwrite the new atime.
         let held = change.atime.map(|_| self.accesses.hold());
-        match self.files.get(ino) {
+        match self.open.get(ino) {
             // Earlier writes must be committed first: otherwise they would extend the file again, or set
             // their own mtime.
             Some(file) if truncates || change.mtime.is_some() => {
@@ -76,36 +89,36 @@ impl Vfs {
                 // While the operation may still be denied, no written data is dropped for it: the kernel may
                 // have let the caller pass by outdated attributes, unless the call is on an open descriptor.
                 if let Some(size) = change.size_bytes
-                    && self.kernel_check_suffices()
-                    && (self.is_exclusive() || change.is_open)
+                    && self.access.kernel_check_suffices()
+                    && (self.meta.is_exclusive() || change.is_open)
                 {
                     data.truncate(size);
                 }
-                match self.flush_locked(&file, &mut data) {
+                match self.flusher.flush_locked(&file, &mut data) {
                     // A truncation works on a full disk. What cannot be stored now is stored by a later flush, which reports
                     // the error if there is still no room. A flush in doubt may store it at any moment, so that one comes first.
                     Err(Errno::ENOSPC | Errno::EDQUOT) if truncates && data.in_doubt.is_none() => {}
                     flushed => flushed?,
                 }
-                let session = self.session_of(&file, &mut data)?;
+                let session = self.fencing.session_of(&file, &mut data)?;
                 data.rows.clear();
-                let within = crate::fencing::Within(session, &op);
-                self.change_inodes(caller, held_by_kernel, &within, [ino])?;
+                let within = Within(session, &op);
+                self.changes.change_inodes(caller, held_by_kernel, &within, [ino])?;
                 if let Some(size) = change.size_bytes
                     && data.buffer.is_dirty()
                 {
                     data.truncate(size);
-                    file.set_truncated(data.buffer.end(), self.inode(ino)?.mtime);
+                    file.set_truncated(data.buffer.end(), self.attributes.inode(ino)?.mtime);
                 }
             }
-            _ => self.change_inodes(caller, held_by_kernel, &op, [ino])?,
+            _ => self.changes.change_inodes(caller, held_by_kernel, &op, [ino])?,
         }
         if held.is_some() {
             self.accesses.forget(ino);
         }
         drop(held);
-        let attr = self.getattr(ino)?;
-        self.note_given_for_sure(&attr);
+        let attr = self.attributes.getattr(ino)?;
+        self.caches.note_given_for_sure(&attr);
         Ok(attr)
     }
 }

@@ -1,0 +1,59 @@
+//! The ids in ACLs: from those of the volume to those of this machine, and back.
+
+use acl::identity::Id;
+use acl::idmap::{Ids, UNMAPPED};
+use acl::nfs4::Nfs4Acl;
+use acl::posix::PosixAcl;
+use types::Errno;
+
+/// An ACL in the ids of this machine, without the entries whose id has no mapping here.
+pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
+    if !ids.is_mapping() {
+        return Ok(acl.clone());
+    }
+    let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+    let user = |uid| place(ids.user_here(uid));
+    Ok(acl.renumbered(user, |gid| place(ids.group_here(gid)))?.0)
+}
+
+/// An ACL in the ids of the volume.
+///
+/// # Errors
+/// EINVAL if it names an id that has no mapping in the volume.
+pub(crate) fn posix_in_volume(ids: &Ids, here: &PosixAcl) -> Result<PosixAcl, Errno> {
+    let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+    let user = |uid| place(ids.user_in_volume(uid));
+    match here.renumbered(user, |gid| place(ids.group_in_volume(gid)))? {
+        (acl, 0) => Ok(acl),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// An ACL in the ids of this machine, and the number of entries whose id has no mapping here.
+pub(crate) fn nfs4_here(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
+    if !ids.is_mapping() {
+        return (acl.clone(), 0);
+    }
+    acl.renumbered(|id, is_group| match (id.to_system(), is_group) {
+        (None, _) => Some(id),
+        // An id without a mapping here becomes the unmapped id.
+        (Some(gid), true) => Id::system(ids.group_here(gid)),
+        (Some(uid), false) => Id::system(ids.user_here(uid)),
+    })
+}
+
+/// An ACL in the ids of the volume.
+///
+/// # Errors
+/// EINVAL if it names an id that has no mapping in the volume.
+pub(crate) fn nfs4_in_volume(ids: &Ids, here: Nfs4Acl) -> Result<Nfs4Acl, Errno> {
+    if !ids.is_mapping() {
+        return Ok(here);
+    }
+    let renumbered = here.renumbered(|id, is_group| match (id.to_system(), is_group) {
+        (None, _) => Some(id),
+        (Some(gid), true) => Id::system(ids.group_in_volume(gid)),
+        (Some(uid), false) => Id::system(ids.user_in_volume(uid)),
+    });
+    if let (acl, 0) = renumbered { Ok(acl) } else { Err(Errno::EINVAL) }
+}

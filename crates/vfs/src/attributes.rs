@@ -1,0 +1,175 @@
+//! Attributes: inodes as stored, and as callers and the kernel are shown them.
+//!
+//! Holds the unlinked inodes that the kernel still uses. Depends on [`Meta`], the table of open files (unflushed writes),
+//! [`Accesses`] (access times that are not committed), [`AccessCheck`] (ids, projections of NFSv4 ACLs) and [`Caches`],
+//! which must know what the kernel is given.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use acl::nfs4::Mask;
+use meta::ops::{GetInode, GetProjection};
+use meta::{Failure, Inode, Meta};
+use types::{Errno, Ino, Time};
+
+use crate::access_check::{AccessCheck, Perm};
+use crate::atime::Accesses;
+use crate::attr::Attr;
+use crate::caller::{BY_KERNEL, Caller};
+use crate::coherence::Caches;
+use crate::open::OpenTable;
+
+#[derive(Debug)]
+pub(crate) struct Attributes {
+    meta: Arc<Meta>,
+    open: Arc<OpenTable>,
+    accesses: Arc<Accesses>,
+    access: Arc<AccessCheck>,
+    caches: Arc<Caches>,
+    /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
+    /// descriptor, with their last attributes. They are removed when the kernel forgets them.
+    unlinked: Mutex<HashMap<Ino, Inode>>,
+}
+
+impl Attributes {
+    pub(crate) fn new(
+        meta: &Arc<Meta>,
+        open: &Arc<OpenTable>,
+        accesses: &Arc<Accesses>,
+        access: &Arc<AccessCheck>,
+        caches: &Arc<Caches>,
+    ) -> Self {
+        Attributes {
+            meta: Arc::clone(meta),
+            open: Arc::clone(open),
+            accesses: Arc::clone(accesses),
+            access: Arc::clone(access),
+            caches: Arc::clone(caches),
+            unlinked: Mutex::default(),
+        }
+    }
+
+    /// An inode as stored; a deleted inode that the kernel still holds, with its last attributes.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
+        match self.meta.run(&GetInode(ino), &BY_KERNEL) {
+            Ok(inode) => Ok(inode),
+            Err(Failure::Refused(Errno::ESTALE)) => self.unlinked().get(&ino).copied().ok_or(Errno::ESTALE),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Keeps the attributes of a deleted inode for stat(2).
+    pub(crate) fn keep_deleted(&self, inode: &Inode) {
+        self.unlinked().insert(inode.ino, Inode { nlink: 0, ctime: Time::now(), ..*inode });
+    }
+
+    /// The attributes of an inode, including unflushed writes.
+    ///
+    /// # Errors
+    /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
+    /// with the session. Not ESTALE in that case, because programs take that as "open the file again by its
+    /// name", and the name may now lead to another file.
+    pub(crate) fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        match self.inode(ino) {
+            Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
+            inode => Ok(self.attr_of(&inode?)),
+        }
+    }
+
+    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
+    ///
+    /// # Errors
+    /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
+    /// decide that.
+    pub(crate) fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        let attr = self.getattr(ino)?;
+        if attr.per_caller && attr.kind.is_dir() {
+            self.access.admit(caller, ino, Mask::SEARCH)?;
+        }
+        Ok(attr)
+    }
+
+    /// The attributes of an inode. For an open file, the buffer is read first and then the record, again:
+    /// what a flush moves between the two then shows in both rather than in neither.
+    pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
+        let Some(file) = self.open.get(inode.ino) else {
+            self.caches.note_given(inode);
+            return self.accesses.overlay(self.shown(inode));
+        };
+        let unflushed = file.unflushed();
+        let inode = self.inode(inode.ino).unwrap_or(*inode);
+        self.caches.note_given(&inode);
+        let mut attr = self.shown(&inode);
+        if let Some(unflushed) = unflushed {
+            unflushed.overlay(&mut attr);
+        }
+        self.accesses.overlay(attr)
+    }
+
+    /// The attributes that the kernel gets.
+    pub(crate) fn shown(&self, inode: &Inode) -> Attr {
+        let (uid, gid) = (self.access.ids.user_here(inode.uid), self.access.ids.group_here(inode.gid));
+        let attr = Attr { uid, gid, ..Attr::from(inode) };
+        let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
+        if !self.access.has_nfs4_acls() || inode.access_acl.is_none() && !is_lent {
+            return attr;
+        }
+        match self.meta.run(&GetProjection(inode), &BY_KERNEL) {
+            Ok(None) => attr,
+            Ok(Some(projection)) => Attr {
+                mode: inode.mode.without(0o777).with(projection.rwx),
+                per_caller: inode.kind.is_dir() && !projection.search_is_exact,
+                ..attr
+            },
+            // An ACL that cannot be read grants nothing. The error may be transient, so the kernel must not
+            // cache this.
+            Err(error) => {
+                tracing::error!(ino = %inode.ino, %error, "cannot read an ACL; access to the inode is denied");
+                Attr { mode: inode.mode.without(0o777), per_caller: true, ..attr }
+            }
+        }
+    }
+
+    /// The check of access(2) and chdir(2), if the kernel cannot make it.
+    ///
+    /// # Errors
+    /// EACCES; those of [`AccessCheck::permits`].
+    pub(crate) fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
+        if !self.access.has_nfs4_acls() {
+            return self.access.admit_posix(caller, &self.inode(ino)?, want);
+        }
+        let masks =
+            [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
+        let wanted = masks.into_iter().filter(|(perm, _)| want.has(*perm));
+        self.access.admit(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
+    }
+
+    /// The attributes of an inode that was just created, for the kernel.
+    pub(crate) fn of_new(&self, inode: &Inode) -> Attr {
+        self.caches.note_given(inode);
+        self.shown(inode)
+    }
+
+    /// Records that an inode was read: its data, its names, or the target of a symbolic link.
+    pub(crate) fn accessed(&self, ino: Ino) {
+        if self.is_access_due(ino) {
+            self.accesses.note(ino);
+        }
+    }
+
+    /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
+    pub(crate) fn is_access_due(&self, ino: Ino) -> bool {
+        self.accesses.is_due(|| self.getattr(ino))
+    }
+
+    /// The kernel gives back references to an inode, as many as `lookups` replies gave it.
+    pub(crate) fn forget(&self, ino: Ino, lookups: u64) {
+        if self.caches.forget_lookups(ino, lookups) {
+            self.unlinked().remove(&ino);
+        }
+    }
+
+    fn unlinked(&self) -> MutexGuard<'_, HashMap<Ino, Inode>> {
+        self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,35 @@
+//! Chunks that may have many rows: reads and flushes note them, compaction takes them.
+//!
+//! Holds a number of rows per chunk. Depends on nothing; its lock is held only within a call.
+
+use std::sync::{Mutex, PoisonError};
+
+use host::HashMap;
+use types::{ChunkIndex, Ino};
+
+/// The number of rows that chunks are known to have. This is a hint; losing an entry does no harm.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
+
+/// The largest number of chunks in [`Candidates`].
+const MAX_CANDIDATES: usize = 10_000;
+/// A chunk with fewer rows is never compacted.
+pub(crate) const FEW_ROWS: usize = 16;
+
+impl Candidates {
+    /// Records that a chunk was found to have, or got, this number of rows.
+    pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_CANDIDATES {
+            known.retain(|_, rows| *rows >= FEW_ROWS);
+        }
+        if known.len() < MAX_CANDIDATES {
+            *known.entry((ino, chunk)).or_default() += rows;
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<(Ino, ChunkIndex)> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extract_if(|_, rows| *rows >= FEW_ROWS).map(|(chunk, _)| chunk).collect()
+    }
+}

@@ -1,0 +1,189 @@
+//! Flushes: written data is stored, and its rows are committed.
+//!
+//! Holds nothing of its own: the written data is in the open files, which the caller locks. Depends on [`WriteContext`]
+//! (store, budget and slice numbers), [`Commits`], [`Attributes`], [`Fencing`] and [`Candidates`]. Lock order: a file's
+//! data, then the locks of [`Commits`].
+
+use std::sync::Arc;
+
+use chunk::{Staged, WriteBuffer, WriteContext};
+use meta::ops::{GetSlices, Write};
+use meta::{Doubt, Failure, Meta};
+use types::{Errno, SessionId, Slice, SliceId, SliceSource};
+
+use crate::attributes::Attributes;
+use crate::caller::BY_KERNEL;
+use crate::candidates::Candidates;
+use crate::commits::Commits;
+use crate::fencing::{Fencing, Within};
+use crate::open::{DoubtfulFlush, FileData, OpenFile, OpenTable};
+use crate::rows::data_error;
+
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) writes: Arc<WriteContext>,
+    pub(crate) open: Arc<OpenTable>,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) fencing: Arc<Fencing>,
+    pub(crate) candidates: Arc<Candidates>,
+}
+
+impl Flusher {
+    pub(crate) fn new_buffer(&self) -> WriteBuffer {
+        WriteBuffer::new(&self.writes)
+    }
+
+    /// The longest write, in bytes, that is stored inline in the metadata for a file of `size` bytes.
+    pub(crate) fn inline_limit(&self, size: u64) -> Option<u32> {
+        let limit = self.meta.volume().inline_bytes;
+        (size <= u64::from(limit)).then_some(limit)
+    }
+
+    /// Flushes every open file that has a name; returns the first error after all were tried.
+    pub(crate) fn flush_all(&self) -> Result<(), Errno> {
+        let mut done = Ok(());
+        for file in self.open.all().iter().filter(|file| !file.is_orphan()) {
+            let mut data = file.lock();
+            if file.is_fenced() {
+                // The file's users get EIO later; this releases its memory now.
+                let _ = self.fencing.session_of(file, &mut data);
+            } else {
+                done = done.and(self.flush_locked(file, &mut data));
+            }
+        }
+        done
+    }
+
+    /// Stores bytes as a slice, or inline in the row if they are at most `inline` bytes. Also returns the
+    /// slice, if one was stored.
+    pub(crate) fn store_bytes(
+        &self,
+        bytes: Vec<u8>,
+        inline: Option<u32>,
+    ) -> Result<(SliceSource, Vec<SliceId>), Errno> {
+        let len = bytes.len() as u32;
+        if inline.is_some_and(|limit| len <= limit) {
+            return Ok((SliceSource::Inline(bytes.into()), Vec::new()));
+        }
+        let id = (self.writes.new_id)()?;
+        self.writes.store.put_slice(id, &bytes.into()).map_err(|error| {
+            tracing::error!(%error, "cannot store file data");
+            error.errno()
+        })?;
+        Ok((SliceSource::Blocks { id, offset: 0, size: len }, vec![id]))
+    }
+
+    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile and
+    /// the file can continue, the flush is repeated under the next session.
+    ///
+    /// While a flush is in doubt, its bytes stay in the buffer, and no newer data is flushed before it.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub(crate) fn flush_locked(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        loop {
+            if let Some(errno) = data.lost {
+                return Err(errno);
+            }
+            // A flush in doubt may have been planned under an earlier session, and is settled under that one.
+            let (settled, session) = (self.settle_flush(file, data), self.fencing.session_of(file, data)?);
+            match settled.and_then(|()| self.flush_within(session, file, data)) {
+                Err(_) if self.fencing.is_rejoined(session) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        if !data.buffer.is_dirty() {
+            // A truncation may have dropped the dirty data; the file must not appear longer because of it.
+            file.set_clean();
+            data.hold = None;
+            return match data.buffer.take_error() {
+                Some(error) => Err(data_error(file.ino, 0, &error)),
+                None => Ok(()),
+            };
+        }
+        let end = data.buffer.end();
+        let size = self.attributes.inode(file.ino)?.size.max(end);
+        let staged =
+            data.buffer.stage(self.inline_limit(size)).map_err(|error| data_error(file.ino, 0, &error))?;
+        let op = Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() };
+        self.commit_flush(session, data, op, staged, None)?;
+        file.set_clean();
+        Ok(())
+    }
+
+    /// Commits the rows of a flush. If the commit is in doubt, the flush is kept for [`Self::settle_flush`].
+    fn commit_flush(
+        &self,
+        session: SessionId,
+        data: &mut FileData,
+        op: Write,
+        staged: Staged,
+        mut doubt: Option<Doubt>,
+    ) -> Result<(), Errno> {
+        let done = self.commits.commit_rows_once(&Within(session, &op), &staged.slices(), &mut doubt);
+        match (&done, doubt) {
+            (Ok(()), _) => self.flushed(data, &op, &staged),
+            (Err(_), Some(doubt)) => {
+                data.rows.clear();
+                data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+            }
+            (Err(_), None) => {}
+        }
+        done
+    }
+
+    fn flushed(&self, data: &mut FileData, op: &Write, staged: &Staged) {
+        data.buffer.committed(staged);
+        if !data.buffer.is_dirty() {
+            data.hold = None;
+        }
+        data.rows.clear();
+        for (chunk, _) in &staged.rows {
+            self.candidates.note(op.ino, *chunk, 1);
+        }
+    }
+
+    /// Settles an earlier flush that is in doubt, if there is one.
+    fn settle_flush(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take() else { return Ok(()) };
+        if !self.meta.is_forgotten(&doubt) {
+            return self.commit_flush(doubt.session(), data, op, staged, Some(doubt));
+        }
+        // The database may have dropped the result of this operation id, so a retry could name the slices
+        // twice. If no row names them, store the bytes as new slices, which the next flush names.
+        let settled = match self.is_committed(&op) {
+            Ok(true) => {
+                self.flushed(data, &op, &staged);
+                return Ok(());
+            }
+            Ok(false) => data.buffer.restage().map_err(|error| data_error(file.ino, 0, &error)),
+            Err(errno) => Err(errno),
+        };
+        if settled.is_err() {
+            data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+        }
+        settled
+    }
+
+    /// Whether a row names a slice of this flush. Rows commit together, so one row means all.
+    fn is_committed(&self, op: &Write) -> Result<bool, Errno> {
+        for (chunk, row) in &op.slices {
+            let SliceSource::Blocks { id, .. } = row.source else { continue };
+            let rows = match self.meta.run(&GetSlices { ino: op.ino, chunk: *chunk }, &BY_KERNEL) {
+                Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
+                rows => rows?,
+            };
+            let names =
+                |row: &Slice| matches!(row.source, SliceSource::Blocks { id: found, .. } if found == id);
+            if rows.iter().any(names) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
