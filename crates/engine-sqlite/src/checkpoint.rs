@@ -56,7 +56,7 @@ impl Checkpointer {
             Ok(conn) => passive(&conn, &running),
             Err(error) => tracing::warn!(%error, "cannot open a connection to checkpoint the log"),
         };
-        match thread::Builder::new().name("limen-fold".into()).spawn(work) {
+        match thread::Builder::new().name("limen-wal".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => tracing::warn!(%error, "cannot start a thread to checkpoint the log"),
         }
