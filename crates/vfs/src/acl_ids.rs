@@ -11,9 +11,9 @@ pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
     if !ids.is_mapping() {
         return Ok(acl.clone());
     }
-    let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-    let user = |uid| place(ids.user_here(uid));
-    Ok(acl.renumbered(user, |gid| place(ids.group_here(gid)))?.0)
+    let mapped = |id| Some(id).filter(|id| *id != UNMAPPED);
+    let user = |uid| mapped(ids.user_here(uid));
+    Ok(acl.renumbered(user, |gid| mapped(ids.group_here(gid)))?.0)
 }
 
 /// An ACL in the ids of the volume.
@@ -21,9 +21,9 @@ pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
 /// # Errors
 /// EINVAL if it names an id that has no mapping in the volume.
 pub(crate) fn posix_in_volume(ids: &Ids, here: &PosixAcl) -> Result<PosixAcl, Errno> {
-    let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-    let user = |uid| place(ids.user_in_volume(uid));
-    match here.renumbered(user, |gid| place(ids.group_in_volume(gid)))? {
+    let mapped = |id| Some(id).filter(|id| *id != UNMAPPED);
+    let user = |uid| mapped(ids.user_in_volume(uid));
+    match here.renumbered(user, |gid| mapped(ids.group_in_volume(gid)))? {
         (acl, 0) => Ok(acl),
         _ => Err(Errno::EINVAL),
     }

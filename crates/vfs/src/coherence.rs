@@ -59,10 +59,10 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
-const ALONE: Duration = Duration::from_secs(86_400);
+const EXCLUSIVE_LIFETIME: Duration = Duration::from_secs(86_400);
 /// The kernel's lifetimes if other clients can change the volume and this client is notified. If this process
 /// stops, the kernel's caches are outdated for at most this long.
-pub(crate) const TOLD: Duration = Duration::from_secs(60);
+pub(crate) const NOTIFIED_LIFETIME: Duration = Duration::from_secs(60);
 
 /// How this client stays coherent with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -324,10 +324,10 @@ impl Caches {
             // The kernel would let callers pass by their local uid, not by the one they are squashed to: it
             // must look up each name.
             _ if self.access.is_squashing() => Lifetimes::NONE,
-            Coherence::Exclusive => both(ALONE),
-            Coherence::Notified if self.can_expire_all() => both(TOLD),
+            Coherence::Exclusive => both(EXCLUSIVE_LIFETIME),
+            Coherence::Notified if self.can_expire_all() => both(NOTIFIED_LIFETIME),
             // When the lease expires, the kernel can be told to invalidate each inode, but not each name.
-            Coherence::Notified => Lifetimes { name: LEASE, attributes: TOLD },
+            Coherence::Notified => Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME },
             Coherence::Polling => both(self.meta.lifetime()),
         }
     }

@@ -183,7 +183,7 @@ pub(crate) struct OpenTable {
 #[derive(Debug, Default)]
 struct Shard {
     slots: Mutex<HashMap<Ino, Slot>>,
-    unsealed: Condvar,
+    released: Condvar,
 }
 
 #[derive(Debug)]
@@ -192,7 +192,7 @@ struct Slot {
     file: Option<Arc<OpenFile>>,
     handles: u64,
     /// An unlink is in progress: opens wait.
-    sealed: bool,
+    unlinking: bool,
 }
 
 impl OpenTable {
@@ -200,10 +200,10 @@ impl OpenTable {
     pub(crate) fn open(&self, ino: Ino, new_buffer: impl FnOnce() -> WriteBuffer) -> Arc<OpenFile> {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
-        while slots.get(&ino).is_some_and(|slot| slot.sealed) {
-            slots = host::wait(&shard.unsealed, &shard.slots, slots);
+        while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
+            slots = host::wait(&shard.released, &shard.slots, slots);
         }
-        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
+        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, unlinking: false });
         let file = slot.file.get_or_insert_with(|| {
             self.open.fetch_add(1, Ordering::Relaxed);
             Arc::new(OpenFile::new(ino, new_buffer()))
@@ -229,7 +229,7 @@ impl OpenTable {
         }
         let file = slot.file.take()?;
         self.open.fetch_sub(1, Ordering::Relaxed);
-        if !slot.sealed {
+        if !slot.unlinking {
             slots.remove(&ino);
         }
         Some(file)
@@ -240,11 +240,11 @@ impl OpenTable {
     pub(crate) fn unlink_guard(&self, ino: Ino) -> UnlinkGuard<'_> {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
-        while slots.get(&ino).is_some_and(|slot| slot.sealed) {
-            slots = host::wait(&shard.unsealed, &shard.slots, slots);
+        while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
+            slots = host::wait(&shard.released, &shard.slots, slots);
         }
-        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
-        slot.sealed = true;
+        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, unlinking: false });
+        slot.unlinking = true;
         let file = slot.file.clone();
         if file.is_some() {
             slot.handles += 1;
@@ -287,11 +287,11 @@ impl Drop for UnlinkGuard<'_> {
     fn drop(&mut self) {
         let mut slots = self.shard.lock();
         if let Some(slot) = slots.get_mut(&self.ino) {
-            slot.sealed = false;
+            slot.unlinking = false;
             if slot.file.is_none() {
                 slots.remove(&self.ino);
             }
         }
-        self.shard.unsealed.notify_all();
+        self.shard.released.notify_all();
     }
 }

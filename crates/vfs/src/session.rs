@@ -9,7 +9,7 @@ use std::time::Duration;
 use meta::{Failure, Meta};
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
-use crate::coherence::TOLD;
+use crate::coherence::NOTIFIED_LIFETIME;
 use crate::numbers::Numbers;
 use crate::process::this_process;
 
@@ -54,7 +54,7 @@ impl Default for SessionTimes {
 const _: () = {
     let SessionTimes { heartbeat, valid_for, remove_after, .. } = SessionTimes::DEFAULT;
     assert!(heartbeat.as_secs() * 3 < valid_for.as_secs());
-    assert!(remove_after.as_secs() * 10 > (valid_for.as_secs() + TOLD.as_secs()) * 11);
+    assert!(remove_after.as_secs() * 10 > (valid_for.as_secs() + NOTIFIED_LIFETIME.as_secs()) * 11);
 };
 
 #[derive(Debug)]

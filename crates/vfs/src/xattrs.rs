@@ -193,9 +193,9 @@ impl Xattrs {
             return Ok(());
         }
         let Some(acl) = self.acl(ino, which)? else { return Ok(()) };
-        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-        let user = |uid| place(self.access.ids.user_here(uid));
-        match acl.renumbered(user, |gid| place(self.access.ids.group_here(gid)))? {
+        let mapped = |id| Some(id).filter(|id| *id != UNMAPPED);
+        let user = |uid| mapped(self.access.ids.user_here(uid));
+        match acl.renumbered(user, |gid| mapped(self.access.ids.group_here(gid)))? {
             (_, 0) => Ok(()),
             _ => Err(Errno::EOVERFLOW),
         }

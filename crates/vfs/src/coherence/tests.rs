@@ -202,7 +202,7 @@ impl Pair {
         let reply = || {
             let guard = self.b.begin_reply();
             let found = self.b.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
-            assert_eq!(guard.lifetimes().name, TOLD);
+            assert_eq!(guard.lifetimes().name, NOTIFIED_LIFETIME);
             found.attr.iter().for_each(|attr| self.b.looked_up(attr));
             self.kernel.record(Event::Reply);
             found.attr
@@ -287,17 +287,24 @@ fn lifetime_is_that_of_the_start_of_the_request() {
     assert_eq!(before.lifetimes(), Lifetimes { name: short, attributes: short });
     drop(before);
     pair.watch();
-    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: TOLD, attributes: TOLD });
+    assert_eq!(
+        pair.b.begin_reply().lifetimes(),
+        Lifetimes { name: NOTIFIED_LIFETIME, attributes: NOTIFIED_LIFETIME }
+    );
     let in_flight = pair.b.begin_reply();
     pair.b.meta().set_outdated();
-    assert_eq!(in_flight.lifetimes().attributes, TOLD, "the invalidation is repeated after the reply");
+    assert_eq!(
+        in_flight.lifetimes().attributes,
+        NOTIFIED_LIFETIME,
+        "the invalidation is repeated after the reply"
+    );
 }
 
 #[test]
 fn no_name_outlives_the_lease_if_the_kernel_cannot_expire_all() {
     let mut pair = Pair::new(false);
     pair.watch();
-    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: LEASE, attributes: TOLD });
+    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME });
 }
 
 #[test]
