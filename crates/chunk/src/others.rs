@@ -3,19 +3,20 @@
 use opendal::{Operator, services};
 
 use crate::ChunkError;
-use crate::address::{Address, root_of};
+use crate::address::root_of;
+use crate::kinds::address as address_of;
 
 /// `gs://BUCKET[/PREFIX]`
 #[cfg(feature = "gcs")]
 pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
-    let address = parse(bucket, &["gs"])?;
+    let address = address_of("gcs", bucket)?;
     finish(bucket, services::Gcs::default().bucket(&address.authority).root(&root_of(&address.segments)))
 }
 
 /// `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
-    let address = parse(bucket, &["https", "http"])?;
+    let address = address_of("azblob", bucket)?;
     let account = address.host().split('.').next().unwrap_or_default();
     let Some((container, prefix)) = address.segments.split_first() else {
         return Err(ChunkError::Config(format!("{bucket:?} names an account, but no container")));
@@ -34,7 +35,7 @@ pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
 /// `https://HOST[:PORT]/PATH`
 #[cfg(feature = "webdav")]
 pub(crate) fn webdav(bucket: &str) -> Result<Operator, ChunkError> {
-    let address = parse(bucket, &["https", "http"])?;
+    let address = address_of("webdav", bucket)?;
     let mut builder =
         services::Webdav::default().endpoint(&address.origin()).root(&root_of(&address.segments));
     if let (Ok(user), Ok(password)) = (std::env::var("WEBDAV_USERNAME"), std::env::var("WEBDAV_PASSWORD")) {
@@ -46,20 +47,9 @@ pub(crate) fn webdav(bucket: &str) -> Result<Operator, ChunkError> {
 /// `sftp://[USER@]HOST[:PORT]/PATH`
 #[cfg(feature = "sftp")]
 pub(crate) fn sftp(bucket: &str) -> Result<Operator, ChunkError> {
-    let address = parse(bucket, &["sftp"])?;
+    let address = address_of("sftp", bucket)?;
     let endpoint = format!("ssh://{}", address.authority);
     finish(bucket, services::Sftp::default().endpoint(&endpoint).root(&root_of(&address.segments)))
-}
-
-fn parse(bucket: &str, schemes: &[&str]) -> Result<Address, ChunkError> {
-    let address = Address::parse(bucket)?;
-    if schemes.contains(&address.scheme.as_str()) {
-        return Ok(address);
-    }
-    Err(ChunkError::Config(format!(
-        "the bucket {bucket:?} does not begin with {}://",
-        schemes.join(":// or ")
-    )))
 }
 
 fn finish(bucket: &str, builder: impl opendal::Builder) -> Result<Operator, ChunkError> {

@@ -6,7 +6,8 @@ use opendal::Operator;
 use opendal::services::S3;
 
 use crate::ChunkError;
-use crate::address::{Address, root_of};
+use crate::address::root_of;
+use crate::kinds::address as address_of;
 
 /// The region if neither the host nor the environment names one: the default of S3's own clients, which other
 /// servers also expect unless configured.
@@ -48,17 +49,11 @@ pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
 
 impl Place {
     fn parse(bucket: &str) -> Result<Self, ChunkError> {
-        let address = Address::parse(bucket)?;
+        let address = address_of("s3", bucket)?;
         let (root, segments) = (root_of, address.segments.as_slice());
         if address.scheme == "s3" {
             let (bucket, root) = (address.authority.clone(), root(segments));
             return Ok(Place { endpoint: None, bucket, root, region: None, is_virtual_host: false });
-        }
-        if !matches!(address.scheme.as_str(), "http" | "https") {
-            return Err(ChunkError::Config(format!(
-                "the bucket of an s3 storage must begin with s3://, https:// or http://, not {}://",
-                address.scheme
-            )));
         }
         let (in_host, region) = amazon(address.host());
         if let Some(name) = in_host {

@@ -1,4 +1,4 @@
-//! The kinds of stores, and how each is opened.
+//! How each kind of store is opened.
 
 use std::path::Path;
 
@@ -10,28 +10,13 @@ use crate::ChunkError;
 use crate::backend::Backend;
 use crate::dir::Dir;
 use crate::error::store_error;
+use crate::kinds::{FILE, MEMORY, STORES};
 use crate::remote::{Put, Remote};
-
-/// The kinds of stores in this build.
-pub const STORAGES: &[&str] = &[
-    "file",
-    "memory",
-    #[cfg(feature = "s3")]
-    "s3",
-    #[cfg(feature = "gcs")]
-    "gcs",
-    #[cfg(feature = "azblob")]
-    "azblob",
-    #[cfg(feature = "webdav")]
-    "webdav",
-    #[cfg(feature = "sftp")]
-    "sftp",
-];
 
 /// The location of a volume's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// The kind of store, one of [`STORAGES`].
+    /// The kind of store, one of [`STORES`](crate::STORES).
     pub storage: String,
     /// The address of the store. It must not contain a secret, because settings are not secret. By kind:
     ///
@@ -56,8 +41,8 @@ pub(crate) fn open(
     runtime: &Handle,
 ) -> Result<Box<dyn Backend>, ChunkError> {
     match config.storage.as_str() {
-        "file" => open_dir(&config.bucket, create),
-        "memory" => {
+        FILE => open_dir(&config.bucket, create),
+        MEMORY => {
             let operator = Operator::new(Memory::default())
                 .map_err(|error| ChunkError::Config(format!("cannot open a store in memory: {error}")))?;
             Ok(Box::new(Remote::new(operator, runtime.clone(), Put::Atomic)))
@@ -85,7 +70,8 @@ pub(crate) fn open(
         #[cfg(feature = "sftp")]
         "sftp" => remote(crate::others::sftp(&config.bucket)?, Put::Renamed(Default::default()), runtime),
         other => {
-            let known = STORAGES.join(", ");
+            let known: Vec<&str> = STORES.iter().map(|store| store.name).collect();
+            let known = known.join(", ");
             Err(ChunkError::Config(format!("unknown storage {other:?} (this build supports {known})")))
         }
     }

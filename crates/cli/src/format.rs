@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
-use chunk::{Cipher, Compression, EncryptionSettings, MARKER, StoreOptions};
+use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{ValueEnum, ValueHint};
 use command::fault::Fault;
 use command::output;
@@ -37,11 +38,11 @@ pub(crate) struct FormatArgs {
     #[arg(value_parser = parse_name)]
     name: String,
     /// The kind of object store for the file data
-    #[arg(long, value_enum, default_value_t = Storage::File)]
-    storage: Storage,
+    #[arg(long, value_name = "KIND", value_parser = storage_parser(), default_value = FILE)]
+    storage: String,
     /// Where to store the objects; must be empty. With --storage file a directory [default: the database's
     /// path with the suffix .data instead of .db], with --storage s3 s3://BUCKET/PREFIX or
-    /// https://HOST:PORT/BUCKET/PREFIX
+    /// https://HOST:PORT/BUCKET/PREFIX; limen --help has an example of each form
     #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     bucket: Option<String>,
     /// How to compress data before it is stored in the object store
@@ -66,17 +67,6 @@ pub(crate) struct FormatArgs {
     /// The maximum number of files and directories; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     inodes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Storage {
-    /// A local directory, or one on a mounted file system
-    File,
-    /// The memory of the mount, lost when it is unmounted: for trials
-    Memory,
-    /// S3 or a compatible server; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from
-    /// a profile
-    S3,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -127,7 +117,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
     let volume = Volume {
         name: args.name.clone(),
         uuid: new_uuid()?,
-        storage: args.storage.name().to_owned(),
+        storage: args.storage.clone(),
         bucket: bucket(args, file)?,
         compression: Compression::from(args.compress).name().to_owned(),
         encryption: encryption(args)?,
@@ -137,18 +127,18 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         abe: false,
-        store_marker: args.storage != Storage::Memory,
+        store_marker: args.storage != MEMORY,
         created: Time::now(),
     };
-    if args.storage == Storage::File {
+    if args.storage == FILE {
         check_bucket(Path::new(&volume.bucket))?;
     }
     let made = create_volume(&url, args, &volume);
-    if made.is_err() && args.storage == Storage::File {
+    if made.is_err() && args.storage == FILE {
         remove_empty(Path::new(&volume.bucket));
     }
     made?;
-    if args.storage == Storage::Memory {
+    if args.storage == MEMORY {
         output::note(
             "file data will be in the memory of the mount and lost when it is unmounted; names and attributes are kept",
         );
@@ -168,7 +158,7 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
     Ok(Volume {
         name: name.to_owned(),
         uuid: new_uuid()?,
-        storage: Storage::Memory.name().to_owned(),
+        storage: MEMORY.to_owned(),
         bucket: String::new(),
         compression: Compression::None.name().to_owned(),
         encryption: String::new(),
@@ -181,16 +171,6 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
         store_marker: false,
         created: Time::now(),
     })
-}
-
-impl Storage {
-    fn name(self) -> &'static str {
-        match self {
-            Storage::File => "file",
-            Storage::Memory => "memory",
-            Storage::S3 => "s3",
-        }
-    }
 }
 
 impl From<Compress> for Compression {
@@ -264,7 +244,7 @@ fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
 fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
     let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
-    if args.storage == Storage::S3 {
+    if ![FILE, MEMORY].contains(&args.storage.as_str()) {
         // Another volume's objects there would be overwritten, as in a directory.
         marker::refuse_marked(volume, &store)?;
         let empty = store.look().is_empty().map_err(|error| store_fault(volume, &error))?;
@@ -301,12 +281,12 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fau
 }
 
 fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
-    let bucket = match (&args.bucket, args.storage) {
-        (Some(_), Storage::Memory) => {
+    let bucket = match (&args.bucket, args.storage.as_str()) {
+        (Some(_), MEMORY) => {
             return Err(Fault::usage("--bucket does not apply to --storage memory").advise("omit it"));
         }
-        (None, Storage::Memory) => return Ok(String::new()),
-        (None, Storage::File) => match database {
+        (None, MEMORY) => return Ok(String::new()),
+        (None, FILE) => match database {
             Some(database) => database.with_extension("data"),
             None => {
                 return Err(Fault::usage("a volume on a database server needs a place for its file data")
@@ -315,12 +295,16 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
                     ));
             }
         },
-        (None, Storage::S3) => {
-            return Err(Fault::usage("--storage s3 needs a bucket")
-                .advise("write --bucket s3://BUCKET/PREFIX or --bucket https://HOST:PORT/BUCKET/PREFIX"));
+        (None, kind) => {
+            let store = STORES.iter().find(|store| store.name == kind);
+            let buckets = store.map_or(&[][..], |store| store.buckets);
+            let examples: Vec<String> =
+                buckets.iter().map(|(_, example)| format!("--bucket {example}")).collect();
+            return Err(Fault::usage(format!("--storage {kind} needs a bucket"))
+                .advise(format!("write for example {}", examples.join(" or "))));
         }
-        (Some(bucket), Storage::S3) => return Ok(bucket.clone()),
-        (Some(bucket), Storage::File) => absolute(bucket).map_err(|error| Fault::usage(error).at(bucket))?,
+        (Some(bucket), FILE) => absolute(bucket).map_err(|error| Fault::usage(error).at(bucket))?,
+        (Some(bucket), _) => return Ok(bucket.clone()),
     };
     let text = bucket.to_str().map(str::to_owned);
     text.ok_or_else(|| Fault::usage("the bucket's path is not UTF-8").at(bucket.display()))
@@ -361,6 +345,10 @@ fn remove_empty(bucket: &Path) {
         let _ = fs::remove_dir(bucket.join(name));
     }
     let _ = fs::remove_dir(bucket);
+}
+
+fn storage_parser() -> PossibleValuesParser {
+    PossibleValuesParser::new(STORES.iter().map(|store| PossibleValue::new(store.name).help(store.about)))
 }
 
 fn new_uuid() -> Result<String, Fault> {

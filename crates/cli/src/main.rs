@@ -8,7 +8,8 @@
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `rmr`, `warmup` | commands for any mounted path |
 //! | `bench`, `mdtest` | the benchmarks, whose work is in the crate `bench` |
-//! | `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
+//! | `man` | the manual pages |
+//! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
 //! | `daemon`, `report` | `limen mount -d`: the background process, and what it reports |
 //! | `open` | opening a volume for a client |
@@ -28,6 +29,8 @@ mod bench;
 mod config;
 mod daemon;
 mod destroy;
+#[cfg(test)]
+mod documented;
 mod format;
 mod fsck;
 mod gc;
@@ -37,6 +40,7 @@ mod lock;
 mod log;
 mod ls;
 mod maintenance;
+mod man;
 mod marker;
 mod mdtest;
 mod modes;
@@ -49,6 +53,7 @@ mod records;
 mod report;
 mod rights;
 mod rmr;
+mod schemes;
 mod scrub;
 mod sessions;
 mod staged;
@@ -107,6 +112,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Bench(args) => bench::run(&args),
         Command::Mdtest(args) => mdtest::run(&args),
         Command::Version(args) => version::run(&args),
+        Command::Man(args) => man::run(&args, Args::command()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "limen", &mut script);

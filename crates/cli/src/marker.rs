@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use chunk::{BlockStore, ChunkError, MARKER, StoreCheck, StoreLook};
+use chunk::{BlockStore, ChunkError, MARKER, MEMORY, StoreCheck, StoreLook};
 use command::fault::Fault;
 use meta::{Authority, Configure, Meta, Volume};
 use serde_json::{Value, json};
@@ -24,9 +24,6 @@ use types::Errno;
 use crate::records::next_slice;
 use crate::report::Report;
 use crate::store::store_fault;
-
-/// The kind of store that each mount creates for itself, so that it needs no marker.
-pub(crate) const MEMORY: &str = "memory";
 
 /// Timeout of all checks of a store before a mount serves.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -149,6 +146,7 @@ enum Wrong {
 }
 
 fn check_owner(volume: &Volume, store: StoreLook<'_>) -> Result<Owner, Wrong> {
+    // Each mount creates such a store for itself.
     if volume.storage == MEMORY {
         return Ok(Owner::Ours);
     }
@@ -276,7 +274,7 @@ mod tests {
     fn check_of_a_silent_store_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = dir.path().to_str().unwrap().to_owned();
-        let (storage, store_marker) = ("file".to_owned(), true);
+        let (storage, store_marker) = (chunk::FILE.to_owned(), true);
         let volume = Volume { storage, bucket, store_marker, ..volume_in_memory("v").unwrap() };
         let engine = Arc::new(MemEngine::default());
         volume.format(&*engine).unwrap();

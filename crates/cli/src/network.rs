@@ -14,7 +14,7 @@ use pool::{Secret, Url};
 
 /// A supported database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Server {
+pub(crate) enum Server {
     Redis,
     Postgres,
     /// MySQL or MariaDB.
@@ -22,21 +22,6 @@ enum Server {
     Etcd,
     Tikv,
 }
-
-/// The schemes of metadata URLs and their servers. The first scheme of a server is the engine's name.
-const SCHEMES: [(&str, Server); 11] = [
-    ("redis", Server::Redis),
-    ("rediss", Server::Redis),
-    ("redis+unix", Server::Redis),
-    ("valkey", Server::Redis),
-    ("postgres", Server::Postgres),
-    ("postgresql", Server::Postgres),
-    ("mysql", Server::Mysql),
-    ("mariadb", Server::Mysql),
-    ("etcd", Server::Etcd),
-    ("etcds", Server::Etcd),
-    ("tikv", Server::Tikv),
-];
 
 /// Batches of commits in flight at the same time; while they run, callers join the next batch.
 const LANES: usize = 2;
@@ -71,23 +56,18 @@ pub(crate) struct Network {
 }
 
 impl NetworkUrl {
-    /// Parses a URL; `None` if its scheme is not one of a database server.
-    ///
     /// # Errors
     /// The URL is invalid.
-    pub(crate) fn parse(text: &str) -> Option<Result<Self, Fault>> {
-        let (scheme, _) = text.split_once("://")?;
-        let (_, server) = SCHEMES.iter().find(|(known, _)| *known == scheme)?;
+    pub(crate) fn parse(server: Server, text: &str) -> Result<Self, Fault> {
         let shown = without_password(text);
-        Some(match Url::parse(text) {
-            Ok(url) => Ok(NetworkUrl { server: *server, url, shown }),
+        match Url::parse(text) {
+            Ok(url) => Ok(NetworkUrl { server, url, shown }),
             Err(error) => Err(Fault::usage(error).at(shown)),
-        })
+        }
     }
 
-    /// The name of the engine.
-    pub(crate) fn engine(&self) -> &'static str {
-        SCHEMES.iter().find(|(_, server)| *server == self.server).map_or("", |(scheme, _)| scheme)
+    pub(crate) fn server(&self) -> Server {
+        self.server
     }
 
     pub(crate) fn password(&self) -> Option<&Secret> {
@@ -147,15 +127,6 @@ impl Display for NetworkUrl {
     }
 }
 
-/// The names of the engines in this build.
-pub(crate) fn engines() -> impl Iterator<Item = &'static str> {
-    SCHEMES.iter().enumerate().filter_map(|(index, (scheme, server))| {
-        let is_first = SCHEMES.iter().position(|(_, other)| other == server) == Some(index);
-        let is_built = *server != Server::Tikv || cfg!(feature = "tikv");
-        (is_first && is_built).then_some(*scheme)
-    })
-}
-
 /// Removes everything between the user's name and the last `@` from a URL, because a password can contain
 /// slashes that are not escaped.
 pub(crate) fn without_password(url: &str) -> String {
@@ -173,23 +144,14 @@ mod tests {
 
     #[test]
     fn url_is_shown_without_its_password_and_parses_again() {
-        for (text, shown) in [
-            ("redis://:s3c/ret@h:1/2?table_prefix=a_", "redis://h:1/2?table_prefix=a_"),
-            ("postgres://u:p@ss@h/db", "postgres://u@h/db"),
-            ("postgresql://h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
+        for (server, text, shown) in [
+            (Server::Redis, "redis://:s3c/ret@h:1/2?table_prefix=a_", "redis://h:1/2?table_prefix=a_"),
+            (Server::Postgres, "postgres://u:p@ss@h/db", "postgres://u@h/db"),
+            (Server::Postgres, "postgresql://h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
         ] {
-            let url = NetworkUrl::parse(text).unwrap().unwrap();
+            let url = NetworkUrl::parse(server, text).unwrap();
             assert_eq!(url.to_string(), shown);
-            assert!(NetworkUrl::parse(shown).unwrap().is_ok());
+            assert!(NetworkUrl::parse(server, shown).is_ok());
         }
-        assert!(NetworkUrl::parse("sqlite:///a").is_none());
-        assert!(NetworkUrl::parse("/a/b").is_none());
-    }
-
-    #[test]
-    fn each_engine_is_listed_once() {
-        let mut names = vec!["redis", "postgres", "mysql", "etcd"];
-        names.extend(cfg!(feature = "tikv").then_some("tikv"));
-        assert_eq!(engines().collect::<Vec<_>>(), names);
     }
 }

@@ -11,7 +11,7 @@ use command::units::parse_size;
 use meta::Volume;
 use vfs::AtimeMode;
 
-use crate::rights::RightsArgs;
+use crate::rights::{self, RightsArgs};
 use crate::store::KeyArgs;
 
 #[derive(Debug, clap::Args)]
@@ -46,6 +46,8 @@ Options for -o, separated by commas:
                      same as the options under Rights, for fstab(5); uid_map, gid_map and bypass_traverse can be repeated
   rw, suid, dev, exec, nowriteback
                      undo an earlier ro, nosuid, nodev, noexec or writeback
+  defaults, default_permissions, auto, noauto, nofail, _netdev, x-NAME
+                     accepted without an effect, for fstab(5)
 
 Examples:
   limen mount -d sqlite:///var/lib/limen/home.db /mnt
@@ -68,8 +70,6 @@ pub(crate) struct MountArgs {
     pub(crate) background: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
-    #[command(flatten)]
-    pub(crate) rights: RightsArgs,
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
@@ -80,6 +80,9 @@ pub(crate) struct MountArgs {
     /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.
     #[arg(long, hide = true)]
     pub(crate) report: bool,
+    // The last field, because its heading also applies to the options after it.
+    #[command(flatten)]
+    pub(crate) rights: RightsArgs,
 }
 
 /// The options of all `-o` lists together.
@@ -106,11 +109,58 @@ pub(crate) struct Options {
     pub(crate) rights: RightsArgs,
 }
 
-const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
-                     shared, patience=SECONDS, workers=N, transport=auto|ring|dev, \
-                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE, \
-                     write_buffer=SIZE, acl_domain=DOMAIN, abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, \
-                     uid_map=RANGE|FILE, gid_map=RANGE|FILE and bypass_traverse=GROUP|UID";
+/// A flag: its name, and what it sets.
+type Flag = (&'static str, fn(&mut Options));
+
+/// An option with a value: its name, the form of its value, and what sets it.
+type Valued = (&'static str, &'static str, fn(&mut Options, &str) -> Result<(), String>);
+
+/// The flags besides those of [`rights::FLAGS`].
+const FLAGS: &[Flag] = &[
+    ("ro", |options| options.fuse.read_only = true),
+    ("rw", |options| options.fuse.read_only = false),
+    ("nosuid", |options| options.fuse.nosuid = true),
+    ("suid", |options| options.fuse.nosuid = false),
+    ("nodev", |options| options.fuse.nodev = true),
+    ("dev", |options| options.fuse.nodev = false),
+    ("noexec", |options| options.fuse.noexec = true),
+    ("exec", |options| options.fuse.noexec = false),
+    ("noatime", |options| options.atime = AtimeMode::Never),
+    ("relatime", |options| options.atime = AtimeMode::Relative),
+    ("strictatime", |options| options.atime = AtimeMode::Always),
+    ("allow_other", |options| options.fuse.allow_other = true),
+    ("user_only", |options| options.fuse.allow_other = false),
+    ("nonempty", |options| options.fuse.allow_nonempty = true),
+    ("shared", |options| options.shared = true),
+    ("writeback", |options| options.writeback = true),
+    ("nowriteback", |options| options.writeback = false),
+];
+
+/// Flags that are always in effect, or are meant for other readers of fstab(5). So is every option that begins
+/// with `x-`.
+const IGNORED: &[&str] = &["defaults", "default_permissions", "auto", "noauto", "nofail", "_netdev"];
+
+/// The options with a value besides those of [`rights::VALUES`].
+const VALUES: &[Valued] = &[
+    ("patience", "SECONDS", Options::set_patience),
+    ("workers", "N", Options::set_workers),
+    ("transport", "auto|ring|dev", Options::set_transport),
+    ("cache", "SIZE", |options, value| {
+        options.cache_bytes = parse_size(value)?.max(MIN_CACHE_BYTES);
+        Ok(())
+    }),
+    ("cache_dir", "DIR", Options::set_cache_dir),
+    ("cache_dir_size", "SIZE", |options, value| parse_size(value).map(|size| options.cache_dir_bytes = size)),
+    ("cache_dir_free", "SIZE", |options, value| {
+        parse_size(value).map(|size| options.cache_dir_free_bytes = size)
+    }),
+    ("writeback_size", "SIZE", |options, value| parse_size(value).map(|size| options.writeback_bytes = size)),
+    ("write_buffer", "SIZE", |options, value| {
+        options.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES);
+        Ok(())
+    }),
+    ("acl_domain", "DOMAIN", Options::set_acl_domain),
+];
 
 const MAX_WORKERS: usize = 1024;
 const MAX_PATIENCE_SECS: u64 = 86_400;
@@ -142,13 +192,13 @@ impl Options {
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
-            let known = match option.split_once('=') {
+            let is_known = match option.split_once('=') {
                 None => options.set_flag(option),
                 Some((key, value)) => options.set_value(key, value).map_err(wrong)?,
             };
-            if !known {
+            if !is_known {
                 return Err(
-                    wrong("unknown mount option".to_owned()).advise(format!("known options are {KNOWN}"))
+                    wrong("unknown mount option".to_owned()).advise(format!("known options are {}", known()))
                 );
             }
         }
@@ -191,73 +241,78 @@ impl Options {
     }
 
     fn set_flag(&mut self, option: &str) -> bool {
-        let fuse = &mut self.fuse;
-        match option {
-            "shared" => self.shared = true,
-            "writeback" => self.writeback = true,
-            "nowriteback" => self.writeback = false,
-            "ro" => fuse.read_only = true,
-            "rw" => fuse.read_only = false,
-            "nosuid" => fuse.nosuid = true,
-            "suid" => fuse.nosuid = false,
-            "nodev" => fuse.nodev = true,
-            "dev" => fuse.nodev = false,
-            "noexec" => fuse.noexec = true,
-            "exec" => fuse.noexec = false,
-            "noatime" => self.atime = AtimeMode::Never,
-            "relatime" => self.atime = AtimeMode::Relative,
-            "strictatime" => self.atime = AtimeMode::Always,
-            "allow_other" => fuse.allow_other = true,
-            "user_only" => fuse.allow_other = false,
-            "nonempty" => fuse.allow_nonempty = true,
-            // These are always in effect, or are meant for other readers of fstab(5).
-            "defaults" | "default_permissions" | "_netdev" | "auto" | "noauto" | "nofail" => {}
-            _ => return self.rights.set_flag(option) || option.starts_with("x-"),
+        if let Some((_, set)) = FLAGS.iter().find(|(name, _)| *name == option) {
+            set(self);
+            return true;
         }
-        true
+        IGNORED.contains(&option) || self.rights.set_flag(option) || option.starts_with("x-")
     }
 
     fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        match key {
-            "workers" => {
-                let workers = value.parse().ok().filter(|n: &NonZeroUsize| n.get() <= MAX_WORKERS);
-                let wrong = || format!("'{value}' is not a number of threads: write 1 to {MAX_WORKERS}");
-                self.fuse.workers = Some(workers.ok_or_else(wrong)?);
-            }
-            "patience" => {
-                let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_PATIENCE_SECS);
-                let wrong =
-                    || format!("'{value}' is not a number of seconds: write 0 to {MAX_PATIENCE_SECS}");
-                self.patience = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
-            }
-            "transport" => {
-                self.fuse.channel = match value {
-                    "auto" => fuse::Channel::Auto,
-                    "ring" => fuse::Channel::Ring,
-                    "dev" => fuse::Channel::Device,
-                    _ => return Err(format!("unknown transport '{value}': write auto, ring or dev")),
-                }
-            }
-            "cache" => self.cache_bytes = parse_size(value)?.max(MIN_CACHE_BYTES),
-            "cache_dir" if Path::new(value).is_absolute() => self.cache_dir = Some(value.into()),
-            "cache_dir" => return Err("the cache directory must be an absolute path".to_owned()),
-            "cache_dir_size" => self.cache_dir_bytes = parse_size(value)?,
-            "cache_dir_free" => self.cache_dir_free_bytes = parse_size(value)?,
-            "acl_domain" => {
-                let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-                if value.is_empty() || value.len() > 255 || !value.bytes().all(is_name) {
-                    return Err(format!(
-                        "'{value}' is not a domain: write 1 to 255 letters, digits, dots, dashes and underscores"
-                    ));
-                }
-                self.acl_domain = Some(value.to_owned());
-            }
-            "writeback_size" => self.writeback_bytes = parse_size(value)?,
-            "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
-            _ => return Ok(self.rights.set_value(key, value)? || key.starts_with("x-")),
+        match VALUES.iter().find(|(name, ..)| *name == key) {
+            Some((_, _, set)) => set(self, value).map(|()| true),
+            None => Ok(self.rights.set_value(key, value)? || key.starts_with("x-")),
         }
-        Ok(true)
     }
+
+    fn set_workers(&mut self, value: &str) -> Result<(), String> {
+        let workers = value.parse().ok().filter(|n: &NonZeroUsize| n.get() <= MAX_WORKERS);
+        let wrong = || format!("'{value}' is not a number of threads: write 1 to {MAX_WORKERS}");
+        self.fuse.workers = Some(workers.ok_or_else(wrong)?);
+        Ok(())
+    }
+
+    fn set_patience(&mut self, value: &str) -> Result<(), String> {
+        let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_PATIENCE_SECS);
+        let wrong = || format!("'{value}' is not a number of seconds: write 0 to {MAX_PATIENCE_SECS}");
+        self.patience = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
+        Ok(())
+    }
+
+    fn set_transport(&mut self, value: &str) -> Result<(), String> {
+        self.fuse.channel = match value {
+            "auto" => fuse::Channel::Auto,
+            "ring" => fuse::Channel::Ring,
+            "dev" => fuse::Channel::Device,
+            _ => return Err(format!("unknown transport '{value}': write auto, ring or dev")),
+        };
+        Ok(())
+    }
+
+    fn set_cache_dir(&mut self, value: &str) -> Result<(), String> {
+        if !Path::new(value).is_absolute() {
+            return Err("the cache directory must be an absolute path".to_owned());
+        }
+        self.cache_dir = Some(value.into());
+        Ok(())
+    }
+
+    fn set_acl_domain(&mut self, value: &str) -> Result<(), String> {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        if value.is_empty() || value.len() > 255 || !value.bytes().all(is_name) {
+            return Err(format!(
+                "'{value}' is not a domain: write 1 to 255 letters, digits, dots, dashes and underscores"
+            ));
+        }
+        self.acl_domain = Some(value.to_owned());
+        Ok(())
+    }
+}
+
+/// The names of all options: those without an effect last.
+#[cfg(test)]
+pub(crate) fn names() -> Vec<&'static str> {
+    let valued = VALUES.iter().map(|(name, ..)| *name).chain(rights::VALUES.iter().map(|(name, ..)| *name));
+    let flags = FLAGS.iter().map(|(name, _)| *name).chain(rights::FLAGS.iter().map(|(name, _)| *name));
+    flags.chain(valued).chain(IGNORED.iter().copied()).collect()
+}
+
+/// All options that have an effect, with the forms of their values.
+fn known() -> String {
+    let flags = FLAGS.iter().map(|(name, _)| *name).chain(rights::FLAGS.iter().map(|(name, _)| *name));
+    let own = VALUES.iter().map(|(name, form, _)| format!("{name}={form}"));
+    let of_rights = rights::VALUES.iter().map(|(name, form, _)| format!("{name}={form}"));
+    flags.map(str::to_owned).chain(own).chain(of_rights).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

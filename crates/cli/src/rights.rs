@@ -13,6 +13,29 @@ use crate::users::Users;
 /// A map with the maximum number of ranges is shorter than this.
 const MAX_MAP_BYTES: u64 = 64 << 10;
 
+/// A flag of `-o`: its name, and what it sets.
+type Flag = (&'static str, fn(&mut RightsArgs));
+
+/// An option of `-o` with a value: its name, the form of its value, and what sets it.
+type Valued = (&'static str, &'static str, fn(&mut RightsArgs, &str) -> Result<(), String>);
+
+pub(crate) const FLAGS: &[Flag] = &[
+    ("abe", |rights| rights.abe = true),
+    ("root_squash", |rights| rights.root_squash = true),
+    ("all_squash", |rights| rights.all_squash = true),
+];
+
+pub(crate) const VALUES: &[Valued] = &[
+    ("anon_uid", "UID", |rights, value| parse_id(value).map(|id| rights.anon_uid = Some(id))),
+    ("anon_gid", "GID", |rights, value| parse_id(value).map(|id| rights.anon_gid = Some(id))),
+    ("uid_map", "RANGE|FILE", |rights, value| add_ranges(&mut rights.uid_map, value)),
+    ("gid_map", "RANGE|FILE", |rights, value| add_ranges(&mut rights.gid_map, value)),
+    ("bypass_traverse", "GROUP|UID", |rights, value| {
+        rights.bypass_traverse.push(value.to_owned());
+        Ok(())
+    }),
+];
+
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Rights")]
 pub(crate) struct RightsArgs {
@@ -49,13 +72,11 @@ pub(crate) struct RightsArgs {
 impl RightsArgs {
     /// Sets a flag of `-o`. Returns false if the option is not one of these.
     pub(crate) fn set_flag(&mut self, option: &str) -> bool {
-        match option {
-            "abe" => self.abe = true,
-            "root_squash" => self.root_squash = true,
-            "all_squash" => self.all_squash = true,
-            _ => return false,
-        }
-        true
+        let flag = FLAGS.iter().find(|(name, _)| *name == option);
+        flag.is_some_and(|(_, set)| {
+            set(self);
+            true
+        })
     }
 
     /// Sets an option of `-o` that has a value. Repeated maps and `bypass_traverse` add up, because a comma
@@ -64,15 +85,10 @@ impl RightsArgs {
     /// # Errors
     /// The value is invalid.
     pub(crate) fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        match key {
-            "uid_map" => add_ranges(&mut self.uid_map, value)?,
-            "gid_map" => add_ranges(&mut self.gid_map, value)?,
-            "anon_uid" => self.anon_uid = Some(parse_id(value)?),
-            "anon_gid" => self.anon_gid = Some(parse_id(value)?),
-            "bypass_traverse" => self.bypass_traverse.push(value.to_owned()),
-            _ => return Ok(false),
+        match VALUES.iter().find(|(name, ..)| *name == key) {
+            Some((_, _, set)) => set(self, value).map(|()| true),
+            None => Ok(false),
         }
-        Ok(true)
     }
 
     /// Merges these options with those of `-o`.

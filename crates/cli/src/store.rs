@@ -56,6 +56,9 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
              AWS_PROFILE) let you read, write, list and delete there"
         }
         _ if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => "free some space there",
+        kind if kind != chunk::FILE => {
+            "check its address, and that your login lets you read, write, list and delete there"
+        }
         _ => {
             "check that the directory exists, that its file system is mounted, and that you have permission to read and \
              write there"

@@ -1,5 +1,5 @@
-//! Metadata URLs: parses them and opens the engine. This module and `network` name the engines; no other code
-//! does.
+//! Metadata URLs: parses them and opens the engine. This module, `schemes` and `network` name the engines; no
+//! other code does.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,9 @@ use command::fault::Fault;
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
-use crate::network::{self, Network, NetworkUrl, without_password};
+use crate::network::{Network, NetworkUrl, without_password};
 use crate::parse::parse_name;
-
-const SQLITE: &str = "sqlite";
-const MEMORY: &str = "mem";
+use crate::schemes::{EngineKind, Scheme};
 
 const KNOWN: &str =
     "write sqlite:///absolute/path.db, mem:// for a trial, or the URL of a server such as redis://HOST/";
@@ -35,39 +33,37 @@ pub(crate) enum Database {
     Network(Network),
 }
 
-/// The names of the metadata engines.
-pub(crate) fn engines() -> Vec<&'static str> {
-    [SQLITE].into_iter().chain(network::engines()).chain([MEMORY]).collect()
-}
-
 impl MetaUrl {
     /// # Errors
     /// The URL is invalid. The message says what to write instead, and contains no password.
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let fault = |what: String| Fault::usage(what).at(without_password(text)).advise(KNOWN);
-        if let Some(url) = NetworkUrl::parse(text) {
-            return url.map(MetaUrl::Network);
-        }
-        match text.split_once("://") {
-            Some(("sqlite" | "sqlite3", _)) => {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(match text.starts_with('/') {
+                true => Fault::usage("this is a path, not a metadata URL")
+                    .at(text)
+                    .advise(format!("write sqlite://{text}")),
+                false => fault("this is not a metadata URL".to_owned()),
+            });
+        };
+        match Scheme::find(scheme).map(|scheme| scheme.engine) {
+            Some(EngineKind::Sqlite) => {
                 engine_sqlite::parse_url(text).map(MetaUrl::Sqlite).map_err(Fault::usage)
             }
-            Some(("mem", "")) => Ok(MetaUrl::Memory("mem".to_owned())),
-            Some(("mem", name)) => parse_name(name).map(MetaUrl::Memory).map_err(fault),
-            Some((scheme, _)) => Err(fault(format!("this build of limen has no metadata engine '{scheme}'"))),
-            None if text.starts_with('/') => Err(Fault::usage("this is a path, not a metadata URL")
-                .at(text)
-                .advise(format!("write sqlite://{text}"))),
-            None => Err(fault("this is not a metadata URL".to_owned())),
+            Some(EngineKind::Memory) if rest.is_empty() => Ok(MetaUrl::Memory("mem".to_owned())),
+            Some(EngineKind::Memory) => parse_name(rest).map(MetaUrl::Memory).map_err(fault),
+            Some(EngineKind::Server(server)) => NetworkUrl::parse(server, text).map(MetaUrl::Network),
+            None => Err(fault(format!("this build of limen has no metadata engine '{scheme}'"))),
         }
     }
 
     pub(crate) fn engine(&self) -> &'static str {
-        match self {
-            MetaUrl::Sqlite(_) => SQLITE,
-            MetaUrl::Memory(_) => MEMORY,
-            MetaUrl::Network(url) => url.engine(),
-        }
+        let kind = match self {
+            MetaUrl::Sqlite(_) => EngineKind::Sqlite,
+            MetaUrl::Memory(_) => EngineKind::Memory,
+            MetaUrl::Network(url) => EngineKind::Server(url.server()),
+        };
+        kind.name()
     }
 
     /// Opens the database. With `create`, creates it if it does not exist.

@@ -13,21 +13,22 @@ pub(crate) struct VersionArgs {
 
 pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
     let version = env!("CARGO_PKG_VERSION");
+    let stores: Vec<&str> = chunk::STORES.iter().map(|store| store.name).collect();
     if args.json {
         return output::print_json(&json!({
             "version": version,
             "volume_format": meta::FORMAT_VERSION,
             "block_format": chunk::BLOCK_FORMAT,
             "sqlite_schema": engine_sqlite::VERSION,
-            "engines": crate::url::engines(),
-            "storages": chunk::STORAGES,
+            "engines": crate::schemes::engines(),
+            "storages": stores,
         }));
     }
     let mut table = Table::default();
     table.row("volume format", meta::FORMAT_VERSION);
     table.row("block format", chunk::BLOCK_FORMAT);
     table.row("SQLite schema", engine_sqlite::VERSION);
-    table.row("metadata engines", crate::url::engines().join(", "));
-    table.row("object stores", chunk::STORAGES.join(", "));
+    table.row("metadata engines", crate::schemes::engines().join(", "));
+    table.row("object stores", stores.join(", "));
     output::print(&format!("limen {version}\n{}", table.render()))
 }
