@@ -9,9 +9,11 @@
 //! | `manifest` | one `Cargo.toml` |
 //! | `circles` | that the files of a crate import each other in one direction |
 //! | `source`, `language` | one file; words and commit subjects |
+//! | `documents` | that Markdown files name existing files and tests |
 //! | `tidy`, `problem` | the walk through the workspace; a broken rule |
 
 mod circles;
+mod documents;
 mod graph;
 mod language;
 mod manifest;

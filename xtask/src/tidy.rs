@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::circles;
+use crate::documents;
 use crate::graph::{self, GRAPH_FILE};
 use crate::language;
 use crate::manifest::{self, Manifest};
@@ -41,14 +42,25 @@ pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     summary.problems.extend(graph::check(&read(&top.join(GRAPH_FILE))?, &manifests));
     for folder in TEXT_FOLDERS {
         for path in files(&top.join(folder), TEXT_EXTENSIONS)? {
-            summary.problems.extend(language::check_words(&below(top, &path), &read(&path)?));
+            summary.problems.extend(check_text(top, &below(top, &path), &read(&path)?));
         }
     }
     for name in TEXT_FILES {
-        summary.problems.extend(language::check_words(name, &read(&top.join(name))?));
+        summary.problems.extend(check_text(top, name, &read(&top.join(name))?));
     }
     summary.problems.extend(language::check_subjects(top));
     Ok(summary)
+}
+
+fn check_text(top: &Path, place: &str, text: &str) -> Vec<Problem> {
+    let mut problems = language::check_words(place, text);
+    if place.ends_with(".md") {
+        problems.extend(documents::check(place, text, |path| {
+            let path = top.join(path);
+            if path.is_dir() { Some(String::new()) } else { fs::read_to_string(path).ok() }
+        }));
+    }
+    problems
 }
 
 fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<Manifest> {

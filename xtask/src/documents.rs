@@ -1,0 +1,92 @@
+//! Rules for Markdown files: the files and tests that they name exist, and no row of a table is there twice, as
+//! after a merge of two branches that both kept it.
+
+use std::collections::BTreeSet;
+
+use crate::source::has_word;
+use crate::problem::Problem;
+
+/// A code span that begins with one of these is a path from the top of the checkout.
+const FOLDERS: &[&str] = &["crates/", "docs/", "scripts/", "tests/", "xtask/"];
+
+/// Checks a Markdown file. `place` is the path to print; `read` returns the text of a file of the checkout, empty
+/// for a folder, and `None` if there is none.
+pub(crate) fn check(place: &str, text: &str, mut read: impl FnMut(&str) -> Option<String>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut rows = BTreeSet::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut problem = |what: String, remedy| {
+            problems.push(Problem { place: format!("{place}:{number}"), what, remedy });
+        };
+        if !line.starts_with('|') {
+            rows.clear();
+        } else if line.contains(char::is_alphanumeric) && !rows.insert(line) {
+            problem("a row of this table twice".into(), "remove one of them");
+        }
+        // The files that the next names belong to, with their texts.
+        let mut files: Vec<(&str, String)> = Vec::new();
+        let mut was_name = false;
+        for span in line.split('`').skip(1).step_by(2) {
+            let path = span.split([' ', ':']).next().unwrap_or_default();
+            if FOLDERS.iter().any(|folder| path.starts_with(folder)) && !path.contains(['*', '<', '{']) {
+                if was_name {
+                    files.clear();
+                    was_name = false;
+                }
+                match read(path.trim_end_matches('/')) {
+                    Some(text) if path.ends_with(".rs") => files.push((path, text)),
+                    Some(_) => files.clear(),
+                    None => problem(format!("no file `{path}`"), "name the present one"),
+                }
+            } else if line.starts_with('|') && is_test_name(span) {
+                was_name = true;
+                for (path, text) in &files {
+                    if !has_word(text, &format!("fn {span}")) {
+                        problem(format!("no `fn {span}` in `{path}`"), "name the present test");
+                    }
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a code span after a path in a table is the name of a test.
+fn is_test_name(span: &str) -> bool {
+    span.contains('_') && span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        let read = |path: &str| match path {
+            "crates/a/src/b.rs" => Some("fn a_b() {}\nfn c_d_e() {}\n".to_owned()),
+            "crates/a/src/c.rs" => Some("fn c_d_e() {}\n".to_owned()),
+            "tests/x.sh" | "docs" => Some(String::new()),
+            _ => None,
+        };
+        check("P", text, read).iter().map(|problem| format!("{}: {}", problem.place, problem.what)).collect()
+    }
+
+    #[test]
+    fn named_files_and_tests_must_exist() {
+        let right = "| x | `crates/a/src/b.rs`: `a_b`; `tests/x.sh --long`, `a_z`, `docs/` |\n\
+                     | y | `crates/a/src/b.rs`, `crates/a/src/c.rs`: `c_d_e`, `Other` |\n`crates/a/src/b.rs` `a_z`\n";
+        assert!(problems(right).is_empty(), "{:?}", problems(right));
+        let wrong = "| x | `crates/a/src/c.rs`, `crates/a/src/b.rs`: `a_b` |\n| y | `crates/a/src/b.rs`: `c_d` |\n`docs/z.md`\n";
+        let expected = [
+            "P:1: no `fn a_b` in `crates/a/src/c.rs`",
+            "P:2: no `fn c_d` in `crates/a/src/b.rs`",
+            "P:3: no file `docs/z.md`",
+        ];
+        assert_eq!(problems(wrong), expected);
+    }
+
+    #[test]
+    fn rows_of_one_table_are_distinct() {
+        assert!(problems("| a | b |\n|---|---|\n| c | d |\n\n| a | b |\n|---|---|\n").is_empty());
+        assert_eq!(problems("| a |\n|---|\n| c |\n| c |\n"), ["P:4: a row of this table twice"]);
+    }
+}
