@@ -12,6 +12,9 @@
 //! part by itself. A part with several transactions reads neither the names that it inserts nor the log:
 //! unique keys detect existing names and repetitions. If there is a limit, the transactions of such a part
 //! are applied if there is room for all of them; otherwise they are applied one by one, in order.
+//!
+//! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks all
+//! guards of a kind, and one changes all inodes to which the same happens.
 
 use std::collections::{BTreeSet, HashMap};
 

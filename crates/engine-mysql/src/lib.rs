@@ -24,7 +24,11 @@
 //! changes something that belongs to no inode. Then it locks all `node` rows that the request names, by
 //! number. Entries, attributes, slices and locks of an inode are changed only while its row is locked, and
 //! entries only while the row of their directory is locked. Then follow rows of `shared`, and last one slot
-//! of `usage`. So commits cannot deadlock.
+//! of `usage`. So commits cannot deadlock, and rows that do not exist need no gap locks.
+//!
+//! **Sessions.** A commit that a session guards reads a row of table `fence` with LOCK IN SHARE MODE, in the
+//! statement that checks its guards. The removal of the session deletes its rows, so it waits for commits in
+//! flight. Renewals change table `session` only, so renewals and commits do not wait for each other.
 
 mod commit;
 mod config;

@@ -3,7 +3,8 @@
 //! The log is polled. Commits do not become visible in the order of their sequence numbers, so new rows are
 //! found by snapshots: a row is new if the transaction that wrote it was still running, or had not begun, in
 //! the snapshot of the previous poll, and is visible to this poll. So each row is reported exactly once, as
-//! soon as it is visible, and none is missed, however long a transaction runs.
+//! soon as it is visible, and none is missed, however long a transaction runs. NOTIFY is not used, because all
+//! commits that use it take one lock.
 //!
 //! Old rows are removed (function `trim`). No clock can tell whether the stream has read them, because this
 //! machine may have been suspended. So each removal stores the greatest xid of the removed rows, the mark.

@@ -1,4 +1,11 @@
 //! Commits groups of transactions, and reads their outcomes.
+//!
+//! Nothing is looked up before it is inserted. If a name, an inode or an operation's number exists, the unique
+//! key says so, and the group is committed again as a careful one.
+//!
+//! A commit that a session guards shares an advisory lock on the session, and a commit that removes the session
+//! takes it alone, before the statement that reads the session. Without the lock, the removal could be committed
+//! between that read and the commit. Commits and renewals share the lock, so they do not wait for each other.
 
 use std::collections::HashMap;
 

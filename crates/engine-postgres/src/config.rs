@@ -96,9 +96,7 @@ impl Target {
 }
 
 /// Settings of the session. Every statement here finds its rows by a key. The settings enforce that, because
-/// the planner may have seen a table only when it was empty. If a table is joined to an argument, the
-/// statement also compares its key with all values of the argument; otherwise such a planner starts with all
-/// rows of the table.
+/// the planner may have seen a table only when it was empty.
 fn session_options(params: &Params, schema: Option<&str>) -> String {
     // The server gives up a little earlier than the client, so that it is usually known that nothing
     // happened.

@@ -3,6 +3,10 @@
 //! One statement applies all effects of one kind. The kinds are applied in the order of [`tables::Stage`],
 //! names last. If this order would change the meaning of a transaction's effects, they are divided into
 //! several stages, which are applied one after another.
+//!
+//! The server's CPU time decides how much it commits. PL/pgSQL expands each array that is an argument by
+//! itself, so all arguments are one composite value; an array without rows is NULL, and inodes are matrices.
+//! The client computes what the transactions of a group make of an inode together.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -28,7 +28,7 @@
 //! | `changes` | stream | entry N-0 holds the transactions up to number N: for each its session (8) and its invalidations |
 //!
 //! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So it is ordered by
-//! key.
+//! key: the names of a directory need no second structure for listings, and a lookup is a range of one member.
 //!
 //! | | bytes |
 //! |---|---|

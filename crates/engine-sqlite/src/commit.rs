@@ -7,7 +7,8 @@
 //! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
 //! [`Batch::flush`] writes both. If no other process writes ([`ExclusiveCache`]), the cached inodes are kept
 //! for the following batches, because most batches change the same directories. The usage is then counted
-//! only in memory, because its row would add one page to each commit.
+//! only in memory, because its row would add one page to each commit. Meanwhile the row is marked as inexact, and
+//! a client that reads it counts the inodes. `Engine::sync` stores the exact usage, once a second and at the end.
 
 use std::collections::HashMap;
 

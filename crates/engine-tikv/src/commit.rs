@@ -12,6 +12,10 @@
 //! the term or removes the session locks the heads of all its shards. So a commit that read the term before
 //! the end of the term was committed conflicts with that transaction.
 //!
+//! A commit is numbered by the timestamp at which its transaction began, because no client can read the
+//! timestamp of the commit itself. Of two transactions that conflict, the later one began after the earlier one
+//! was committed, so the numbers of the commits of a record are in order.
+//!
 //! Transactions are committed in one phase if the server can do that. If the server refuses, the transaction
 //! is rolled back and attempted again in two phases. Async commit is off, because the client cannot complete
 //! the async commits that another client left unfinished.
