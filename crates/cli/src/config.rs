@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chunk::MEMORY;
 use clap::ValueEnum;
 use command::fault::Fault;
 use command::output::{self, Table};
@@ -11,7 +12,7 @@ use meta::{AclKind, Authority, Configure, Engine, Meta, Volume};
 use serde_json::json;
 
 use crate::maintenance::{Exclusive, Tool};
-use crate::marker::{self, MEMORY};
+use crate::marker;
 use crate::parse::{parse_inline, parse_on_off};
 use crate::records::{usage, used_bytes};
 use crate::store::open_without_key;

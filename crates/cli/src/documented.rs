@@ -122,6 +122,51 @@ fn documented_commands_and_options_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The messages in the first column of the tables of docs/troubleshooting.md are in the source of this program,
+/// except for the words in capitals and numbers.
+#[test]
+fn messages_of_troubleshooting_exist() {
+    let source = format!(" {} ", words(&sources(&top().join("crates"))).join(" "));
+    let text = read("docs/troubleshooting.md");
+    let cells = text.lines().filter(|line| line.starts_with('|')).filter_map(|line| line.split('|').nth(1));
+    let is_placeholder = |word: &String| !word.contains(|c: char| c.is_ascii_lowercase());
+    let mut count = 0;
+    for message in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        for part in message.replace("...", ";").split([';', ':']).map(words) {
+            for fixed in part.split(is_placeholder).filter(|fixed| !fixed.is_empty()) {
+                let fixed = fixed.join(" ");
+                assert!(source.contains(&format!(" {fixed} ")), "no '{fixed}', of: {message}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 50, "only {count} parts of messages were found");
+}
+
+/// The words of a text, without punctuation.
+fn words(text: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '/';
+    text.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// The text of all source files below a folder, except tests.
+fn sources(folder: &Path) -> String {
+    let mut all = String::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            if path.is_dir() && !path.ends_with("tests") && !path.ends_with("target") {
+                waiting.push(path);
+            } else if is_source && !path.ends_with("documented.rs") {
+                all.push_str(&fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
 /// The lines of code blocks, and the code spans of other lines, of a Markdown text.
 fn code_in(text: &str) -> Vec<String> {
     let joined = text.replace("\\\n", " ");
