@@ -104,6 +104,7 @@ impl Scheme {
     }
 
     /// All names of the scheme.
+    #[cfg(test)]
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         [self.name].into_iter().chain(self.aliases.iter().copied())
     }
