@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::source::has_word;
 use crate::problem::Problem;
+use crate::source::has_word;
 
 /// A code span that begins with one of these is a path from the top of the checkout.
 const FOLDERS: &[&str] = &["crates/", "docs/", "scripts/", "tests/", "xtask/"];
