@@ -8,13 +8,14 @@
 //! | `graph` | the table of crates in ARCHITECTURE.md against the manifests |
 //! | `manifest` | one `Cargo.toml` |
 //! | `circles` | that the files of a crate import each other in one direction |
-//! | `source`, `language` | one file; words and commit subjects |
+//! | `source`, `language`, `host_only` | one file; words and commit subjects; clocks and threads |
 //! | `documents` | that Markdown files name existing files and tests |
 //! | `tidy`, `problem` | the walk through the workspace; a broken rule |
 
 mod circles;
 mod documents;
 mod graph;
+mod host_only;
 mod language;
 mod manifest;
 mod problem;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::circles;
 use crate::documents;
 use crate::graph::{self, GRAPH_FILE};
+use crate::host_only;
 use crate::language;
 use crate::manifest::{self, Manifest};
 use crate::problem::Problem;
@@ -76,6 +77,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<M
         let place = below(top, &path);
         let inside = path.strip_prefix(folder).unwrap_or(&path);
         summary.problems.extend(source::check(&folder_name, &place, inside, &text));
+        summary.problems.extend(host_only::check(&folder_name, &place, inside, &text));
         summary.problems.extend(language::check_names(&place, &text));
         if inside.starts_with("src") {
             modules.push((inside.to_path_buf(), text));

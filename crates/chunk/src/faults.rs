@@ -129,7 +129,7 @@ impl Faulty {
             Some(Fault::Absent) => Err(Refusal::NotFound),
             Some(Fault::DoneThenRefuse(errno)) => make().and(Err(refusal(errno))),
             Some(Fault::Slow(time)) => {
-                std::thread::sleep(time);
+                host::sleep(time);
                 make().map(|answer| (answer, None))
             }
             spoil => make().map(|answer| (answer, spoil)),

@@ -124,7 +124,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             if state.loading.insert(key) {
                 break;
             }
-            state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = host::wait(&self.loaded, &self.state, state);
         }
         drop(state);
         self.load(key, load)

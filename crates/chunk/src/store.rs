@@ -176,7 +176,7 @@ impl BlockStore {
         let first = if size > 0 { self.inner.put_block(id, 0, block(0)) } else { Ok(()) };
         let mut outcome = first;
         for _ in 1..block_count(size) {
-            outcome = outcome.and(results.recv().unwrap_or(Err(ChunkError::Aborted)));
+            outcome = outcome.and(host::receive(&results).unwrap_or(Err(ChunkError::Aborted)));
         }
         if outcome.is_err()
             && let Err(error) = self.delete_slice(id, size)
@@ -391,7 +391,9 @@ impl BlockStore {
         let inner = Arc::clone(&self.inner);
         // Only the inner part: the last owner of the store stops these threads, so it must not run on one of
         // them.
-        drop(self.runtime.spawn_blocking(move || task(&inner)));
+        if let Err(task) = host::spawn_if_simulated("limen-blocks", move || task(&inner)) {
+            drop(self.runtime.spawn_blocking(task));
+        }
     }
 }
 

@@ -76,8 +76,10 @@ impl Upload {
 
     /// Waits until the block is stored or the attempt has failed. Returns at once if no attempt is running.
     pub(crate) fn wait(&self) {
-        let running = |state: &mut State| matches!(state, State::Running(..));
-        drop(self.ended.wait_while(self.lock(), running).unwrap_or_else(PoisonError::into_inner));
+        let mut state = self.lock();
+        while matches!(*state, State::Running(..)) {
+            state = host::wait(&self.ended, &self.state, state);
+        }
     }
 
     /// Stores it on a background thread, unless it is stored or an attempt is running.

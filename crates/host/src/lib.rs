@@ -12,4 +12,6 @@ mod thread;
 
 pub use clock::{Instant, nanos_since_epoch, sleep, time_since_boot};
 pub use random::{HashMap, RandomState, random};
-pub use thread::{lock, park_timeout, read, spawn, wait, wait_timeout, write};
+pub use thread::{
+    lock, park_timeout, read, receive, spawn, spawn_if_simulated, wait, wait_timeout, with_helpers, write,
+};

@@ -5,6 +5,9 @@
 //! need this.
 
 use std::io;
+#[cfg(feature = "sim")]
+use std::sync::mpsc::TryRecvError;
+use std::sync::mpsc::{Receiver, RecvError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -23,6 +26,56 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
         return machine.spawn(name, Box::new(work));
     }
     Builder::new().name(name.into()).spawn(work)
+}
+
+/// Starts a thread if this one belongs to a simulated machine; otherwise returns the work. For crates that
+/// have a pool of threads.
+///
+/// # Errors
+/// The work, if the thread was not started.
+pub fn spawn_if_simulated<W: FnOnce() + Send + 'static>(name: &str, work: W) -> Result<(), W> {
+    #[cfg(feature = "sim")]
+    if let Some(machine) = crate::sim::machine() {
+        // A simulated machine can always start a thread.
+        let _ = machine.spawn(name, Box::new(work));
+        return Ok(());
+    }
+    let _ = name;
+    Err(work)
+}
+
+/// As [`Receiver::recv`].
+///
+/// # Errors
+/// All senders are gone.
+pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
+    #[cfg(feature = "sim")]
+    if let Some(machine) = crate::sim::machine() {
+        loop {
+            match receiver.try_recv() {
+                Ok(message) => return Ok(message),
+                Err(TryRecvError::Disconnected) => return Err(RecvError),
+                Err(TryRecvError::Empty) => machine.sleep(POLL_INTERVAL),
+            }
+        }
+    }
+    receiver.recv()
+}
+
+/// Runs `work` on this thread and on up to `helpers` more, and returns all results. If a thread cannot be
+/// started, or panics, its result is missing: the threads share their work, so the others do it. On a
+/// simulated machine there are no helpers, because its threads cannot borrow.
+pub fn with_helpers<R: Send>(name: &str, helpers: usize, work: &(dyn Fn() -> R + Sync)) -> Vec<R> {
+    #[cfg(feature = "sim")]
+    if crate::sim::machine().is_some() {
+        return vec![work()];
+    }
+    std::thread::scope(|scope| {
+        let start = |_| Builder::new().name(name.into()).spawn_scoped(scope, work).ok();
+        let helpers: Vec<_> = (0..helpers).filter_map(start).collect();
+        let own = work();
+        helpers.into_iter().filter_map(|helper| helper.join().ok()).chain([own]).collect()
+    })
 }
 
 /// As [`std::thread::park_timeout`].

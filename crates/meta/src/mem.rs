@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use host::Instant;
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::change::Change;
@@ -105,10 +106,12 @@ struct MemChanges {
 
 impl Changes for MemChanges {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let tables = self.shared.lock();
-        let waited =
-            self.shared.committed.wait_timeout_while(tables, wait, |tables| Seq(tables.seq) <= self.seen);
-        let (tables, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + wait;
+        let mut tables = self.shared.lock();
+        while Seq(tables.seq) <= self.seen && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            tables = host::wait_timeout(&self.shared.committed, &self.shared.tables, tables, left);
+        }
         let behind = tables.seq.saturating_sub(self.seen.0);
         if behind > tables.changes.len() as u64 {
             return Err(EngineError::permanent("changes were dropped before this watcher read them"));

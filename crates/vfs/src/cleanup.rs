@@ -8,7 +8,7 @@
 //! be added after the removal. The mount that removed the record may stop before it finishes: any mount that
 //! finds state of an unknown session removes it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -237,7 +237,7 @@ impl Cleanup {
             },
             |record| {
                 let Record::Locks(ino, locks) = record else { return Ok(()) };
-                let holders: HashSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
+                let holders: BTreeSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
                 for session in holders {
                     if is_over(session)? {
                         self.commits.change(&DropLocks { ino: *ino, session })?;
@@ -344,14 +344,7 @@ fn each_at_once<T: Sync, R: Send, E: Send>(
         results
     };
     let helpers = at_once.min(items.len()).saturating_sub(1);
-    std::thread::scope(|scope| {
-        // If a thread cannot be started, the others do its work.
-        let start = |_| std::thread::Builder::new().name("limen-collector".into()).spawn_scoped(scope, work);
-        let helpers: Vec<_> = (0..helpers).filter_map(|index| start(index).ok()).collect();
-        let mut results = work();
-        helpers.into_iter().for_each(|helper| results.extend(helper.join().unwrap_or_default()));
-        results
-    })
+    host::with_helpers("limen-collector", helpers, &work).into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ impl<E: Engine> Batching<E> {
         loop {
             match std::mem::replace(&mut *generation, Generation::Waits) {
                 Generation::Waits => {
-                    generation = caller.turn_changed.wait(generation).unwrap_or_else(PoisonError::into_inner)
+                    generation = host::wait(&caller.turn_changed, &caller.generation, generation)
                 }
                 Generation::Done(answer) => return answer,
                 Generation::Leads => break,
