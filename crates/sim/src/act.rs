@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use meta::ops::{Fate, RenameFlags};
+use meta::ops::{Fate, RenameFlags, XattrMode};
 use meta::{LockOwner, MemEngine, Record, Scan};
-use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource};
+use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource, XattrName};
 
 use crate::dice::Dice;
 use crate::scan::scan_all;
+use crate::xattrs::{self, Value, Values};
 
 /// The next act of a thread.
 #[derive(Clone, Debug)]
@@ -45,6 +46,10 @@ pub(crate) enum Act {
         name: &'static str,
     },
     Compact {
+        ino: Ino,
+    },
+    /// Sets so many attributes of an inode that few more fit.
+    FillXattrs {
         ino: Ino,
     },
     Lock {
@@ -157,11 +162,24 @@ pub(crate) enum Step {
         session: SessionId,
         ino: Ino,
     },
+    SetXattr {
+        ino: Ino,
+        name: XattrName,
+        value: Value,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: XattrName,
+    },
     Lookup {
         dir: Ino,
         name: &'static str,
     },
     Stat {
+        ino: Ino,
+    },
+    ListXattrs {
         ino: Ino,
     },
     /// Not an operation on the tree.
@@ -171,6 +189,12 @@ pub(crate) enum Step {
         session: SessionId,
         heartbeat: i64,
     },
+}
+
+impl Step {
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self, Step::Lookup { .. } | Step::Stat { .. } | Step::ListXattrs { .. })
+    }
 }
 
 /// The actions of a client that are not operations on the tree.
@@ -201,6 +225,7 @@ pub(crate) enum Reply {
     Number(u64),
     /// The inode that a name refers to, with its attributes.
     Found(Option<(Ino, Seen)>),
+    Xattrs(Values),
 }
 
 /// The attributes of an inode that are in the model.
@@ -263,7 +288,10 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
     let len = dice.pick(&[4, 8]);
     let inline = dice.one_in(3);
     let exclusive = !dice.one_in(3);
-    let roll = dice.below(170);
+    let value = Value::draw(dice);
+    let xattr_mode = dice.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
+    let xattr = xattrs::name(dice.below(4) as u8);
+    let roll = dice.below(187);
     match roll {
         100..104 => return Act::Renew,
         104..107 => return Act::RemoveOthers,
@@ -297,6 +325,10 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         89..91 => Act::Compact { ino },
         91..95 | 160..170 => Act::Lock { ino, number, flock, exclusive },
         95..97 => Act::Unlock { ino, number, flock },
+        170 => Act::FillXattrs { ino },
+        171..179 => Act::Step(Step::SetXattr { ino, name: xattr, value, mode: xattr_mode }),
+        179..183 => Act::Step(Step::RemoveXattr { ino, name: xattr }),
+        183..187 => Act::Step(Step::ListXattrs { ino: dice.pick(&[dir, ino]) }),
         _ => Act::Step(Step::Stat { ino }),
     }
 }

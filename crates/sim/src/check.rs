@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::Record;
-use meta::{Beside, Engine, MemEngine, Scan};
+use meta::{Beside, Engine, MemEngine, Record, RecordKey, Scan};
 use types::{Errno, Ino};
 
 use crate::act::{Got, Reply, Step};
@@ -13,6 +12,7 @@ use crate::model::{Model, Object};
 use crate::shared::{Ended, Shared};
 use crate::shown::{contents, inodes};
 use crate::world::Commit;
+use crate::xattrs::{self, Values};
 
 /// Checks the history and adds what is wrong to the findings.
 pub(crate) fn check_history(shared: &Shared) {
@@ -152,6 +152,12 @@ fn replies(
             let of_name = floor.max(own(ended, commits, steps));
             look(&ended.step, found.as_ref(), states, (of_name, floor, to), &mut find);
         }
+        (Step::ListXattrs { ino }, Got::Done(Reply::Xattrs(found))) => {
+            let floor = floor.min(from).max(own(ended, commits, steps));
+            if !states.between(floor, to).any(|model| model.xattrs(*ino) == *found) {
+                find(format!("listed {found:?}, which was not the state from {floor} to {to}"));
+            }
+        }
         (_, Got::Done(_)) if commit.is_some() => {}
         (_, Got::Done(reply)) => {
             let is_true = |model: &Model| {
@@ -165,8 +171,7 @@ fn replies(
         (_, _) if commit.is_some() => find(format!("ended with {:?}, but was committed", ended.got)),
         (Step::Compact { .. }, Got::Refused(Errno::EAGAIN)) => {}
         (step, Got::Refused(errno)) => {
-            let is_read = matches!(step, Step::Lookup { .. } | Step::Stat { .. });
-            let from = if is_read { floor.min(from) } else { from };
+            let from = if step.is_read() { floor.min(from) } else { from };
             if !states.between(from, to).any(|model| model.clone().apply(step) == Err(*errno)) {
                 find(format!("failed with {errno:?}, which was never correct"));
             }
@@ -175,23 +180,29 @@ fn replies(
     }
 }
 
-/// The newest commit of the same client to the same name that succeeded before the lookup began. The client
-/// must see its own changes.
+/// The newest commit of the same client to the same name, or to the attributes of the same inode, that
+/// succeeded before the read began. The client must see its own changes.
 fn own(look: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 {
-    let Step::Lookup { dir, name } = look.step else { return 0 };
     let known = steps[..look.number].iter().filter(|step| {
         step.client == look.client
             && step.session == look.session
             && step.lines.1 < look.lines.0
             && matches!(step.got, Got::Done(_))
-            && is_of(&step.step, dir, name)
+            && is_of(&step.step, &look.step)
     });
     let seqs = known.filter_map(|step| commits.get(&step.number)).map(|commit| commit.seq);
     seqs.filter(|seq| *seq <= look.began).max().unwrap_or(0)
 }
 
-/// Whether a step changes this name if it succeeds.
-fn is_of(step: &Step, of: Ino, wanted: &str) -> bool {
+/// Whether a step changes what another one reads, if it succeeds.
+fn is_of(step: &Step, look: &Step) -> bool {
+    let (of, wanted) = match look {
+        Step::Lookup { dir, name } => (*dir, *name),
+        Step::ListXattrs { ino: of } => {
+            return matches!(step, Step::SetXattr { ino, .. } | Step::RemoveXattr { ino, .. } if ino == of);
+        }
+        _ => return false,
+    };
     match step {
         Step::Make { dir, name, .. }
         | Step::Link { dir, name, .. }
@@ -228,6 +239,10 @@ fn look(
 /// Compares the final state of the engine with the model.
 fn compare(engine: &MemEngine, model: &Model, findings: &mut Vec<String>) {
     let (inodes, contents) = (inodes(engine), contents(engine));
+    let usage = engine.read(&[RecordKey::Usage]).map(|snapshot| snapshot.records).unwrap_or_default();
+    if usage != [Record::Usage(model.usage())] {
+        findings.push(format!("the volume counts {usage:?} at the end, not {:?}", model.usage()));
+    }
     for ino in inodes.keys().filter(|ino| !model.objects.contains_key(ino)) {
         findings.push(format!("{ino} exists at the end, but should not"));
     }
@@ -245,12 +260,20 @@ fn compare(engine: &MemEngine, model: &Model, findings: &mut Vec<String>) {
         if cells != object.cells {
             findings.push(format!("{ino} contains {cells:?} at the end, not {:?}", object.cells));
         }
+        let values = xattrs_of(engine, *ino);
+        if values != object.xattrs {
+            findings.push(format!("{ino} has the xattrs {values:?} at the end, not {:?}", object.xattrs));
+        }
+        if u64::from(inode.xattr_blocks) != xattrs::blocks(&object.xattrs) {
+            let (says, is) = (inode.xattr_blocks, xattrs::blocks(&object.xattrs));
+            findings.push(format!("{ino} counts {says} blocks of xattrs at the end, not {is}"));
+        }
         let mut entries = BTreeMap::new();
         let mut locks = BTreeMap::new();
         let scan = Scan::Dir { parent: *ino, after: None, limit: 1000, beside: Beside::Nothing };
         let dir = engine.scan(&scan).map(|page| page.snapshot.records).unwrap_or_default();
         let held =
-            engine.read(&[meta::RecordKey::Locks(*ino)]).map(|snapshot| snapshot.records).unwrap_or_default();
+            engine.read(&[RecordKey::Locks(*ino)]).map(|snapshot| snapshot.records).unwrap_or_default();
         for record in dir.into_iter().chain(held) {
             match record {
                 Record::Dirent(_, name, Some(dirent)) => {
@@ -267,4 +290,13 @@ fn compare(engine: &MemEngine, model: &Model, findings: &mut Vec<String>) {
             findings.push(format!("{ino} has the locks {locks:?} at the end, not {:?}", object.locks));
         }
     }
+}
+
+fn xattrs_of(engine: &MemEngine, ino: Ino) -> Values {
+    let found = engine.read(&[RecordKey::Xattrs(ino)]).map(|snapshot| snapshot.records);
+    let of = |record: &Record| match record {
+        Record::Xattrs(_, all) => Some(xattrs::values(all)),
+        _ => None,
+    };
+    found.unwrap_or_default().iter().find_map(of).unwrap_or_default()
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meta::ops::{
-    Append, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, Link, Lookup, Make, MakeKind, Reap,
-    Rename, Rmdir, SetAttr, TakeLock, Unlink, Unlock, Write,
+    Append, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs, Link, Lookup, Make,
+    MakeKind, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock, Unlink, Unlock, Write,
+    XattrMode,
 };
 use meta::{
     Authority, Changes, Counter, Doubt, Engine, ErrorKind, Failure, Inode, Lock, LockOwner, Meta, Process,
@@ -23,6 +24,7 @@ use crate::model;
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
 use crate::shared::{Ended, LONG, Shared};
+use crate::xattrs;
 
 const KERNEL: Authority<'_> = Authority::Kernel { told: None };
 /// How long the cache may be used after a poll of the stream began (`vfs/src/coherence.rs`).
@@ -133,6 +135,13 @@ impl Client {
                 }
             }
             Act::Compact { ino } => self.compact(shared, *ino),
+            Act::FillXattrs { ino } => {
+                // 240 of 256 blocks. Two of the names are those that other acts use.
+                for name in (2..17).map(xattrs::name) {
+                    let value = xattrs::Value::new(xattrs::MAX_BYTES, 1);
+                    self.step(shared, Step::SetXattr { ino: *ino, name, value, mode: XattrMode::Set });
+                }
+            }
             Act::Lock { ino, number, flock, exclusive } => {
                 let owner = model::owner(self.meta.session(), *number, *flock);
                 self.step(shared, Step::Lock { ino: *ino, owner, exclusive: *exclusive });
@@ -175,7 +184,7 @@ impl Client {
     /// Runs an operation and records its result.
     pub(crate) fn step(&self, shared: &Shared, step: Step) -> Got {
         let mut begun = shared.begin(self.number, self.meta.session(), self.floor(shared), step);
-        begun.got = got(self.run(&begun.step), is_change(&begun.step));
+        begun.got = got(self.run(&begun.step), !begun.step.is_read());
         if let Got::Done(Reply::Unlinked(ino, Fate::Orphan)) = begun.got {
             lock(&self.orphans).insert((begun.session, ino));
         }
@@ -250,6 +259,13 @@ impl Client {
             }
             Step::DropLocks { ino, session } => meta.run(&DropLocks { ino, session }, &KERNEL).map(nothing),
             Step::Reap { session, ino } => meta.run(&Reap { session, ino }, &KERNEL).map(nothing),
+            Step::SetXattr { ino, name, value, mode } => {
+                meta.run(&SetXattr { ino, name, value: value.bytes(), mode }, &KERNEL).map(nothing)
+            }
+            Step::RemoveXattr { ino, name } => meta.run(&RemoveXattr { ino, name }, &KERNEL).map(nothing),
+            Step::ListXattrs { ino } => {
+                meta.run(&GetXattrs(ino), &KERNEL).map(|found| Reply::Xattrs(xattrs::values(&found)))
+            }
             Step::Lookup { dir, name } => {
                 let found = meta.run(&Lookup { parent: dir, name: n(name) }, &KERNEL)?;
                 Ok(Reply::Found(found.map(|inode| (inode.ino, seen(&inode)))))
@@ -410,10 +426,6 @@ pub(crate) fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
         Err(Failure::Engine(error)) if is_change && error.kind == ErrorKind::Indeterminate => Got::Doubt,
         Err(Failure::Engine(_)) => Got::Failed,
     }
-}
-
-fn is_change(step: &Step) -> bool {
-    !matches!(step, Step::Lookup { .. } | Step::Stat { .. })
 }
 
 fn write_op(ino: Ino, offset: u64, len: u32, source: SliceSource) -> Write {

@@ -27,8 +27,9 @@ mod shown;
 mod upkeep;
 mod worker;
 mod world;
+mod xattrs;
 
 pub use mounts::run_mounts;
 pub use mutant::Mutant;
 pub use schedule::{History, run};
-pub use shorten::shorten;
+pub use shorten::{shorten, shorten_mounts};

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::sim::Machine;
 
 use crate::dice::Dice;
+use crate::mutant::Mutant;
 use crate::port::{self, Ask};
 
 /// The time of each client. Threads run one at a time, so relaxed memory ordering is enough.
@@ -18,13 +19,18 @@ pub(crate) struct Clocks {
     now_nanos: AtomicU64,
     /// The total time for which each client was suspended.
     suspended_nanos: Vec<AtomicU64>,
+    /// By how much the wall clock of each client was set forwards or backwards.
+    set_nanos: Vec<AtomicI64>,
+    mutant: Option<Mutant>,
 }
 
 impl Clocks {
-    pub(crate) fn new(clients: usize) -> Self {
+    pub(crate) fn new(clients: usize, mutant: Option<Mutant>) -> Self {
         Clocks {
             now_nanos: AtomicU64::new(0),
             suspended_nanos: (0..clients).map(|_| AtomicU64::new(0)).collect(),
+            set_nanos: (0..clients).map(|_| AtomicI64::new(0)).collect(),
+            mutant,
         }
     }
 
@@ -43,26 +49,40 @@ impl Clocks {
         }
     }
 
+    /// Somebody sets the wall clock of the client's machine.
+    pub(crate) fn set(&self, client: usize, seconds: i64) {
+        if let Some(set) = self.set_nanos.get(client) {
+            set.fetch_add(seconds * 1_000_000_000, Relaxed);
+        }
+    }
+
+    fn set_nanos(&self, client: usize) -> i64 {
+        self.set_nanos.get(client).map_or(0, |set| set.load(Relaxed))
+    }
+
     pub(crate) fn monotonic(&self, client: usize) -> Duration {
         let suspended = self.suspended_nanos.get(client).map_or(0, |suspended| suspended.load(Relaxed));
         self.now().saturating_sub(Duration::from_nanos(suspended))
     }
-}
 
-impl Clocks {
     pub(crate) fn since_boot(&self, client: usize) -> Duration {
-        uptime(client) + self.now()
+        // Each machine was booted at another time, days ago.
+        let boot = Duration::from_secs(200_000 * (client as u64 + 1));
+        match self.mutant {
+            Some(Mutant::StoppedClock) => boot + self.monotonic(client),
+            Some(Mutant::WallClock) => {
+                let set = self.set_nanos(client);
+                Duration::from_nanos(nanos(boot + self.now()).saturating_add_signed(set))
+            }
+            _ => boot + self.now(),
+        }
     }
 
-    pub(crate) fn nanos_since_epoch(&self) -> i128 {
+    pub(crate) fn nanos_since_epoch(&self, client: usize) -> i128 {
         const BEGIN_SEC: u64 = 1_700_000_000;
-        (Duration::from_secs(BEGIN_SEC) + self.now()).as_nanos() as i128
+        let set = i128::from(self.set_nanos(client));
+        (Duration::from_secs(BEGIN_SEC) + self.now()).as_nanos() as i128 + set
     }
-}
-
-/// Each machine was booted at another time.
-fn uptime(client: usize) -> Duration {
-    Duration::from_secs(1000 * (client as u64 + 1))
 }
 
 /// The machine of a client's threads.
@@ -70,8 +90,6 @@ fn uptime(client: usize) -> Duration {
 pub(crate) struct Simulated {
     pub(crate) clocks: Arc<Clocks>,
     pub(crate) client: usize,
-    /// A mutant: the boot clock does not count suspends.
-    pub(crate) is_boot_clock_stopped: bool,
     pub(crate) dice: RefCell<Dice>,
 }
 
@@ -81,14 +99,11 @@ impl Machine for Simulated {
     }
 
     fn since_boot(&self) -> Duration {
-        match self.is_boot_clock_stopped {
-            true => uptime(self.client) + self.monotonic(),
-            false => self.clocks.since_boot(self.client),
-        }
+        self.clocks.since_boot(self.client)
     }
 
     fn nanos_since_epoch(&self) -> i128 {
-        self.clocks.nanos_since_epoch()
+        self.clocks.nanos_since_epoch(self.client)
     }
 
     fn sleep(&self, time: Duration) {

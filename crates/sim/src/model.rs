@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use meta::ops::Fate;
-use meta::{LockKind, LockOwner};
+use meta::ops::{Fate, XattrMode};
+use meta::{LockKind, LockOwner, Usage};
 use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
 
 use crate::act::{Reply, Seen, Step};
+use crate::xattrs::{self, Values};
 
 /// The source of one byte of a file: a byte of a slice in the object store, or one in the row itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub(crate) struct Object {
     /// The bytes that are stored; all others are zero.
     pub(crate) cells: BTreeMap<u64, Cell>,
     pub(crate) locks: BTreeMap<LockOwner, bool>,
+    pub(crate) xattrs: Values,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +146,28 @@ impl Model {
                 }
                 Ok(Reply::Nothing)
             }
+            Step::SetXattr { ino, name, value, mode } => {
+                if value.len > xattrs::MAX_BYTES {
+                    return Err(Errno::E2BIG);
+                }
+                let values = &mut self.object(ino)?.xattrs;
+                let old = values.get(&name).map(|old| old.blocks());
+                match (mode, old) {
+                    (XattrMode::Create, Some(_)) => return Err(Errno::EEXIST),
+                    (XattrMode::Replace, None) => return Err(Errno::ENODATA),
+                    _ => {}
+                }
+                let others = xattrs::blocks(values) - old.unwrap_or_default();
+                if value.blocks() > old.unwrap_or_default() && others + value.blocks() > xattrs::MAX_BLOCKS {
+                    return Err(Errno::ENOSPC);
+                }
+                values.insert(name, value);
+                Ok(Reply::Nothing)
+            }
+            Step::RemoveXattr { ino, name } => {
+                self.object(ino)?.xattrs.remove(&name).map(|_| Reply::Nothing).ok_or(Errno::ENODATA)
+            }
+            Step::ListXattrs { ino } => Ok(Reply::Xattrs(self.xattrs(ino))),
             Step::Lookup { dir, name } => {
                 let ino = self.entry(dir, name)?;
                 Ok(Reply::Found(ino.and_then(|ino| Some((ino, self.seen(ino)?)))))
@@ -164,6 +188,18 @@ impl Model {
         let subdirs = object.entries.values().filter(|ino| self.is_dir(**ino)).count();
         let nlink = if object.is_dir { 2 + subdirs } else { self.names(ino) } as u32;
         Some(Seen { is_dir: object.is_dir, mode: object.mode, nlink, size: object.size })
+    }
+
+    /// The attributes of an inode; none if it does not exist.
+    pub(crate) fn xattrs(&self, ino: Ino) -> Values {
+        self.objects.get(&ino).map_or_else(Values::new, |object| object.xattrs.clone())
+    }
+
+    /// The usage that follows from the tree.
+    pub(crate) fn usage(&self) -> Usage {
+        let data = |object: &Object| if object.is_dir { 0 } else { object.size.div_ceil(4096) };
+        let blocks = self.objects.values().map(|object| data(object) + xattrs::blocks(&object.xattrs)).sum();
+        Usage { inodes: self.objects.len() as u64, blocks }
     }
 
     fn rename(

@@ -19,6 +19,10 @@ pub enum Mutant {
     NoSize,
     NoLocks,
     NoCounter,
+    NoXattr,
+    NoXattrBlocks,
+    /// The blocks of an extended attribute still count after its removal or replacement by a shorter one.
+    KeepsXattrBlocks,
     /// Every transaction is applied twice.
     Twice,
     /// The count of a slice that several rows name is not kept.
@@ -39,6 +43,8 @@ pub enum Mutant {
     LeaseFromAnswer,
     /// The lease is measured with a clock that does not count suspends.
     StoppedClock,
+    /// The lease is measured with the wall clock.
+    WallClock,
     /// The cache is not invalidated when the stream is cut.
     KeepsMemory,
     /// The collector reads the sessions before the counter of slices.
@@ -51,10 +57,16 @@ pub enum Mutant {
     NotRepeated,
     /// The heartbeat waits for a flush to an object store that stalls.
     HeartbeatBehindFlush,
+    /// A program writes to a file whose lock was lost with its mount's session, as if it were still held.
+    KeepsLocks,
+    /// The stream continues after changes that the log has lost.
+    UnnoticedTrim,
+    /// The collector removes unlinked inodes that a mount has open.
+    GcRemovesOpen,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::NoSession,
         Mutant::ForgetsIds,
         Mutant::NoAccess,
@@ -65,6 +77,9 @@ impl Mutant {
         Mutant::NoSize,
         Mutant::NoLocks,
         Mutant::NoCounter,
+        Mutant::NoXattr,
+        Mutant::NoXattrBlocks,
+        Mutant::KeepsXattrBlocks,
         Mutant::Twice,
         Mutant::NoShare,
         Mutant::LosesEffect,
@@ -75,6 +90,7 @@ impl Mutant {
         Mutant::LongLease,
         Mutant::LeaseFromAnswer,
         Mutant::StoppedClock,
+        Mutant::WallClock,
         Mutant::KeepsMemory,
         Mutant::GcReadsSessionsFirst,
         Mutant::GcWithoutGrace,
@@ -82,7 +98,16 @@ impl Mutant {
     ];
 
     /// The mutants of whole mounts.
-    pub const OF_MOUNTS: [Mutant; 3] = [Mutant::NotRepeated, Mutant::HeartbeatBehindFlush, Mutant::NoSession];
+    pub const OF_MOUNTS: [Mutant; 8] = [
+        Mutant::NotRepeated,
+        Mutant::HeartbeatBehindFlush,
+        Mutant::NoSession,
+        Mutant::KeepsXattrBlocks,
+        Mutant::KeepsLocks,
+        Mutant::UnnoticedTrim,
+        Mutant::GcRemovesOpen,
+        Mutant::GcWithoutGrace,
+    ];
 
     /// Changes a transaction before the engine gets it; `count` is the number of earlier transactions.
     pub(crate) fn spoil(self, txn: &mut Txn, count: usize) {
@@ -99,6 +124,8 @@ impl Mutant {
                     | (Mutant::NoSize, Guard::Size { .. })
                     | (Mutant::NoLocks, Guard::Locks { .. })
                     | (Mutant::NoCounter, Guard::Counter { .. })
+                    | (Mutant::NoXattr, Guard::Xattr { .. })
+                    | (Mutant::NoXattrBlocks, Guard::XattrBlocks { .. })
             );
             let is_of_renewal = renews && matches!(guard, Guard::Session { .. } | Guard::Term { .. });
             !(is_left_out || self == Mutant::RenewalCreates && is_of_renewal)
@@ -106,6 +133,10 @@ impl Mutant {
         match self {
             Mutant::ForgetsIds => txn.op_id = OpId(u128::MAX - count as u128),
             Mutant::NoShare => txn.effects.retain(|effect| !matches!(effect, Effect::Share { .. })),
+            Mutant::KeepsXattrBlocks => {
+                let frees = |effect: &Effect| matches!(effect, Effect::AddXattrBlocks { delta: ..0, .. });
+                txn.effects.retain(|effect| !frees(effect));
+            }
             Mutant::LosesEffect if count % 8 == 7 && txn.effects.len() > 2 => txn.effects.truncate(2),
             Mutant::AnyHeartbeat => {
                 for guard in &mut txn.guards {

@@ -43,9 +43,16 @@ pub struct History {
     pub lines: Vec<String>,
     /// The number of decisions of each kind.
     pub(crate) decisions: [usize; Kind::COUNT],
+    /// The time of the first finding, if it is known.
+    pub(crate) found_at: Option<Duration>,
 }
 
 impl History {
+    pub(crate) fn new(seed: u64) -> Self {
+        let decisions = [0; Kind::COUNT];
+        History { seed, findings: Vec::new(), lines: Vec::new(), decisions, found_at: None }
+    }
+
     /// A hash of the history (FNV-1a). Equal histories have equal hashes.
     pub fn digest(&self) -> u64 {
         let bytes = self.lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
@@ -63,6 +70,8 @@ struct Weather {
     kills: usize,
     /// One of this many events stops a client for a while.
     halts: usize,
+    /// One of this many events sets the wall clock of a client.
+    jumps: usize,
     /// The upper bound of the time between two events.
     tick: Duration,
     patient: bool,
@@ -100,19 +109,19 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
 pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let engine = MemEngine::default();
     if let Err(error) = volume().format(&engine) {
-        let findings = vec![error.to_string()];
-        return History { seed, findings, lines: Vec::new(), decisions: [0; Kind::COUNT] };
+        return History { findings: vec![error.to_string()], ..History::new(seed) };
     }
     let mut dice = Dice::new(seed);
     let weather = Weather {
         faults: dice.pick(&[0, 30, 12, 6, 4]),
         kills: dice.pick(&[2000, 400, 150]),
         halts: dice.pick(&[5000, 300, 100]),
+        jumps: dice.pick(&[5000, 200]),
         tick: Duration::from_micros(dice.pick(&[100, 5_000, 100_000, 2_000_000])),
         patient: dice.one_in(6),
         acts: 40 + dice.below(80),
     };
-    let clocks = Arc::new(Clocks::new(CLIENTS));
+    let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
     let world = World::new(engine, mutant, Arc::clone(&clocks));
     let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
     let clients = Arc::new(Clients::new(CLIENTS));
@@ -128,8 +137,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         threads.push(thread::spawn(move || {
             let client = worker / THREADS_PER_CLIENT;
             let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
-            let is_boot_clock_stopped = mutant == Some(Mutant::StoppedClock);
-            host::sim::enter(Rc::new(Simulated { clocks, client, is_boot_clock_stopped, dice }));
+            host::sim::enter(Rc::new(Simulated { clocks, client, dice }));
             port::open(Port { worker, step: 0, asks, answers: answered });
             worker::work(&shared, &clients, client);
         }));
@@ -165,7 +173,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     check::check_history(&shared);
     let mut world = shared.world();
     let (findings, lines) = (std::mem::take(&mut world.findings), std::mem::take(&mut world.trace));
-    History { seed, findings, lines, decisions }
+    History { findings, lines, decisions, ..History::new(seed) }
 }
 
 impl Scheduler {
@@ -227,6 +235,9 @@ impl Scheduler {
         }
         if self.acts_left > 0 && self.dice.one_in(self.weather.halts) {
             self.halt();
+        }
+        if self.acts_left > 0 && self.dice.one_in(self.weather.jumps) {
+            self.jump();
         }
         if self.dice.one_in(40) && self.decide(Kind::Pause).is_some() {
             let worker = self.dice.below(WORKERS);
@@ -414,6 +425,14 @@ impl Scheduler {
         }
         self.halted[client] = Some(self.clocks.now() + time);
         self.trace(format!("client {client} stands still for {time:?}, machine suspended: {is_suspended}"));
+    }
+
+    /// Sets the wall clock of a client's machine.
+    fn jump(&mut self) {
+        let Some(mut dice) = self.decide(Kind::Jump) else { return };
+        let (client, hours) = (dice.below(CLIENTS), dice.pick(&[-12, -1, 1, 12]));
+        self.clocks.set(client, hours * 3600);
+        self.trace(format!("the wall clock of client {client} is set by {hours} h"));
     }
 
     fn pass_time(&mut self) {

@@ -1,18 +1,40 @@
 //! Shorter histories: the same seed without some of its events.
 
+use std::time::{Duration, Instant};
+
 use crate::cut::{Cut, Kind};
+use crate::mounts;
 use crate::mutant::Mutant;
 use crate::schedule::{History, run_cut};
 
-/// The maximum number of histories that are run to shorten one.
+/// The maximum number of histories that are run to shorten one, and the maximum time for that.
 const MOST_RUNS: usize = 500;
+const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// Shortens the history of a seed with a finding: removes decisions as long as some finding remains. Returns
 /// the given history if nothing can be removed.
 pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     let seed = history.seed;
+    shorten_by(history, |cut| run_cut(seed, mutant, cut))
+}
+
+/// The same for a history of whole mounts, which also ends at the finding.
+pub fn shorten_mounts(history: History, mutant: Option<Mutant>) -> History {
+    let seed = history.seed;
+    shorten_by(history, |cut| mounts::run_cut(seed, mutant, cut))
+}
+
+fn shorten_by(history: History, run: impl Fn(&Cut) -> History) -> History {
+    let began = Instant::now();
+    let end = |history: &History| history.found_at.map(|at| at + Duration::from_nanos(1));
     let mut shortest = history;
     let mut cut = Cut::default();
+    let bounded = Cut { until: end(&shortest), ..Cut::default() };
+    let found = run(&bounded);
+    if !found.findings.is_empty() {
+        (shortest, cut) = (found, bounded);
+    }
+    cut.limits = Some(shortest.decisions);
     let mut runs = 0;
     for kind in Kind::ALL {
         let count = shortest.decisions[kind as usize];
@@ -21,15 +43,18 @@ pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
         while size > 0 {
             for first in (0..count).step_by(size) {
                 let numbers = first..(first + size).min(count);
-                let more = numbers.map(|number| (kind, number)).filter(|it| !cut.0.contains(it));
+                let more = numbers.map(|number| (kind, number)).filter(|it| !cut.left_out.contains(it));
                 let mut shorter = cut.clone();
-                shorter.0.extend(more);
-                if shorter.0.len() == cut.0.len() || runs == MOST_RUNS {
+                shorter.left_out.extend(more);
+                let is_over = runs == MOST_RUNS || began.elapsed() > MOST_TIME;
+                if shorter.left_out.len() == cut.left_out.len() || is_over {
                     continue;
                 }
                 runs += 1;
-                let found = run_cut(seed, mutant, &shorter);
+                let found = run(&shorter);
                 if !found.findings.is_empty() {
+                    shorter.until = end(&found).or(shorter.until);
+                    shorter.limits = Some(found.decisions);
                     (shortest, cut) = (found, shorter);
                 }
             }

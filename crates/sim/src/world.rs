@@ -37,6 +37,8 @@ pub(crate) struct World {
     /// Slices whose blocks were deleted from the object store.
     deleted: BTreeSet<SliceId>,
     pub(crate) findings: Vec<String>,
+    /// The time of the first one.
+    pub(crate) found_at: Option<Duration>,
     pub(crate) trace: Vec<String>,
 }
 
@@ -55,6 +57,7 @@ impl World {
             dropped: BTreeSet::new(),
             deleted: BTreeSet::new(),
             findings: Vec::new(),
+            found_at: None,
             trace: Vec::new(),
         }
     }
@@ -188,6 +191,7 @@ impl World {
     }
 
     pub(crate) fn find(&mut self, finding: String) {
+        self.found_at.get_or_insert(self.clocks.now());
         self.findings.push(finding);
     }
 }
@@ -226,6 +230,7 @@ fn effect(effect: &Effect) -> String {
         Effect::PutSession(session) => format!("session {} {}", session.id, session.heartbeat.nanos()),
         Effect::PutWait(_) => "wait".to_owned(),
         Effect::DropWait { .. } => "drop wait".to_owned(),
+        Effect::PutXattr { ino, name, value } => format!("xattr {ino} {name:?}, {} bytes", value.len()),
         other => format!("{other:?}"),
     }
 }

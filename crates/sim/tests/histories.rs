@@ -9,7 +9,7 @@ use sim::{History, Mutant, run, shorten};
 
 const HISTORIES: u64 = 300;
 /// The number of seeds tried for each mutant. If none finds it, the simulator has a gap.
-const SEEDS_PER_MUTANT: u64 = 2000;
+const SEEDS_PER_MUTANT: u64 = 5000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

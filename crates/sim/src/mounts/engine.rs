@@ -9,10 +9,12 @@ use meta::{
 };
 use types::SessionId;
 
+use crate::cut::Kind;
 use crate::mounts::scheduler;
 use crate::mounts::shared::Shared;
 use crate::mutant::Mutant;
 use crate::world::removes;
+use crate::xattrs::Value;
 
 /// The interval in which a stream polls for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -32,7 +34,13 @@ impl Network {
 
     fn fails(&self) -> bool {
         let faults = self.shared.weather.faults;
-        faults > 0 && host::random().is_multiple_of(faults)
+        faults > 0 && host::random().is_multiple_of(faults) && self.shared.decide(Kind::Fault)
+    }
+
+    /// Whether the log of changes loses entries that this client has not read.
+    fn is_trimmed(&self) -> bool {
+        let trims = self.shared.weather.trims;
+        trims > 0 && host::random().is_multiple_of(trims) && self.shared.decide(Kind::Trim)
     }
 
     /// One request: the way there, the work, and the way back.
@@ -92,7 +100,16 @@ impl Changes for Stream {
     fn next(&mut self, patience: Duration) -> Result<Vec<Change>, EngineError> {
         let until = Instant::now() + patience;
         loop {
-            let news = self.inner.next(Duration::ZERO)?;
+            let mut news = self.inner.next(Duration::ZERO)?;
+            if !news.is_empty() && self.network.is_trimmed() {
+                let lost = news.drain(..news.len().div_ceil(2)).count();
+                let Network { shared, client } = &self.network;
+                shared.trace(&format!("the log loses {lost} changes that client {client} has not read"));
+                if shared.mutant != Some(Mutant::UnnoticedTrim) {
+                    self.network.travel();
+                    return Err(EngineError::permanent("simulated: changes were removed unread"));
+                }
+            }
             if !news.is_empty() || Instant::now() >= until {
                 self.network.travel();
                 return match self.network.fails() && host::random() & 3 == 0 {
@@ -138,6 +155,10 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
                     ));
                 }
             }
+            Effect::PutXattr { ino, name, value } => {
+                shared.note_xattr(*ino, name.as_bytes(), Some(Value::of(value)))
+            }
+            Effect::DropXattr { ino, name } => shared.note_xattr(*ino, name.as_bytes(), None),
             Effect::SetAccess { ino, access } => shared.note_mode(*ino, access.mode.bits()),
             Effect::PutInode(inode) => shared.note_mode(inode.ino, inode.mode.bits()),
             _ => {}

@@ -1,72 +1,112 @@
 //! Whole mounts: the real `Vfs` of several clients with all of its threads, a model of each kernel's
-//! attributes, and programs, on one engine behind a network. Only time decides which thread runs next: see
-//! [`scheduler`].
+//! attributes, programs, and tools, on one engine behind a network and one object store. Only time decides
+//! which thread runs next: see [`scheduler`].
 
 mod engine;
 mod kernel;
 mod programs;
 mod scheduler;
 mod shared;
+mod store;
+mod tools;
 
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use chunk::{BlockStore, StorageConfig, StoreOptions};
 use meta::ops::AtimeMode;
-use meta::{MemEngine, Meta};
+use meta::{MemEngine, Meta, check};
 use types::Ino;
 use vfs::{SessionInfo, Vfs, VfsOptions};
 
-use self::shared::{FILES, Shared, Weather};
-use crate::cut::Kind;
+use self::shared::{CACHE_RECORDS, CLIENTS, FILES, PROGRAMS, Shared, Weather};
+use crate::cut::{Cut, Kind};
 use crate::dice::Dice;
 use crate::machine::Clocks;
 use crate::mutant::Mutant;
 use crate::schedule::{History, volume};
 use crate::world::World;
 
-const CLIENTS: usize = 2;
-const PROGRAMS: u64 = 2;
-/// The maximum number of records in a client's cache.
-const CACHE_RECORDS: usize = 1000;
-
 /// Runs the history of whole mounts for a seed.
 pub fn run_mounts(seed: u64, mutant: Option<Mutant>) -> History {
-    let mut history = History { seed, findings: Vec::new(), lines: Vec::new(), decisions: [0; Kind::COUNT] };
+    run_cut(seed, mutant, &Cut::default())
+}
+
+/// The same without the decisions in `cut`.
+pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
+    let mut history = History::new(seed);
     let engine = MemEngine::default();
     if let Err(error) = volume().format(&engine) {
         history.findings.push(error.to_string());
         return history;
     }
-    let weather = draw(seed);
-    let (horizon, halts) = (weather.horizon, weather.halts.clone());
-    let clocks = Arc::new(Clocks::new(CLIENTS));
+    let mut weather = draw(seed, mutant);
+    let store = match store::Store::open(seed, weather.store) {
+        Ok(store) => store,
+        Err(error) => {
+            history.findings.push(error.to_string());
+            return history;
+        }
+    };
+    let mut drawn = [0; Kind::COUNT];
+    drawn[Kind::Halt as usize] = weather.events.halts.len();
+    drawn[Kind::Jump as usize] = weather.events.jumps.len();
+    keep(&mut weather.events.halts, cut, Kind::Halt);
+    keep(&mut weather.events.jumps, cut, Kind::Jump);
+    weather.horizon = cut.until.unwrap_or(weather.horizon);
+    let (horizon, events) = (weather.horizon, weather.events.clone());
+    let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
     let mut world = World::new(engine, mutant, Arc::clone(&clocks));
     world.trace.push(format!("seed {seed}: {weather:?}"));
     let shared = Arc::new(Shared {
+        seed,
         mutant,
+        cut: cut.clone(),
+        decisions: drawn.map(AtomicUsize::new),
         weather,
         clocks: Arc::clone(&clocks),
         world: Mutex::new(world),
+        store,
         files: Mutex::default(),
         modes: Mutex::default(),
+        xattrs: Mutex::default(),
         chmods: AtomicU32::new(0),
     });
-    let mains = (0..CLIENTS).map(|client| {
+    let mains = (0..=CLIENTS).map(|client| {
         let shared = Arc::clone(&shared);
-        Box::new(move || mount(&shared, client)) as Box<dyn FnOnce() + Send>
+        let main = move || if client < CLIENTS { mount(&shared, client) } else { tools::run(&shared) };
+        Box::new(main) as Box<dyn FnOnce() + Send>
     });
-    history.findings = scheduler::run(seed, &clocks, &halts, horizon, mains.collect());
+    history.findings =
+        scheduler::run(seed, &clocks, &events, horizon, mains.collect(), &|| shared.store.close());
     let mut world = shared.world();
     history.findings.append(&mut world.findings);
+    let mut problems = Vec::new();
+    match check::check(&world.engine, &mut |problem| problems.push(problem), &mut |_, _| {}) {
+        Ok(_) => {}
+        Err(error) => history.findings.push(format!("the check failed: {error}")),
+    }
+    history.findings.extend(problems.iter().map(|problem| format!("the volume is damaged: {problem:?}")));
+    history.findings.extend(shared.store.check(&world.engine));
     history.lines = std::mem::take(&mut world.trace);
+    history.found_at = world.found_at;
+    history.decisions = std::array::from_fn(|kind| shared.decisions[kind].load(Relaxed));
     history
 }
 
-fn draw(seed: u64) -> Weather {
+/// Removes the events that are cut.
+fn keep<T>(events: &mut Vec<T>, cut: &Cut, kind: Kind) {
+    let mut number = 0..;
+    events.retain(|_| number.next().is_some_and(|number| !cut.has(kind, number)));
+}
+
+fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     let mut dice = Dice::of(seed, 9, 0);
-    let is_long = dice.one_in(4);
+    // Only a mount that stands still for long loses its session, and few notifications overtake a reply that is
+    // then used. These mutants would need several times as many seeds.
+    let needs_halts = mutant == Some(Mutant::KeepsLocks);
+    let needs_acts = mutant == Some(Mutant::NotRepeated);
+    let is_long = dice.one_in(4) || needs_halts || needs_acts;
     let seconds = if is_long { dice.pick(&[150, 250]) } else { dice.pick(&[5, 20]) };
     let mut halts = Vec::new();
     let mut from = Duration::from_secs(2);
@@ -77,15 +117,28 @@ fn draw(seed: u64) -> Weather {
         halts.push(scheduler::Halt { client: dice.below(CLIENTS), from, to, is_suspend: dice.one_in(2) });
         from = to + Duration::from_millis(dice.below(40_000) as u64);
     }
-    if dice.one_in(2) {
+    if (dice.one_in(2) || needs_acts) && !needs_halts {
         halts.clear();
     }
+    let delay = Duration::from_micros(dice.pick(&[200, 5_000, 50_000]));
+    let faults = dice.pick(&[0, 100, 20]);
+    let idle_ms = if needs_acts { 100 } else { dice.pick(&[100, 400]) };
+    let mut jumps: Vec<scheduler::Jump> = Vec::new();
+    for _ in 0..dice.pick(&[0, 0, 1, 4]) {
+        let at = Duration::from_millis(dice.below(seconds as usize * 1000) as u64);
+        let seconds = dice.pick(&[-12, -1, 1, 12]) * 3600;
+        jumps.push(scheduler::Jump { client: dice.below(CLIENTS), at, seconds });
+    }
+    jumps.sort_unstable_by_key(|jump| jump.at);
     Weather {
         horizon: Duration::from_secs(seconds),
-        delay: Duration::from_micros(dice.pick(&[200, 5_000, 50_000])),
-        faults: dice.pick(&[0, 100, 20]),
-        idle_ms: dice.pick(&[100, 400]),
-        halts,
+        delay,
+        faults,
+        idle_ms,
+        trims: if needs_acts { 0 } else { dice.pick(&[0, 0, 20, 200]) },
+        has_tools: dice.one_in(2),
+        store: store::StoreWeather::draw(&mut dice),
+        events: scheduler::Events { halts, jumps },
     }
 }
 
@@ -97,8 +150,7 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
     let options = VfsOptions { atime: AtimeMode::Never, ..VfsOptions::default() };
-    let Some(store) = STORE.as_ref() else { return };
-    let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(store), options));
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };
     let started = vfs.begin(&info).is_ok()
@@ -120,9 +172,3 @@ fn mount(shared: &Arc<Shared>, client: usize) {
         let _ = host::spawn("program", move || program.run());
     }
 }
-
-/// No blocks are stored, because all data that the programs write is inline.
-static STORE: LazyLock<Option<Arc<BlockStore>>> = LazyLock::new(|| {
-    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-    BlockStore::open_with(&config, StoreOptions::default()).ok()
-});

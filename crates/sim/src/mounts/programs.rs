@@ -1,15 +1,22 @@
-//! The programs on a mount: they check permissions, change modes, and write under a lock.
+//! The programs on a mount: they check permissions, change modes, write under a lock, use extended attributes,
+//! and use files that they have unlinked.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use acl::credential::Credentials;
 use meta::LockKind;
-use types::{Caps, Cred, Ino, Mode, Time};
+use meta::ops::XattrMode;
+use types::{BLOCK_BYTES, Caps, Cred, Errno, Ino, Mode};
 use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeRequest, OpenFor, Special, Vfs};
 
+use crate::cut::Kind;
+use crate::dice::Dice;
 use crate::mounts::kernel::Memory;
-use crate::mounts::shared::{FILES, Shared};
+use crate::mounts::scheduler;
+use crate::mounts::shared::{CLIENTS, FILES, PROGRAMS, Shared};
+use crate::mutant::Mutant;
+use crate::xattrs::{self, Value};
 
 /// How long a mount in normal operation may use an outdated mode: the lease on the cache, replies in flight,
 /// and the last repetition of a notification, plus some time for the network.
@@ -47,18 +54,43 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn run(&self) {
-        loop {
+        let who = self.client as u64 * PROGRAMS + self.number;
+        for number in 0.. {
+            scheduler::set_dice(Dice::of(self.shared.seed, 10 + who, number));
             host::sleep(Duration::from_millis(host::random() % self.shared.weather.idle_ms));
-            let ino = {
-                let files = self.shared.files();
-                files[host::random() as usize % files.len()]
-            };
-            match host::random() % 100 {
-                0..10 => self.kernel.evict(&self.vfs, ino),
-                10..16 => self.chmod(ino),
-                16..26 => self.write_under_lock(ino),
-                _ => self.look(ino),
+            let decision = (number * CLIENTS as u64 * PROGRAMS + who) as usize;
+            if self.shared.decide_numbered(Kind::Order, decision) {
+                self.act(number);
             }
+        }
+    }
+
+    fn act(&self, number: u64) {
+        let ino = {
+            let files = self.shared.files();
+            files[host::random() as usize % files.len()]
+        };
+        match host::random() % 100 {
+            0..10 => self.kernel.evict(&self.vfs, ino),
+            10..16 => self.chmod(ino),
+            16..24 => self.write_under_lock(ino),
+            24..29 => self.change_xattr(ino),
+            29..34 => self.read_xattr(ino),
+            34..36 => self.use_unlinked(number),
+            _ => self.look(ino),
+        }
+    }
+
+    /// Adds a line to the history.
+    fn say(&self, what: &str) {
+        self.shared.trace(&format!("client {} program {}: {what}", self.client, self.number));
+    }
+
+    /// Reports a finding, unless the client stood still a short time ago.
+    fn find(&self, what: &str) {
+        let Program { client, shared, .. } = self;
+        if !shared.has_stood_still(*client, OUTDATED * 2) {
+            shared.world().find(format!("{:?}: client {client} {what}", shared.clocks.now()));
         }
     }
 
@@ -69,21 +101,20 @@ impl Program {
             false => self.shared.delay(),
         };
         let Some(mode) = self.kernel.mode(&self.vfs, ino, delay) else { return };
-        let (now, client) = (self.shared.clocks.now(), self.client);
-        if !self.shared.was_mode(ino, mode, now.saturating_sub(OUTDATED))
-            && !self.shared.has_stood_still(client, OUTDATED * 2)
-        {
-            let was = format!("{now:?}: client {client} still uses the mode 0o{mode:o} of {ino}");
-            self.shared.world().find(was);
+        let since = self.shared.clocks.now().saturating_sub(OUTDATED);
+        if !self.shared.was_mode(ino, mode, since) {
+            self.find(&format!("still uses the mode 0o{mode:o} of {ino}"));
         }
     }
 
     fn chmod(&self, ino: Ino) {
-        let change = AttrChange { mode: Some(Mode::new(self.shared.next_mode())), ..AttrChange::default() };
+        let mode = Mode::new(self.shared.next_mode());
+        let change = AttrChange { mode: Some(mode), ..AttrChange::default() };
         let reply = self.vfs.begin_reply();
         let changed = self.vfs.setattr(&root(), ino, change);
         let lifetime = reply.lifetimes().attributes;
         drop(reply);
+        self.say(&format!("chmod {ino} to {mode:?}: {:?}", changed.as_ref().map(|_| ())));
         match changed {
             Ok(attr) => self.kernel.set(ino, attr.mode.bits(), lifetime),
             // It may have happened, so the kernel must send GETATTR.
@@ -91,23 +122,91 @@ impl Program {
         }
     }
 
-    /// All writes take this lock, so two clients never write to a file at the same time, whatever their
+    /// Sets or removes an extended attribute.
+    fn change_xattr(&self, ino: Ino) {
+        let name = xattrs::name((host::random() % 3) as u8);
+        let value = Value::draw(&mut Dice::new(host::random()));
+        let mode = match host::random() % 4 {
+            0 => XattrMode::Create,
+            1 => XattrMode::Replace,
+            _ => XattrMode::Set,
+        };
+        let is_removal = host::random().is_multiple_of(3);
+        let changed = match is_removal {
+            true => self.vfs.removexattr(&root(), ino, name.as_bytes()),
+            false => self.vfs.setxattr(&root(), ino, name.as_bytes(), &value.bytes(), mode, false),
+        };
+        let what = if is_removal { "no value".to_owned() } else { format!("{value:?} ({mode:?})") };
+        self.say(&format!("sets the xattr {name:?} of {ino} to {what}: {changed:?}"));
+        let is_too_long = !is_removal && value.len > xattrs::MAX_BYTES;
+        if changed.is_ok() && is_too_long {
+            self.find("has set an xattr that is too long");
+        }
+    }
+
+    /// Reads an attribute, from which the mount's cache may answer, or lists their names.
+    fn read_xattr(&self, ino: Ino) {
+        let since = self.shared.clocks.now().saturating_sub(OUTDATED);
+        let name = xattrs::name((host::random() % 3) as u8);
+        let name = name.as_bytes();
+        let value = match self.vfs.getxattr(&root(), ino, name) {
+            Ok(value) => Some(Value::of(&value)),
+            Err(Errno::ENODATA) => None,
+            Err(_) => return,
+        };
+        if !self.shared.was_xattr(ino, name, since, |was| was == value) {
+            self.find(&format!("still reads {value:?} as the xattr {} of {ino}", name.escape_ascii()));
+        }
+        let since = self.shared.clocks.now().saturating_sub(OUTDATED);
+        let Ok(listed) = self.vfs.listxattr(&root(), ino) else { return };
+        let is_listed = listed.split(|byte| *byte == 0).any(|listed| listed == name);
+        if !self.shared.was_xattr(ino, name, since, |was| was.is_some() == is_listed) {
+            self.find(&format!("lists the xattr {} of {ino}: {is_listed}", name.escape_ascii()));
+        }
+    }
+
+    /// A file without a name remains usable while it is open, and while its mount's session lives.
+    fn use_unlinked(&self, number: u64) {
+        let before = self.vfs.session_loss();
+        let name = format!("u{}.{}.{number}", self.client, self.number);
+        let (what, mode) = (Special::Regular, Mode::new(0o600));
+        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
+        let Ok(attr) = self.vfs.create(&root(), request) else { return };
+        let ino = attr.ino;
+        let unlinked = self.vfs.unlink(&root(), Ino::ROOT, name.as_bytes());
+        self.say(&format!("has unlinked {ino}, which is open: {unlinked:?}"));
+        let bytes = some_bytes();
+        let written = self.vfs.write(ino, 0, &bytes).is_ok() && self.vfs.flush(ino).is_ok();
+        host::sleep(Duration::from_millis(host::random() % 4000));
+        let read = self.vfs.read(ino, 0, bytes.len() as u32).map(|read| read == bytes);
+        let attr = self.vfs.getattr_for(&root(), ino);
+        let _ = self.vfs.close(ino);
+        if self.vfs.session_loss() != before {
+            return;
+        }
+        let is_gone = matches!(attr, Err(Errno::ESTALE | Errno::ENOENT));
+        if is_gone || written && read == Ok(false) {
+            self.find(&format!("reads its own bytes from {ino}, which it has open: {read:?}, {attr:?}"));
+        }
+    }
+
+    /// All writes to a file take its lock, so two clients never write to it at the same time, whatever their
     /// results.
     fn write_under_lock(&self, ino: Ino) {
         let handle = (self.client as u64 + 1) * 100 + self.number;
-        let lock = LockRequest {
-            kind: LockKind::Flock,
-            owner: handle,
-            exclusive: true,
-            start: 0,
-            end: u64::MAX,
-            pid: 1,
-        };
+        let kind = if ino.0.is_multiple_of(2) { LockKind::Flock } else { LockKind::Posix };
+        let lock = LockRequest { kind, owner: handle, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
         if self.vfs.open(&root(), ino, ANY).is_err() {
             return;
         }
+        let before = self.vfs.session_loss();
         if self.vfs.take_lock(ino, handle, lock, false) == Ok(Locked::Granted) {
-            let bytes = Time::now().nanos().to_le_bytes();
+            self.say(&format!("holds a lock on {ino}"));
+            let bytes = some_bytes();
+            if host::random().is_multiple_of(4) {
+                let change = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
+                let _ = self.vfs.setattr(&root(), ino, change);
+            }
             let written = self.vfs.write(ino, 0, &bytes);
             host::sleep(Duration::from_millis(host::random() % 500));
             // If data could not be stored, a later flush stores it, or it is lost for good. The lock is kept
@@ -116,10 +215,42 @@ impl Program {
             while written.is_ok() && self.vfs.flush(ino).is_err() && tries < 20 {
                 host::sleep(Duration::from_secs(1));
                 tries += 1;
+                if self.shared.mutant == Some(Mutant::KeepsLocks) && self.vfs.session_loss() != before {
+                    self.go_on_without_lock(ino, &bytes);
+                    break;
+                }
             }
             let _ = self.vfs.unlock(ino, lock);
+            self.say(&format!("has released its lock on {ino}, {tries} failures"));
         }
-        let _ = self.vfs.unlock_handle(ino, handle, Some(handle));
+        if kind == LockKind::Posix {
+            let _ = self.vfs.unlock_process(ino, handle);
+        }
+        let _ = self.vfs.unlock_handle(ino, handle, Some(handle).filter(|_| kind == LockKind::Flock));
         let _ = self.vfs.close(ino);
     }
+
+    /// The mutant: the mount lost the lock with its session, but the file is written as if it had not.
+    fn go_on_without_lock(&self, ino: Ino, bytes: &[u8]) {
+        for _ in 0..60 {
+            let _ = self.vfs.close(ino);
+            if self.vfs.open(&root(), ino, ANY).is_err() {
+                return;
+            }
+            let stored = self.vfs.write(ino, 0, bytes).and_then(|_| self.vfs.flush(ino));
+            self.say(&format!("writes to {ino} without a lock: {stored:?}"));
+            host::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+/// Bytes that are stored in the row itself, in one block, or in two blocks.
+fn some_bytes() -> Vec<u8> {
+    let stamp = host::random().to_le_bytes();
+    let count = match host::random() % 200 {
+        0 => BLOCK_BYTES as usize / stamp.len() + 700,
+        1..100 => 700,
+        _ => 1,
+    };
+    stamp.repeat(count)
 }

@@ -51,6 +51,21 @@ pub(super) struct Halt {
     pub(super) is_suspend: bool,
 }
 
+/// A moment at which the wall clock of a client's machine is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Jump {
+    pub(super) client: usize,
+    pub(super) at: Duration,
+    pub(super) seconds: i64,
+}
+
+/// What happens to the machines, each list in the order of time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Events {
+    pub(super) halts: Vec<Halt>,
+    pub(super) jumps: Vec<Jump>,
+}
+
 /// The machine of a thread.
 #[derive(Debug)]
 struct Place {
@@ -61,7 +76,6 @@ struct Place {
     seed: u64,
     asks: Sender<Asked>,
     answers: Receiver<bool>,
-    dice: RefCell<Dice>,
 }
 
 /// The panic payload that ends a thread.
@@ -69,6 +83,13 @@ struct Ended;
 
 thread_local! {
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
+    static DICE: RefCell<Dice> = RefCell::new(Dice::new(0));
+}
+
+/// From now on this thread draws other random numbers. A program has its own for each act, so they stay the
+/// same if other acts are cut.
+pub(super) fn set_dice(dice: Dice) {
+    DICE.set(dice);
 }
 
 /// The name given to this thread when it was started.
@@ -86,7 +107,7 @@ impl Machine for Place {
     }
 
     fn nanos_since_epoch(&self) -> i128 {
-        self.clocks.nanos_since_epoch()
+        self.clocks.nanos_since_epoch(self.client)
     }
 
     fn sleep(&self, time: Duration) {
@@ -95,7 +116,7 @@ impl Machine for Place {
             return;
         }
         // Random, so that no two threads wake up at the same moment.
-        let jitter = Duration::from_nanos(self.dice.borrow_mut().below(20_000) as u64);
+        let jitter = Duration::from_nanos(DICE.with_borrow_mut(|dice| dice.below(20_000)) as u64);
         let until = self.clocks.now() + time + jitter;
         let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();
         if !is_sent || !self.answers.recv().unwrap_or(false) {
@@ -104,7 +125,7 @@ impl Machine for Place {
     }
 
     fn random(&self) -> u64 {
-        self.dice.borrow_mut().number()
+        DICE.with_borrow_mut(Dice::number)
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
@@ -152,23 +173,24 @@ fn start(
         }
         let Seat { clocks, client, name, worker, count, seed } = seat;
         NAME.set(name);
-        let dice = RefCell::new(Dice::of(seed, 1, worker as u64));
+        set_dice(Dice::of(seed, 1, worker as u64));
         let over = asks.clone();
-        host::sim::enter(Rc::new(Place { clocks, client, worker, count, seed, asks, answers, dice }));
+        host::sim::enter(Rc::new(Place { clocks, client, worker, count, seed, asks, answers }));
         let done = catch_unwind(AssertUnwindSafe(work));
         let is_panic = done.is_err_and(|cause: Box<dyn Any + Send>| !cause.is::<Ended>());
         let _ = over.send(Asked { worker, what: What::Over(is_panic) });
     })
 }
 
-/// Runs one main thread for each client, and all threads that they start, until `horizon`. Returns the
-/// findings.
+/// Runs one main thread for each client and for the tools, and all threads that they start, until `horizon`.
+/// Calls `before_end` before it ends them. Returns the findings.
 pub(super) fn run(
     seed: u64,
     clocks: &Arc<Clocks>,
-    halts: &[Halt],
+    events: &Events,
     horizon: Duration,
     mains: Vec<Box<dyn FnOnce() + Send>>,
+    before_end: &dyn Fn(),
 ) -> Vec<String> {
     let (asks, asked) = channel();
     let count = Arc::new(AtomicUsize::new(mains.len()));
@@ -186,7 +208,8 @@ pub(super) fn run(
     for _ in 0..joins.len() {
         receive(&asked, &mut threads, &mut running, &mut findings);
     }
-    let mut suspended = 0;
+    let Events { halts, jumps } = events;
+    let (mut suspended, mut set) = (0, 0);
     'run: loop {
         let awake = |thread: &Thread| {
             let standing = halts.iter().filter(|halt| halt.client == thread.client);
@@ -209,6 +232,10 @@ pub(super) fn run(
             }
             suspended += 1;
         }
+        while let Some(jump) = jumps.get(set).filter(|jump| jump.at <= moment) {
+            clocks.set(jump.client, jump.seconds);
+            set += 1;
+        }
         clocks.advance_to(moment);
         let Some(thread) = &threads[worker] else { break };
         if thread.answers.send(true).is_err() {
@@ -222,6 +249,7 @@ pub(super) fn run(
             }
         }
     }
+    before_end();
     // All are told at once, because a thread that unwinds may need a lock that another holds.
     for thread in threads.iter().flatten() {
         // A thread that has already ended does not receive this.

@@ -1,19 +1,26 @@
 //! State shared by the threads of all mounts, and the conditions of a history.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use types::Ino;
 
 use super::scheduler;
+use crate::cut::{Cut, Kind};
 use crate::machine::Clocks;
+use crate::mounts::store::{Store, StoreWeather};
 use crate::mutant::Mutant;
 use crate::world::World;
+use crate::xattrs::Value;
 
+pub(super) const CLIENTS: usize = 2;
+pub(super) const PROGRAMS: u64 = 2;
 /// The number of files that the programs use.
 pub(super) const FILES: usize = 8;
+/// The maximum number of records in a client's cache.
+pub(super) const CACHE_RECORDS: usize = 1000;
 
 /// The conditions that the seed selects.
 #[derive(Clone, Debug)]
@@ -26,19 +33,56 @@ pub(super) struct Weather {
     pub(super) faults: u64,
     /// The maximum time in ms between two actions of a program.
     pub(super) idle_ms: u64,
-    pub(super) halts: Vec<scheduler::Halt>,
+    /// One of this many answers of a stream with changes finds that some were removed from the log unread; 0
+    /// means none.
+    pub(super) trims: u64,
+    /// Whether tools run beside the mounts.
+    pub(super) has_tools: bool,
+    pub(super) store: StoreWeather,
+    pub(super) events: scheduler::Events,
 }
+
+/// The values of each object, each with the time when it was set.
+#[derive(Debug)]
+pub(super) struct Past<K, V>(pub(super) BTreeMap<K, Vec<(Duration, V)>>);
+
+impl<K: Ord, V> Past<K, V> {
+    pub(super) fn note(&mut self, key: K, now: Duration, value: V) {
+        self.0.entry(key).or_default().push((now, value));
+    }
+
+    /// Whether one of the values at that time or later was as `is` says. `None` if nothing is known.
+    pub(super) fn had(&self, key: &K, since: Duration, is: impl Fn(&V) -> bool) -> Option<bool> {
+        let all = self.0.get(key)?;
+        let first = all.partition_point(|(from, _)| *from <= since).saturating_sub(1);
+        Some(all[first..].iter().any(|(_, was)| is(was)))
+    }
+}
+
+impl<K, V> Default for Past<K, V> {
+    fn default() -> Self {
+        Past(BTreeMap::new())
+    }
+}
+
+/// The values of each attribute; `None` while it does not exist.
+type PastXattrs = Past<(Ino, Vec<u8>), Option<Value>>;
 
 /// State shared by the threads of all mounts.
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub(super) seed: u64,
     pub(super) mutant: Option<Mutant>,
+    pub(super) cut: Cut,
+    /// The number of decisions of each kind.
+    pub(super) decisions: [AtomicUsize; Kind::COUNT],
     pub(super) weather: Weather,
     pub(super) clocks: Arc<Clocks>,
     pub(super) world: Mutex<World>,
+    pub(super) store: Store,
     pub(super) files: Mutex<Vec<Ino>>,
-    /// The modes of each file, each with the time when it was set.
-    pub(super) modes: Mutex<BTreeMap<Ino, Vec<(Duration, u32)>>>,
+    pub(super) modes: Mutex<Past<Ino, u32>>,
+    pub(super) xattrs: Mutex<PastXattrs>,
     pub(super) chmods: AtomicU32,
 }
 
@@ -55,16 +99,51 @@ impl Shared {
         Duration::from_nanos(host::random() % self.weather.delay.as_nanos() as u64)
     }
 
+    /// Whether the next decision of this kind is carried out.
+    pub(super) fn decide(&self, kind: Kind) -> bool {
+        let number = self.decisions[kind as usize].fetch_add(1, Relaxed);
+        !self.cut.has(kind, number)
+    }
+
+    /// The same for a decision that has a number.
+    pub(super) fn decide_numbered(&self, kind: Kind, number: usize) -> bool {
+        self.decisions[kind as usize].fetch_max(number + 1, Relaxed);
+        !self.cut.has(kind, number)
+    }
+
+    pub(super) fn trace(&self, what: &str) {
+        let line = format!("{:?}: {what}", self.clocks.now());
+        self.world().trace.push(line);
+    }
+
     pub(super) fn note_mode(&self, ino: Ino, mode: u32) {
-        lock(&self.modes).entry(ino).or_default().push((self.clocks.now(), mode));
+        lock(&self.modes).note(ino, self.clocks.now(), mode);
     }
 
     /// Whether the file had the mode at that time or later.
     pub(super) fn was_mode(&self, ino: Ino, mode: u32, since: Duration) -> bool {
-        let modes = lock(&self.modes);
-        let Some(of_file) = modes.get(&ino) else { return true };
-        let first = of_file.partition_point(|(from, _)| *from <= since).saturating_sub(1);
-        of_file[first..].iter().any(|(_, was)| *was == mode)
+        lock(&self.modes).had(&ino, since, |was| *was == mode).unwrap_or(true)
+    }
+
+    pub(super) fn note_xattr(&self, ino: Ino, name: &[u8], value: Option<Value>) {
+        let key = (ino, name.to_owned());
+        let mut xattrs = lock(&self.xattrs);
+        if !xattrs.0.contains_key(&key) {
+            xattrs.note(key.clone(), Duration::ZERO, None);
+        }
+        xattrs.note(key, self.clocks.now(), value);
+    }
+
+    /// Whether the value of the attribute, or its absence, was as `is` says at that time or later.
+    pub(super) fn was_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        since: Duration,
+        is: impl Fn(Option<Value>) -> bool,
+    ) -> bool {
+        let had = lock(&self.xattrs).had(&(ino, name.to_owned()), since, |was| is(*was));
+        had.unwrap_or_else(|| is(None))
     }
 
     /// A mode that no file has had for a long time.
@@ -76,7 +155,7 @@ impl Shared {
     pub(super) fn has_stood_still(&self, client: usize, within: Duration) -> bool {
         let now = self.clocks.now();
         let is_near = |halt: &scheduler::Halt| halt.from <= now && halt.to + within > now;
-        self.weather.halts.iter().any(|halt| halt.client == client && is_near(halt))
+        self.weather.events.halts.iter().any(|halt| halt.client == client && is_near(halt))
     }
 }
 
