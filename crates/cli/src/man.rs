@@ -3,15 +3,15 @@
 //! clap_mangen renders all sections except the text after the options, of which it would fill examples and
 //! tables into paragraphs.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Command, ValueHint};
 use clap_mangen::Man;
 use command::fault::Fault;
 use command::output;
+use rustix::fs::Mode;
 
 /// Every command is in the section of user commands, as git(1) has it, also those that only root can use.
 const SECTION: &str = "1";
@@ -30,13 +30,12 @@ pub(crate) fn run(args: &ManArgs, top: Command) -> Result<(), Fault> {
         Fault::new(format!("cannot write the manual pages: {error}")).at(path.display())
     };
     let pages = pages(top).map_err(|error| failed(&args.dir, error))?;
+    // Every user reads manual pages, but the usual umask of this program denies others everything.
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
     fs::create_dir_all(&args.dir).map_err(|error| failed(&args.dir, error))?;
     for (name, text) in &pages {
         let path = args.dir.join(name);
-        // This process's umask denies others everything, but every user reads manual pages.
-        let written =
-            fs::write(&path, text).and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o644)));
-        written.map_err(|error| failed(&path, error))?;
+        fs::write(&path, text).map_err(|error| failed(&path, error))?;
     }
     output::print(&format!("Wrote {} manual pages to {}.\n", pages.len(), args.dir.display()))
 }

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use common::{LIMEN, Place, Said, limen};
@@ -203,6 +204,20 @@ fn version_help_and_completions_are_printed() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(limen(&["completions", shell]).ok().contains("umount"), "{shell}");
     }
+}
+
+#[test]
+fn manual_pages_are_written_for_every_user() {
+    let place = Place::new();
+    let dir = place.path("man/man1");
+    limen(&["man", dir.to_str().unwrap()]).ok();
+    for page in ["limen.1", "limen-mount.1", "limen-access-explain.1"] {
+        let path = dir.join(page);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644, "{page}");
+        assert!(fs::read_to_string(&path).unwrap().contains(".SH SYNOPSIS"), "{page}");
+    }
+    assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o755);
+    limen(&["man", "/proc/nowhere"]).failed(1, &["cannot write the manual pages", "/proc/nowhere"]);
 }
 
 #[test]
