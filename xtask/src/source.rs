@@ -77,7 +77,7 @@ pub(crate) fn check(crate_name: &str, place: &str, inside: &Path, text: &str) ->
                 problem(
                     number,
                     format!("engine mentions {word}"),
-                    "report a conflict; only meta's operations choose errnos",
+                    "report a conflict; only operations choose errnos",
                 );
             }
         }

@@ -10,8 +10,9 @@ use std::error::Error;
 use std::path::Path;
 
 use acl::posix::PosixAcl;
+use client::Meta;
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Counter, Effect, Engine, Inode, Meta, Txn};
+use meta::{Counter, Effect, Engine, Inode, Txn};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
 const FILES_IN_DIR: u64 = 100;

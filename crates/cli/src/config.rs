@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use chunk::MEMORY;
 use clap::ValueEnum;
+use client::Meta;
 use command::fault::Fault;
 use command::output::{self, Table};
 use command::units::parse_size;
 use command::units::show_size;
-use meta::{AclKind, Authority, Configure, Engine, Meta, Volume};
+use meta::{AclKind, Engine, Volume};
+use ops::{Authority, Configure};
 use serde_json::json;
 
 use crate::maintenance::{Exclusive, Tool};

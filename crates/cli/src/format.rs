@@ -8,11 +8,12 @@ use std::sync::Arc;
 use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{ValueEnum, ValueHint};
+use client::Meta;
 use command::fault::Fault;
 use command::output;
 use command::units::parse_size;
-use meta::ops::SetAttr;
-use meta::{AclKind, Authority, Engine, Meta, Volume, VolumeError};
+use meta::{AclKind, Engine, Volume, VolumeError};
+use ops::{Authority, SetAttr};
 use types::{Ino, Time};
 
 use crate::marker;

@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use check::{Checked, Place, Problem};
 use chunk::StoreOptions;
+use client::Meta;
 use command::fault::Fault;
 use command::output;
 use command::output::ProgressBar;
 use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
-use meta::check::{self, Checked, Place, Problem};
-use meta::{Counter, Engine, EngineError, Maintenance, Meta, Volume, VolumeError};
+use meta::{Counter, Engine, EngineError, Maintenance, Volume, VolumeError};
 use serde_json::{Value, json};
 use types::Ino;
 

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use check::SliceWindow;
 use chunk::{BlockStore, ChunkError, StoredBlock};
+use client::{Failure, Meta};
 use command::fault::Fault;
 use command::output::{self, Table};
 use command::units::show_size;
-use meta::check::{self, SliceWindow};
-use meta::ops::{Reap, ReapAll};
-use meta::{Authority, Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume};
+use meta::{Engine, EngineError, Record, Scan, Session, Volume};
+use ops::{Authority, Reap, ReapAll};
 use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
 use vfs::process::is_gone;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::{Failure, Meta};
 use command::fault::Fault;
 use command::output;
 use command::process::host_name;
 use engine_sqlite::{LockError, MountLock};
-use meta::{
-    Announced, Authority, BeginMaintenance, EndMaintenance, Engine, EngineError, Failure, FinalMaintenance,
-    Maintenance, Meta, Record, RecordKey, Session,
-};
+use meta::{Announced, Engine, EngineError, Maintenance, Record, RecordKey, Session};
+use ops::{Authority, BeginMaintenance, EndMaintenance, FinalMaintenance};
 use types::Time;
 use vfs::process::{is_process_gone, is_process_here, this_process};
 
@@ -253,7 +252,7 @@ pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
 pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maintenance>, Fault> {
     let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
     let failed = |error: Failure| Fault::new(error).at(url);
-    let Some(announced) = meta.run(&meta::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(None) };
+    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(None) };
     if announced.is_final {
         return Err(partly_removed(url));
     }
@@ -276,7 +275,7 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
 /// A tool works on the volume; a removal of the volume was interrupted; errors of the database.
 pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
     let failed = |error: Failure| Fault::new(error).at(url);
-    let Some(announced) = meta.run(&meta::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(()) };
+    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(()) };
     if announced.is_final && is_process_gone(announced.pid, &announced.process) {
         return Err(partly_removed(url));
     }

@@ -16,8 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use chunk::{BlockStore, ChunkError, MARKER, MEMORY, StoreCheck, StoreLook};
+use client::Meta;
 use command::fault::Fault;
-use meta::{Authority, Configure, Meta, Volume};
+use meta::Volume;
+use ops::{Authority, Configure};
 use serde_json::{Value, json};
 use types::Errno;
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::Meta;
 use command::fault::Fault;
 use engine_sqlite::{LockError, MountLock};
-use meta::{Counting, Meta, Volume};
+use meta::{Counting, Volume};
 use vfs::process::is_process_gone;
 
 use crate::format::volume_in_memory;

@@ -2,7 +2,7 @@
 
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
 use command::fault::Fault;
-use meta::{Engine, EngineError, Volume, check};
+use meta::{Engine, EngineError, Volume};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
 
 use crate::store::store_fault;

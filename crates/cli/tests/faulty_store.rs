@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
+use client::Meta;
 use harness::Random;
-use meta::{AclKind, MemEngine, Meta, Volume};
+use meta::{AclKind, MemEngine, Volume};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 use types::{Errno, Time};

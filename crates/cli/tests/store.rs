@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use client::Meta;
 use common::{Place, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Authority, Configure, Meta};
+use ops::{Authority, Configure};
 use serde_json::Value;
 
 fn entries(path: &Path) -> usize {

@@ -96,7 +96,7 @@ fn files(engine: &dyn Engine) -> BTreeSet<u64> {
     files
 }
 
-/// Repeats a request while its errors are transient or indeterminate, as the driver of `meta` does.
+/// Repeats a request while its errors are transient or indeterminate, as a client does.
 fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -97,7 +97,7 @@ fn files(engine: &dyn Engine) -> BTreeSet<u64> {
     files
 }
 
-/// Retries a request after transient and indeterminate errors, as `meta`'s driver does.
+/// Retries a request after transient and indeterminate errors, as a client does.
 fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

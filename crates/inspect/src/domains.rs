@@ -30,7 +30,7 @@ impl Domains {
         let mut known = self.known.borrow_mut();
         if known.reach < reach {
             if let Some(Record::Settings(settings)) = engine.read(&[RecordKey::Settings])?.records.first() {
-                known.table = Arc::new(meta::ops::domains_in(settings).unwrap_or_default());
+                known.table = Arc::new(ops::domains_in(settings).unwrap_or_default());
             }
             // The table only grows, so indexes that it has now need no further read.
             let length = u32::try_from(known.table.domains().len()).unwrap_or(u32::MAX);

@@ -28,8 +28,9 @@ const MAX_ACLS: usize = 4096;
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use meta::ops::{AclType, Make, MakeKind, SetAcl};
-/// # use meta::{AclKind, Engine, MemEngine, Meta, Volume, Authority};
+/// # use client::Meta;
+/// # use meta::{AclKind, Engine, MemEngine, Volume};
+/// # use ops::{AclType, Authority, Make, MakeKind, SetAcl};
 /// # use types::{Ino, Mode, Name, Time};
 /// # let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
 /// # let volume = Volume {

@@ -12,8 +12,8 @@ use inspect::{
     Audit, AuditError, Change, Kind, Names, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
     audit, parse_change,
 };
-use meta::ops::{AclType, SetAcl, SetAttr};
 use meta::{AclKind, Effect};
+use ops::{AclType, SetAcl, SetAttr};
 use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
 
 type Listed = BTreeMap<String, (Kind, Seen, Seen)>;

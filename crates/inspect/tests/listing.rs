@@ -4,8 +4,8 @@ mod common;
 
 use common::{Fixture, ROOT};
 use inspect::{DirEntry, Rules, read_dir_plus};
-use meta::ops::AclType;
 use meta::{AclKind, Effect};
+use ops::AclType;
 use types::{AclId, FileType, Ino, Name};
 
 fn list(volume: &Fixture, dir: Ino) -> Vec<DirEntry> {

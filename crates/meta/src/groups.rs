@@ -221,7 +221,7 @@ mod tests {
         Name::new(name.as_bytes()).unwrap()
     }
 
-    /// A create like the one that `meta::ops` plans, with the guards and effects that matter here.
+    /// A create like the one that the crate `ops` plans, with the guards and effects that matter here.
     fn create(id: u128, ino: u64, entry: &str) -> Txn {
         let parent = Ino(2);
         let guards =

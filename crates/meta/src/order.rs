@@ -36,7 +36,7 @@ struct Pending<'a> {
 }
 
 /// After this time a server has ended any request that its client no longer waits for.
-pub(crate) const LOST_FOR: Duration = Duration::from_secs(60);
+pub const LOST_FOR: Duration = Duration::from_secs(60);
 
 impl Order {
     /// The label for a read that begins now.

@@ -1,15 +1,11 @@
-//! A volume: its settings, how it is created, and how a client opens it.
-
-use std::sync::Arc;
+//! A volume: its settings, and how it is created.
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
-use types::{Errno, FileType, Ino, Mode, OpId, SessionId, SliceId, Time};
+use types::{FileType, Ino, Mode, OpId, Time};
 
-use crate::driver::{Authority, Ctx, Failure, Meta, Op, Plan};
 use crate::engine::{Engine, EngineError, Outcome};
-use crate::record::{Counter, Inode, Record, RecordKey, Session, Settings, blocks_of};
+use crate::record::{Counter, Inode, Record, RecordKey, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
-use crate::view::{PlanStop, View};
 
 /// The version of the record layout: this build writes it, and reads no newer one.
 pub const FORMAT_VERSION: u32 = 1;
@@ -80,16 +76,30 @@ pub enum VolumeError {
     #[error("the volume's setting '{setting}' is missing or damaged (value: {value:?})")]
     Damaged { setting: &'static str, value: Option<String> },
     #[error(transparent)]
-    Failed(#[from] Failure),
-}
-
-impl From<EngineError> for VolumeError {
-    fn from(error: EngineError) -> Self {
-        VolumeError::Failed(error.into())
-    }
+    Failed(#[from] EngineError),
 }
 
 impl Volume {
+    /// A volume without limits whose blocks are in memory, for tests.
+    pub fn in_memory(name: &str) -> Volume {
+        Volume {
+            name: name.into(),
+            uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
+            storage: "memory".into(),
+            bucket: String::new(),
+            compression: "none".into(),
+            encryption: String::new(),
+            acl: AclKind::Posix,
+            policy: Policy::default(),
+            inline_bytes: 4096,
+            capacity_bytes: 0,
+            max_inodes: 0,
+            abe: false,
+            store_marker: false,
+            created: Time::new(1_700_000_000, 7),
+        }
+    }
+
     /// Creates a volume: its settings, and an empty root directory that user 0 owns.
     ///
     /// # Errors
@@ -210,14 +220,14 @@ impl Volume {
     }
 
     /// Whether both are settings of the same volume, possibly from different times.
-    pub(crate) fn is_same_volume(&self, other: &Volume) -> bool {
+    pub fn is_same_volume(&self, other: &Volume) -> bool {
         let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *other;
         let changed = Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, ..self.clone() };
         Volume { store_marker, ..changed } == *other
     }
 
     /// The limits for [`Guard::Room`]; `None` if there are none.
-    pub(crate) fn limits(&self) -> Option<(u64, u64)> {
+    pub fn limits(&self) -> Option<(u64, u64)> {
         if self.max_inodes == 0 && self.capacity_bytes == 0 {
             return None;
         }
@@ -229,149 +239,7 @@ impl Volume {
 /// The size of any directory (`st_size`), whatever its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
-impl Meta {
-    /// Opens a volume for reading and for work that needs no session.
-    ///
-    /// # Errors
-    /// Those of [`Volume::load`].
-    pub fn open(engine: Arc<dyn Engine>, cache_records: usize) -> Result<Meta, VolumeError> {
-        let volume = Volume::load(&*engine)?;
-        // Operation ids contain the session number, so even an unregistered client needs a number of its own.
-        let visitor = Meta::new(engine.clone(), volume.clone(), random_session(), 1);
-        let id =
-            visitor.run(&Lease { counter: Counter::Session, count: 1 }, &Authority::Kernel { told: None })?;
-        Ok(Meta::new(engine, volume, SessionId(id), cache_records))
-    }
-
-    /// Creates or replaces the session record of any client. For this client's own session, see
-    /// [`Meta::begin_session`].
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn put_session(&self, session: Session) -> Result<(), Failure> {
-        self.run(&Put(vec![Effect::PutSession(session)]), &Authority::Kernel { told: None })
-    }
-
-    /// Removes a session's record.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn drop_session(&self, session: SessionId) -> Result<(), Failure> {
-        self.run(&Put(vec![Effect::DropSession { session }]), &Authority::Kernel { told: None })
-    }
-
-    /// Removes slices from the garbage after their blocks were deleted, in one commit.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn drop_garbage(&self, slices: &[SliceId]) -> Result<(), Failure> {
-        let effects = slices.iter().map(|&slice| Effect::DropGarbage { slice }).collect();
-        self.run(&Put(effects), &Authority::Kernel { told: None })
-    }
-
-    /// The next unused number of a counter, as stored in the database.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn read_counter(&self, counter: Counter) -> Result<u64, Failure> {
-        let snapshot = self.retry(|| self.engine().read(&[RecordKey::Counter(counter)]))?;
-        match snapshot.records.first() {
-            Some(Record::Counter(_, value)) => Ok(*value),
-            _ => Err(EngineError::permanent("the engine did not return the counter").into()),
-        }
-    }
-
-    /// Reserves `count` numbers that no client had before, and returns the first.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn lease(&self, counter: Counter, count: u64) -> Result<u64, Failure> {
-        self.run(&Lease { counter, count }, &Authority::Kernel { told: None })
-    }
-}
-
-/// A random session number that is not leased; its highest bit is set. It must not be derived from the time,
-/// because two clients that open a volume at the same moment would then share a session number and so
-/// operation ids.
-pub(crate) fn random_session() -> SessionId {
-    SessionId(1 << 63 | host::random())
-}
-
-/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. A client
-/// that has the volume open applies a change when it reads the settings again ([`Meta::refresh_settings`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Configure {
-    /// The limit for the total size of all files in bytes; 0 = no limit. Existing data beyond it remains.
-    pub capacity_bytes: Option<u64>,
-    /// The limit for the number of inodes; 0 = no limit. Existing inodes beyond it remain.
-    pub max_inodes: Option<u64>,
-    /// Files of up to this many bytes are stored in the metadata, from their next write on.
-    pub inline_bytes: Option<u32>,
-    /// What chmod does to NFSv4 ACLs from now on.
-    pub aclmode: Option<AclMode>,
-    /// What new files inherit from NFSv4 ACLs from now on.
-    pub aclinherit: Option<AclInherit>,
-    /// Whether listings show a caller only the entries that it may read.
-    pub abe: Option<bool>,
-    /// Whether the object store must hold the volume's marker.
-    pub store_marker: Option<bool>,
-}
-
-impl Op for Configure {
-    type Reply = ();
-    const NAME: &'static str = "configure";
-
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        let number = |value: Option<u64>| value.map(|value| value.to_string());
-        let asked = [
-            ("capacity_bytes", number(self.capacity_bytes)),
-            ("max_inodes", number(self.max_inodes)),
-            ("inline_bytes", number(self.inline_bytes.map(u64::from))),
-            ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
-            ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
-            ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
-            ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
-        ];
-        let mut effects = Vec::new();
-        for (name, value) in asked {
-            let Some(value) = value else { continue };
-            if view.setting(name)?.as_ref() != Some(&value) {
-                effects.push(Effect::PutSetting { name, value });
-            }
-        }
-        Ok(Plan { reply: (), effects })
-    }
-}
-
 /// The stored form of a flag.
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
-}
-
-pub(crate) struct Lease {
-    pub(crate) counter: Counter,
-    pub(crate) count: u64,
-}
-
-impl Op for Lease {
-    type Reply = u64;
-    const NAME: &'static str = "lease";
-
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<u64>, PlanStop> {
-        let first = view.counter(self.counter)?;
-        let value = first.checked_add(self.count).filter(|&v| v <= i64::MAX as u64).ok_or(Errno::ENOSPC)?;
-        Ok(Plan { reply: first, effects: vec![Effect::SetCounter { counter: self.counter, value }] })
-    }
-}
-
-/// Effects that are applied without any check.
-struct Put(Vec<Effect>);
-
-impl Op for Put {
-    type Reply = ();
-    const NAME: &'static str = "housekeeping";
-
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        Ok(Plan { reply: (), effects: self.0.clone() })
-    }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use meta::ops::{Fate, RenameFlags, XattrMode};
 use meta::{LockOwner, MemEngine, Record, Scan};
+use ops::{Fate, RenameFlags, XattrMode};
 use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource, XattrName};
 
 use crate::dice::Dice;

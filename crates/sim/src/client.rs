@@ -6,14 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meta::ops::{
-    Append, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs, Link, Lookup, Make,
-    MakeKind, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock, Unlink, Unlock, Write,
+use client::{Doubt, Failure, Meta};
+use meta::{Changes, Counter, Engine, ErrorKind, Inode, Lock, LockOwner, Process, Session};
+use ops::{
+    Append, Authority, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs, Link, Lookup,
+    Make, MakeKind, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock, Unlink, Unlock, Write,
     XattrMode,
-};
-use meta::{
-    Authority, Changes, Counter, Doubt, Engine, ErrorKind, Failure, Inode, Lock, LockOwner, Meta, Process,
-    Session,
 };
 use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,

@@ -1,6 +1,6 @@
 //! A deterministic simulator of several clients of one volume.
 //!
-//! Each thread of a client is a real thread that runs the real [`meta::Meta`]. It stops at each request to
+//! Each thread of a client is a real thread that runs the real `client::Meta`. It stops at each request to
 //! the engine, and a scheduler with a seed decides which thread runs next and what happens to its request. So
 //! one thread runs at a time, the engine in memory defines the order of all commits, and the same seed gives
 //! the same history. At the end, the history is replayed in that order on a small model of a tree, and every

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use meta::ops::{Fate, XattrMode};
 use meta::{LockKind, LockOwner, Usage};
+use ops::{Fate, XattrMode};
 use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
 
 use crate::act::{Reply, Seen, Step};

@@ -157,7 +157,7 @@ pub(crate) fn collect_unreferenced(shared: &Shared) {
         if shared.mutant == Some(Mutant::GcWithoutGrace) {
             below = u64::MAX;
         }
-        meta::check::for_each_slice_window(&SimEngine, |window| {
+        check::for_each_slice_window(&SimEngine, |window| {
             let selected: Vec<SliceId> = shared
                 .in_store()
                 .into_iter()

@@ -238,7 +238,7 @@ fn effect(effect: &Effect) -> String {
 /// The rows of all files.
 pub(crate) fn rows(engine: &MemEngine) -> Vec<(types::Ino, types::ChunkIndex, Vec<Slice>)> {
     let mut all = Vec::new();
-    let _ = meta::check::for_each_chunk::<meta::EngineError>(engine, |inode, chunk, rows| {
+    let _ = check::for_each_chunk::<meta::EngineError>(engine, |inode, chunk, rows| {
         all.push((inode.ino, chunk, rows.to_vec()));
         Ok(())
     });

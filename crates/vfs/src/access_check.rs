@@ -19,8 +19,9 @@ use acl::idmap::{Ids, Squash};
 use acl::nfs4::{self, Mask};
 pub use acl::posix::Perm;
 use acl::posix::{self, Compiled};
-use meta::ops::{Admit, GetAcl, GetCompiled, Lookup};
-use meta::{AclKind, Authority, Failure, Inode, Meta};
+use client::{Failure, Meta};
+use meta::{AclKind, Inode};
+use ops::{Admit, Authority, GetAcl, GetCompiled, Lookup};
 use types::{AclId, Errno, Ino};
 
 use crate::caller::{BY_KERNEL, Caller, Identity};
@@ -233,7 +234,7 @@ mod tests {
     use acl::credential::Credentials;
     use acl::idmap::Ids;
     use acl::posix::PosixAcl;
-    use meta::ops::{AclType, AtimeMode, SetAcl};
+    use ops::{AclType, AtimeMode, SetAcl};
     use types::{Caps, Cred, Mode};
 
     use super::*;

@@ -12,7 +12,7 @@
 use host::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use meta::ops::{Accessed, AtimeMode};
+use ops::{Accessed, AtimeMode};
 use types::{Errno, Ino, Time};
 
 use crate::attr::Attr;

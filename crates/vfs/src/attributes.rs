@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use acl::nfs4::Mask;
-use meta::ops::{GetInode, GetProjection};
-use meta::{Failure, Inode, Meta};
+use client::{Failure, Meta};
+use meta::Inode;
+use ops::{GetInode, GetProjection};
 use types::{Errno, Ino, Time};
 
 use crate::access_check::{AccessCheck, Perm};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use acl::credential::Credential;
 use acl::idmap::{Ids, UNMAPPED};
-use meta::{Authority, CredentialSource};
+use ops::{Authority, CredentialSource};
 use types::{Caps, Cred, Errno};
 
 /// All that an access decision may depend on: user, groups and capabilities.
@@ -18,7 +18,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The form that operations take which check access themselves ([`meta::Authority::Daemon`]).
+    /// The form that operations take which check access themselves ([`ops::Authority::Daemon`]).
     pub fn cred(&self) -> Cred {
         let mut cred = self.credential.cred().clone();
         cred.caps = self.caps;

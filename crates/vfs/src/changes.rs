@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use meta::{Authority, Failure, Inode, Meta};
+use client::{Failure, Meta};
+use meta::Inode;
+use ops::Authority;
 use types::{Errno, Ino};
 
 use crate::access_check::{AccessCheck, Perm};
@@ -24,7 +26,7 @@ pub(crate) struct CallerChanges {
 
 impl CallerChanges {
     /// Runs an operation that may change the volume, for a caller.
-    pub(crate) fn change_for<O: meta::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
+    pub(crate) fn change_for<O: ops::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
         Ok(self.commits.change_by(op, &self.access.authority(caller))?)
     }
 
@@ -36,7 +38,7 @@ impl CallerChanges {
     ///
     /// # Errors
     /// Those of the operation; ESTALE if the caller must be checked and its credential cannot be read.
-    pub(crate) fn change_inodes<O: meta::Op, const N: usize>(
+    pub(crate) fn change_inodes<O: ops::Op, const N: usize>(
         &self,
         caller: &Caller<'_>,
         held: Held<'_>,

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chunk::BlockStore;
-use meta::ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
-use meta::{Garbage, Meta, Record, Scan, Session};
+use client::Meta;
+use meta::{Garbage, Record, Scan, Session};
+use ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
 use crate::caller::BY_KERNEL;
@@ -349,8 +350,8 @@ fn each_at_once<T: Sync, R: Send, E: Send>(
 
 #[cfg(test)]
 mod tests {
-    use meta::Meta;
-    use meta::ops::{AtimeMode, GetInode};
+    use client::Meta;
+    use ops::{AtimeMode, GetInode};
 
     use std::sync::{Arc, Condvar, Mutex};
     use std::time::{Duration, Instant};

@@ -20,7 +20,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use meta::{Changes, Inode, Invalidation, Meta};
+use client::Meta;
+use meta::{Changes, Inode, Invalidation};
 use types::{BootInstant, Ino};
 
 use crate::access_check::AccessCheck;

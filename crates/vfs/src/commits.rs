@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use chunk::BlockStore;
-use meta::{Authority, Doubt, Failure, Meta};
+use client::{Doubt, Failure, Meta};
+use ops::Authority;
 use types::{Errno, SliceId};
 
 use crate::caller::BY_KERNEL;
@@ -42,12 +43,12 @@ impl Commits {
     }
 
     /// Runs an operation that may change the volume and needs no access check.
-    pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
+    pub(crate) fn change<O: ops::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
         Ok(self.change_by(op, &BY_KERNEL)?)
     }
 
     /// Runs an operation that may change the volume.
-    pub(crate) fn change_by<O: meta::Op>(
+    pub(crate) fn change_by<O: ops::Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
@@ -60,13 +61,13 @@ impl Commits {
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
     /// clients share the volume, and can make the rows durable at any time, the slices are made durable
     /// first.
-    pub(crate) fn commit_rows<O: meta::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
+    pub(crate) fn commit_rows<O: ops::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
         self.commit_naming(slices, || self.change(op))
     }
 
     /// As [`Self::commit_rows`], for an operation that must not be retried under another id while it is in
-    /// doubt: see [`Meta::run_once`](meta::Meta::run_once).
-    pub(crate) fn commit_rows_once<O: meta::Op<Reply = ()>>(
+    /// doubt: see [`Meta::run_once`](client::Meta::run_once).
+    pub(crate) fn commit_rows_once<O: ops::Op<Reply = ()>>(
         &self,
         op: &O,
         slices: &[SliceId],

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use chunk::{BlockStore, PieceSource};
-use meta::Meta;
-use meta::ops::{Compact, GetSlices};
+use client::Meta;
+use ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
 use crate::attributes::Attributes;

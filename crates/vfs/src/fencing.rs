@@ -20,7 +20,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meta::{Ctx, Meta, Op, Plan, PlanStop, View};
+use client::Meta;
+use ops::{Ctx, Op, Plan, PlanStop, View};
 use types::{Errno, SessionId, Time};
 
 use crate::open::{FileData, OpenFile};
@@ -135,7 +136,7 @@ impl Fencing {
 mod tests {
     use std::time::Duration;
 
-    use meta::ops::Locked;
+    use ops::Locked;
     use types::Ino;
 
     use super::*;

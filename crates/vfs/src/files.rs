@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunk::Written;
-use meta::Meta;
-use meta::ops::{Append, Open, OpenFor, Opened, Reap};
+use client::Meta;
+use ops::{Append, Open, OpenFor, Opened, Reap};
 use types::{ChunkIndex, Errno, FileType, Ino, Time};
 
 use crate::access_check::{AccessCheck, Perm};
@@ -268,8 +268,8 @@ const MAX_ROUNDS: usize = 4;
 mod tests {
     use std::time::Duration;
 
-    use meta::ops::{AtimeMode, GetSlices};
     use meta::{Fault, Faulty, MemEngine};
+    use ops::{AtimeMode, GetSlices};
     use types::{BLOCK_BYTES, Slice, SliceId, SliceSource};
 
     use super::*;

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use acl::credential::Credentials;
 use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions};
-use meta::ops::AtimeMode;
-use meta::{
-    AclKind, Counting, Engine, FaultRates, Faulty, MemEngine, Meta, Record, RecordKey, Session, Volume,
-};
+use client::Meta;
+use meta::{AclKind, Counting, Engine, FaultRates, Faulty, MemEngine, Record, RecordKey, Session, Volume};
+use ops::AtimeMode;
 use types::{Caps, Cred, Ino, Mode, SessionId, Time};
 
 use crate::{Caller, Identity, MakeRequest, SessionInfo, SessionTimes, Special, Vfs, VfsOptions};

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use chunk::{Staged, WriteBuffer, WriteContext};
-use meta::ops::{GetSlices, Write};
-use meta::{Doubt, Failure, Meta};
+use client::{Doubt, Failure, Meta};
+use ops::{GetSlices, Write};
 use types::{Errno, SessionId, Slice, SliceId, SliceSource};
 
 use crate::attributes::Attributes;

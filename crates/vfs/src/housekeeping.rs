@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use client::{Failure, Meta};
 use host::Instant;
-use meta::{Failure, Meta};
 use types::BootInstant;
 
 use crate::atime::Accesses;

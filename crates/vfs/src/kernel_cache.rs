@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use host::HashMap;
-use meta::KernelRevisions;
+use ops::KernelRevisions;
 use types::Ino;
 
 const SHARDS: usize = 64;

@@ -1,8 +1,8 @@
 //! The file system API: names, attributes, open files and directories, extended attributes, locks and
 //! sessions.
 //!
-//! This crate is between the protocol (`fuse`) and the layers that store metadata ([`meta`]) and file data
-//! ([`chunk`]). The rules of POSIX for stored records are in [`meta::ops`], not here.
+//! This crate is between the protocol (`fuse`) and the layers that store metadata ([`client`]) and file data
+//! ([`chunk`]). The rules of POSIX for stored records are in [`ops`], not here.
 //!
 //! [`Vfs`] is a facade over parts. Each part is a struct with its own fields in a file of its own, whose header says what it
 //! holds, what it depends on and its lock order.
@@ -71,9 +71,9 @@ pub use fencing::SessionLoss;
 pub use in_flight::ReplyGuard;
 pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;
-pub use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
 pub use meta::{AclKind, Lock, LockKind};
 pub use names::{MakeRequest, Special};
+pub use ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
 pub use parts::VfsOptions;
 pub use ranges::Seek;
 pub use session::{SessionInfo, SessionTimes};

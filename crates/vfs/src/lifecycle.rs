@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use meta::ops::Reap;
-use meta::{Failure, Meta};
+use client::{Failure, Meta};
+use ops::Reap;
 use types::Errno;
 
 use crate::atime::Accesses;

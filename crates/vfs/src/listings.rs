@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use acl::nfs4::Mask;
-use meta::ops::Lookup;
-use meta::{Dirent, Failure, Generation, Inode, Meta};
+use client::{Failure, Generation, Meta};
+use meta::{Dirent, Inode};
+use ops::Lookup;
 use types::{Errno, FileType, Ino, Name};
 
 use crate::access_check::{AccessCheck, Perm};
@@ -348,7 +349,7 @@ impl Listings {
 mod tests {
     use acl::credential::Credentials;
     use acl::posix::PosixAcl;
-    use meta::ops::{AclType, AtimeMode, SetAcl};
+    use ops::{AclType, AtimeMode, SetAcl};
     use types::{Caps, Cred, Mode};
 
     use super::*;

@@ -9,8 +9,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use meta::ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
-use meta::{Failure, Lock, LockKind, LockOwner, Meta, Op};
+use client::{Failure, Meta};
+use meta::{Lock, LockKind, LockOwner};
+use ops::{FindLock, Locked, Op, StopWaiting, TakeLock, Unlock};
 use types::{Errno, Ino};
 
 use crate::caller::BY_KERNEL;

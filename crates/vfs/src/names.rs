@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use meta::Meta;
-use meta::ops::{
+use client::Meta;
+use ops::{
     Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
     Renamed, Rmdir, Unlink, Unlinked, Whiteout,
 };

@@ -5,7 +5,7 @@
 //!
 //! The kernel gets mode bits and a POSIX ACL that are never narrower than the NFSv4 ACL
 //! ([`acl::nfs4::project`]). So it walks paths, its own dentry cache included, without requests, and denies
-//! what it can. The operations in [`meta::ops`] check for the caller what it lets through.
+//! what it can. The operations in [`ops`] check for the caller what it lets through.
 //!
 //! Only the kernel checks search permission on directories. If the projection is not exact for search, the
 //! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then sends GETATTR on
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
-use meta::ops::{CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
-use meta::{Failure, Meta};
+use client::{Failure, Meta};
+use ops::{CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
 use crate::access_check::AccessCheck;

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use meta::{Counter, Meta};
+use client::Meta;
+use meta::Counter;
 use types::Errno;
 
 /// Numbers per lease: one round trip for this many creates. Numbers that are left at the end of a session are
@@ -126,7 +127,7 @@ impl Drop for Hold {
 
 #[cfg(test)]
 mod tests {
-    use meta::ops::AtimeMode;
+    use ops::AtimeMode;
 
     use super::*;
     use crate::fixture;

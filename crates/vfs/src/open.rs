@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use chunk::{Staged, WriteBuffer};
+use client::Doubt;
 use host::HashMap;
-use meta::Doubt;
-use meta::ops::Write;
+use ops::Write;
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
 
 use crate::attr::Attr;

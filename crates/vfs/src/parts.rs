@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteContext};
-use meta::ops::AtimeMode;
-use meta::{Counter, Meta};
+use client::Meta;
+use meta::Counter;
+use ops::AtimeMode;
 use types::SliceId;
 
 use crate::access_check::AccessCheck;

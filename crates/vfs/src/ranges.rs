@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use chunk::{Piece, PieceSource};
-use meta::ops::{Allocate, AllocateMode, CopyRange, KillPriv};
-use meta::{Meta, Record, Scan};
+use client::Meta;
+use meta::{Record, Scan};
+use ops::{Allocate, AllocateMode, CopyRange, KillPriv};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
 use crate::access_check::AccessCheck;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunk::{BlockStore, ChunkError};
-use meta::Meta;
-use meta::ops::GetSlices;
+use client::Meta;
+use ops::GetSlices;
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
 use crate::caller::BY_KERNEL;

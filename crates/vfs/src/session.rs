@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use meta::{Failure, Meta};
+use client::{Failure, Meta};
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
 use crate::coherence::NOTIFIED_LIFETIME;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use acl::idmap::UNMAPPED;
-use meta::Meta;
-use meta::ops::SetAttr;
+use client::Meta;
+use ops::SetAttr;
 use types::{Errno, Ino, Mode, Time};
 
 use crate::access_check::AccessCheck;

@@ -73,9 +73,8 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use meta::Effect;
-    use meta::ops::AtimeMode;
-    use meta::{Engine, Txn};
+    use meta::{Effect, Engine, Txn};
+    use ops::AtimeMode;
     use types::{Ino, OpId};
 
     use super::*;

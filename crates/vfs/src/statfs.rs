@@ -1,7 +1,8 @@
 //! The size and usage of the volume.
 
-use meta::ops::GetUsage;
-use meta::{Meta, Usage};
+use client::Meta;
+use meta::Usage;
+use ops::GetUsage;
 use types::Errno;
 
 use crate::caller::BY_KERNEL;

@@ -10,8 +10,9 @@ use std::thread::JoinHandle;
 use acl::idmap::Ids;
 use bytes::Bytes;
 use chunk::BlockStore;
-use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
-use meta::{Inode, Lock, Meta};
+use client::Meta;
+use meta::{Inode, Lock};
+use ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
 use types::{Errno, Ino, Mode};
 
 use crate::access_check::{Perm, SearchCounts};

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use acl::idmap::UNMAPPED;
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
-use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
-use meta::{AclKind, Meta};
+use client::Meta;
+use meta::AclKind;
+use ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Caps, Errno, Ino};
 
 use crate::access_check::{AccessCheck, Perm};
@@ -118,7 +119,7 @@ impl Xattrs {
     ///
     /// # Errors
     /// EOPNOTSUPP, EINVAL or ERANGE for the name; EINVAL, E2BIG or EOPNOTSUPP for a malformed ACL; those of
-    /// [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and [`SetXattr`].
+    /// [`SetAcl`], [`SetNfs4Acl`](ops::SetNfs4Acl) and [`SetXattr`].
     pub(crate) fn setxattr(
         &self,
         caller: &Caller<'_>,
@@ -156,7 +157,7 @@ impl Xattrs {
     /// Removes an xattr or an ACL.
     ///
     /// # Errors
-    /// EOPNOTSUPP, EINVAL or ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl)
+    /// EOPNOTSUPP, EINVAL or ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](ops::SetNfs4Acl)
     /// and [`RemoveXattr`].
     pub(crate) fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let held = self.caches.held_by_kernel();

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
+use client::Meta;
 use inspect::{Answer, Operation, QueryError, Route, VolumeTree};
-use meta::ops::{AclType, Make, MakeKind, SetAcl};
-use meta::{AclKind, Authority, Counter, Counting, Effect, Engine, MemEngine, Meta, Txn, Volume};
+use meta::{AclKind, Counter, Counting, Effect, Engine, MemEngine, Txn, Volume};
+use ops::{AclType, Authority, Make, MakeKind, SetAcl};
 use types::{Caps, Cred, Ino, Mode, Name, OpId, Time};
 
 pub(crate) const ROOT: Ino = Ino::ROOT;
@@ -85,7 +86,7 @@ impl Fixture {
         self.run(&SetAcl { ino, which, acl, kill_sgid: false });
     }
 
-    pub(crate) fn run<O: meta::Op>(&self, op: &O) -> O::Reply {
+    pub(crate) fn run<O: ops::Op>(&self, op: &O) -> O::Reply {
         self.meta.run(op, &Authority::Kernel { told: None }).unwrap()
     }
 

@@ -83,7 +83,7 @@ impl Engine for Announced {
     }
 
     /// The announcement is checked before, but does not guard the wipe: it must be final
-    /// ([`FinalMaintenance`](crate::FinalMaintenance)).
+    /// ([`Maintenance::is_final`]).
     fn wipe(&self) -> Result<(), EngineError> {
         self.check()?;
         self.inner.wipe()

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meta::ops::AtimeMode;
-use meta::{MemEngine, Meta, check};
+use client::Meta;
+use meta::MemEngine;
+use ops::AtimeMode;
 use types::Ino;
 use vfs::{SessionInfo, Vfs, VfsOptions};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use acl::credential::Credentials;
 use meta::LockKind;
-use meta::ops::XattrMode;
+use ops::XattrMode;
 use types::{BLOCK_BYTES, Caps, Cred, Errno, Ino, Mode};
 use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeRequest, OpenFor, Special, Vfs};
 

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use check::Problem;
 use chunk::StoredBlock;
-use meta::check::{self, Problem};
-use meta::ops::Reap;
-use meta::{Authority, Counter, Engine, EngineError, Failure, Meta, Record, RecordKey, Scan};
+use client::{Failure, Meta};
+use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan};
+use ops::{Authority, Reap};
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
 
 use crate::cut::Kind;

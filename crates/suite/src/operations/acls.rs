@@ -1,8 +1,8 @@
 //! ACLs: setting, storage, inheritance, and how an ACL and the mode change each other.
 
 use acl::posix;
-use meta::ops::{AclType, GetAcl, MakeKind, SetAcl};
 use meta::{Access, AclKind, Effect, Inode, Txn, Volume};
+use ops::{AclType, GetAcl, MakeKind, SetAcl};
 use types::{AclId, Errno, Ino, Mode, OpId};
 
 use super::case::{Case, Factory};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meta::Inode;
-use meta::ops::{
+use ops::{
     Accessed, GetInode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, Reap, RemoveXattr, SetAttr,
     SetXattr, Write, XattrMode,
 };

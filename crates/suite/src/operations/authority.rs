@@ -1,9 +1,8 @@
 //! Who checked access: the daemon itself, or a kernel whose revisions may be out of date.
 
-use meta::Authority;
-use meta::ops::{
-    AclType, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetXattr,
-    Unlink, XattrMode,
+use ops::{
+    AclType, Authority, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr,
+    SetXattr, Unlink, XattrMode,
 };
 use types::{Caps, Cred, Errno, Ino, Mode, Time};
 
@@ -351,5 +350,5 @@ fn rights_revoked_by_another_client_end_at_once(factory: Factory<'_>) {
     assert_eq!(b.lookup(dir, "x"), Ok(None));
     b.chmod(dir, 0o777).unwrap();
     assert!(a.run_as(&make, &user(5)).is_ok(), "a right that was just granted takes effect too");
-    assert_eq!(a.run(&meta::ops::RemoveXattr { ino: dir, name: x("user.none") }), Err(Errno::ENODATA));
+    assert_eq!(a.run(&ops::RemoveXattr { ino: dir, name: x("user.none") }), Err(Errno::ENODATA));
 }

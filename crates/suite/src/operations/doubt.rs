@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meta::ops::{GetSlices, MakeKind, Write};
-use meta::{Engine, ErrorKind, Failure, Fault, FaultRates, Faulty};
+use client::Failure;
+use meta::{Engine, ErrorKind, Fault, FaultRates, Faulty};
+use ops::{GetSlices, MakeKind, Write};
 use types::{ChunkIndex, Errno, Ino, Time};
 
 use super::case::{Case, Factory};

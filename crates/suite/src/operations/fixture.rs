@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
-use meta::ops::{
-    AclType, GetAcl, GetInode, Link, Lookup, Make, MakeKind, Rename, RenameFlags, Renamed, Rmdir, SetAcl,
-    SetAttr, SetXattr, Unlink, Unlinked, Write, XattrMode,
+use client::{Failure, ListedEntry, Meta};
+use meta::{AclKind, Counter, Engine, Inode, Volume};
+use ops::{
+    AclType, Authority, GetAcl, GetInode, Link, Lookup, Make, MakeKind, Op, Rename, RenameFlags, Renamed,
+    Rmdir, SetAcl, SetAttr, SetXattr, Unlink, Unlinked, Write, XattrMode,
 };
-use meta::{AclKind, Authority, Counter, Engine, Failure, Inode, ListedEntry, Meta, Op, Volume};
 use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
 
 use super::case::Factory;

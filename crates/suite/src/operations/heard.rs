@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::ops::{GetInode, GetXattrs, SetAttr, XattrMode};
+use client::Failure;
 use meta::{
-    Access, Change, Changes, Counting, Effect, Engine, Failure, Fault, FaultRates, Faulty, Invalidation, Seq,
-    Txn,
+    Access, Change, Changes, Counting, Effect, Engine, Fault, FaultRates, Faulty, Invalidation, Seq, Txn,
 };
+use ops::{GetInode, GetXattrs, SetAttr, XattrMode};
 use types::{BootInstant, Errno, Mode, OpId};
 
 use super::case::{Case, Factory};

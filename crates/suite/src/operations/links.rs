@@ -1,6 +1,6 @@
 //! Hard links.
 
-use meta::ops::MakeKind;
+use ops::MakeKind;
 use types::{Errno, Ino};
 
 use super::case::{Case, Factory};

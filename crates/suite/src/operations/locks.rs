@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meta::ops::{
-    Append, DropLocks, FindLock, GetSlices, GetWaits, Locked, Reap, StopWaiting, TakeLock, Unlock,
-};
 use meta::{Lock, LockKind, LockOwner, Record, RecordKey, Snapshot, Volume};
+use ops::{Append, DropLocks, FindLock, GetSlices, GetWaits, Locked, Reap, StopWaiting, TakeLock, Unlock};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, SessionId, Slice, SliceId, SliceSource};
 
 use super::case::{Case, Factory};
@@ -575,7 +573,7 @@ fn appends_respect_the_limits(factory: Factory<'_>) {
     let b = client(a.engine());
     [&a, &b].iter().for_each(|client| client.meta.set_lifetime(Duration::ZERO));
     let x = a.create(ROOT, "x").unwrap();
-    let used = b.run(&meta::ops::GetUsage).unwrap().blocks;
+    let used = b.run(&ops::GetUsage).unwrap().blocks;
     let room = 3 - used;
     let append = |c: &Client, len: u32| {
         let source = SliceSource::Blocks { id: SliceId(5), offset: 0, size: len };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::ops::{RenameFlags, XattrMode};
+use ops::{RenameFlags, XattrMode};
 use types::{Errno, FileType, Ino};
 
 /// One step: an operation with all its arguments, so that a run can be reduced.

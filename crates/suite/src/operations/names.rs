@@ -1,7 +1,7 @@
 //! Creating, finding and removing names, and what happens to the inode with its last name.
 
-use meta::ops::{Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, XattrMode};
-use meta::{Authority, Record, Scan};
+use meta::{Record, Scan};
+use ops::{Authority, Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
 use super::case::{Case, Factory};
@@ -143,7 +143,7 @@ fn unlink_of_one_of_several_names(factory: Factory<'_>) {
     assert_eq!((left.ino, left.nlink, left.mtime), (made.ino, 1, made.mtime));
     assert!(left.ctime > made.ctime, "unlink changes ctime of the inode");
     assert_eq!(c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().fate, Fate::Gone, "another inode is open");
-    assert_eq!(c.run(&meta::ops::GetInode(made.ino)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&ops::GetInode(made.ino)), Err(Errno::ESTALE));
     check(&c);
 }
 
@@ -162,7 +162,7 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
         "an unlinked inode gets no new name"
     );
     let other = client(c.engine());
-    let back = meta::ops::Link { orphan_of: None, ..other.link_op(file, ROOT, "back") };
+    let back = ops::Link { orphan_of: None, ..other.link_op(file, ROOT, "back") };
     assert_eq!(other.run(&back), Err(Errno::ENOENT), "its own session will remove it");
     c.write(file, 0, 10, 1).unwrap();
     assert_eq!(c.inode(file).size, 10);
@@ -173,7 +173,7 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
     let reap = Reap { session: c.meta.session(), ino: file };
     c.run(&reap).unwrap();
     assert_eq!(orphans(none), vec![]);
-    assert_eq!(c.run(&meta::ops::GetInode(file)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&ops::GetInode(file)), Err(Errno::ESTALE));
     c.run(&reap).unwrap();
     let kept = c.create(ROOT, "kept").unwrap();
     c.run(&Reap { session: c.meta.session(), ino: kept }).unwrap();

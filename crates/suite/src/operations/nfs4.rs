@@ -1,11 +1,11 @@
 //! Volumes with NFSv4 ACLs: which rights operations need, and how ACLs change.
 
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
-use meta::ops::{
-    AclType, Admit, GetNfs4Acl, GetProjection, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened, Rename,
-    RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
+use meta::{Access, AclKind, Effect, Txn, Volume};
+use ops::{
+    AclType, Admit, Authority, Configure, GetNfs4Acl, GetProjection, Lookup, MakeKind, MakeOrphan, Open,
+    OpenFor, Opened, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
 };
-use meta::{Access, AclKind, Authority, Configure, Effect, Txn, Volume};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
 use super::case::{Case, Factory};
@@ -302,7 +302,7 @@ fn opening_a_file_needs_rights(factory: Factory<'_>) {
     assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Err(Errno::EACCES));
     c.run(&set(f, "A::2:N")).unwrap();
     assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Ok(()));
-    assert_eq!(c.run_as(&meta::ops::RemoveXattr { ino: f, name: x("user.a") }, &user(3)), Err(Errno::EACCES));
+    assert_eq!(c.run_as(&ops::RemoveXattr { ino: f, name: x("user.a") }, &user(3)), Err(Errno::EACCES));
     check(&c);
 }
 

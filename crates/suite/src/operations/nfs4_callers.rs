@@ -5,8 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use acl::credential::{Credential, Credentials};
 use acl::nfs4::{Mask, Policy};
-use meta::ops::{Admit, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir, SetAttr, Unlink};
-use meta::{Authority, Counting, CredentialSource, Engine};
+use meta::{Counting, Engine};
+use ops::{
+    Admit, Authority, CredentialSource, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir,
+    SetAttr, Unlink,
+};
 use types::{Caps, Cred, Errno, Mode};
 
 use super::case::{Case, Factory};

@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meta::ops::{Append, GetInode, GetXattrs, MakeKind, RemoveXattr, SetAttr, SetXattr, Unlink, XattrMode};
+use client::Failure;
 use meta::{
-    Authority, Counting, Effect, Engine, EngineError, ErrorKind, Failure, Fault, FaultRates, Faulty, Inode,
-    Outcome, Page, RecordKey, Scan, Snapshot, Txn, Volume,
+    Counting, Effect, Engine, EngineError, ErrorKind, Fault, FaultRates, Faulty, Inode, Outcome, Page,
+    RecordKey, Scan, Snapshot, Txn, Volume,
+};
+use ops::{
+    Append, Authority, GetInode, GetXattrs, MakeKind, RemoveXattr, SetAttr, SetXattr, Unlink, XattrMode,
 };
 use types::{BootInstant, Errno, Mode, OpId, SliceSource};
 
@@ -137,7 +140,7 @@ fn links_and_access_changed_before_the_commit(factory: Factory<'_>) {
         },
         |c| c.unlink(ROOT, "f"),
     );
-    assert_eq!(linked.unwrap().fate, meta::ops::Fate::Linked);
+    assert_eq!(linked.unwrap().fate, ops::Fate::Linked);
     assert_eq!(race.client.stranger().inode(f).nlink, 1, "the inode stays, because it has a new name");
     let chmod = race.lose(|r| r.chmod(r.at(ROOT, "g").ino, 0o4711).unwrap(), |c| c.chmod(f, 0o600));
     assert_eq!((chmod, race.client.stranger().inode(f).mode), (Ok(()), Mode::new(0o600)));

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::ops::{GetInode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
 use meta::{Engine, FaultRates, Faulty, Record, RecordKey};
+use ops::{GetInode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
 use super::case::{Case, Factory};

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use meta::ops::{
-    Allocate, AllocateMode, Compact, CopyRange, MakeKind, MakeOrphan, Reap, Rename, RenameFlags, Whiteout,
-    Write,
+use meta::{Engine, Record, Scan, Volume};
+use ops::{
+    Allocate, AllocateMode, Authority, Compact, CopyRange, MakeKind, MakeOrphan, Reap, Rename, RenameFlags,
+    Whiteout, Write,
 };
-use meta::{Authority, Engine, Record, Scan, Volume};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
 
 use super::case::{Case, Factory};

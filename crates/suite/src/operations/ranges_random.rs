@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::ops::{AllocateMode, Compact, Write};
+use ops::{AllocateMode, Compact, Write};
 use types::{ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
 
 use super::case::{Case, Factory};

@@ -1,6 +1,6 @@
 //! Rename: to a free name, over an existing one, exchange, and errors.
 
-use meta::ops::{Fate, Reap, Rename, RenameFlags};
+use ops::{Fate, Reap, Rename, RenameFlags};
 use types::{Errno, Ino};
 
 use super::case::{Case, Factory};
@@ -64,7 +64,7 @@ fn rename_replaces_the_target(factory: Factory<'_>) {
     let replaced = c.rename(ROOT, "a", ROOT, "b", REPLACE).unwrap().replaced.unwrap();
     assert_eq!((replaced.inode.ino, replaced.fate), (b, Fate::Gone));
     assert_eq!(c.at(ROOT, "b").ino, a);
-    assert_eq!(c.run(&meta::ops::GetInode(b)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&ops::GetInode(b)), Err(Errno::ESTALE));
     // A file with another name survives being replaced.
     let twin = c.create(ROOT, "twin").unwrap();
     c.link(twin, ROOT, "twin2").unwrap();
@@ -78,7 +78,7 @@ fn rename_replaces_the_target(factory: Factory<'_>) {
     c.rename(ROOT, "e", f, "e", REPLACE).unwrap();
     assert_eq!((nlink(&c, ROOT), nlink(&c, f), c.at(f, "e").ino), (3, 3, d));
     for gone in [e, inner] {
-        assert_eq!(c.stranger().run(&meta::ops::GetInode(gone)), Err(Errno::ESTALE));
+        assert_eq!(c.stranger().run(&ops::GetInode(gone)), Err(Errno::ESTALE));
     }
     // A symlink and a file may replace each other: only directories are treated differently.
     c.symlink(ROOT, "s", "t").unwrap();

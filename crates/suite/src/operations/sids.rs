@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{GrowingTable, Nfs4Acl, Policy, Principals, Scope};
-use meta::ops::{Admit, GetNfs4Acl, Numbering, SetNfs4Acl, XattrMode};
-use meta::{AclKind, Authority, Effect, Txn, Volume};
+use meta::{AclKind, Effect, Txn, Volume};
+use ops::{Admit, Authority, GetNfs4Acl, Numbering, SetNfs4Acl, XattrMode};
 use types::{Caps, Cred, Errno, Ino, OpId};
 
 use super::case::{Case, Factory};

@@ -1,6 +1,6 @@
 //! The cache of one client right after another client's change: results must still be right.
 
-use meta::ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
+use ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
 use types::{Errno, Mode};
 
 use super::case::{Case, Factory};

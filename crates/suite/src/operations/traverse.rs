@@ -2,11 +2,11 @@
 //! that.
 
 use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
-use meta::ops::{
-    GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl, Unlink,
-    XattrMode,
+use meta::{AclKind, Volume};
+use ops::{
+    Authority, GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl,
+    Unlink, XattrMode,
 };
-use meta::{AclKind, Authority, Volume};
 use types::{Caps, Cred, Errno, Ino, Mode};
 
 use super::case::{Case, Factory};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use meta::ops::{AclType, GetAcl, MakeKind, RemoveXattr, SetAttr, XattrMode};
 use meta::{Counting, Engine};
+use ops::{AclType, GetAcl, MakeKind, RemoveXattr, SetAttr, XattrMode};
 use types::{Errno, Ino, Mode};
 
 use super::case::{Case, Factory};
@@ -81,7 +81,7 @@ fn warm_operations(bench: &Bench, looks: u64) {
     b.pin(1, "symlink", &[(ROOT, "dir")], |c| c.symlink(dir, "link", "target"));
     b.pin(1, "mknod", &[(ROOT, "dir")], |c| c.make(dir, "fifo", MakeKind::Fifo, 0o600));
     b.pin(looks, "lookup", &[(dir, "file")], |c| c.lookup(dir, "file"));
-    b.pin(looks, "getattr", &[(dir, "file")], |c| c.run(&meta::ops::GetInode(file)));
+    b.pin(looks, "getattr", &[(dir, "file")], |c| c.run(&ops::GetInode(file)));
     b.pin(1, "link", &[(dir, "file")], |c| c.link(file, other, "twin"));
     b.pin(1, "chmod", &[(dir, "file")], |c| c.chmod(file, 0o640));
     b.pin(1, "truncate", &[(dir, "file")], |c| c.truncate(file, 77));
@@ -114,7 +114,7 @@ fn warm_operations(bench: &Bench, looks: u64) {
     b.pin(1, "unlink", &[(other, "twin")], |c| c.unlink(other, "twin"));
     let open = b.client.at(other, "twin2").ino;
     b.pin(1, "unlink of an open file", &[(other, "twin2")], |c| c.unlink_open(other, "twin2", Some(open)));
-    let reap = meta::ops::Reap { session: b.client.meta.session(), ino: open };
+    let reap = ops::Reap { session: b.client.meta.session(), ino: open };
     b.pin(1, "reap", &[], |c| {
         c.inode(open);
         c.run(&reap)

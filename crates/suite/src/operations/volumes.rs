@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use meta::ops::{GetUsage, RemoveXattr, Rename, SetXattr, Whiteout, XattrMode};
-use meta::{
-    Configure, Counter, Effect, Engine, Meta, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
-};
+use client::Meta;
+use meta::{Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError};
+use ops::{Configure, GetUsage, RemoveXattr, Rename, SetXattr, Whiteout, XattrMode};
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
 use super::case::{Case, Factory};

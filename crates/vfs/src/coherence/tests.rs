@@ -3,8 +3,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
-use meta::ops::{AclType, XattrMode};
 use meta::{Change, Engine, EngineError, MemEngine, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use ops::{AclType, XattrMode};
 use types::{Errno, Mode};
 
 use super::*;

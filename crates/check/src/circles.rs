@@ -1,0 +1,56 @@
+//! Cycles of directories, which no walk from the root would ever reach.
+
+use std::collections::HashSet;
+
+use meta::{Engine, EngineError, Inode};
+use types::{Ino, Name};
+
+use super::{Problem, paths, walk};
+
+/// The largest number of directories that are remembered as connected to the root.
+const KNOWN: usize = 1 << 20;
+
+/// From each directory, follows the recorded parents until a directory that was walked before. A path that
+/// meets itself is a cycle; one problem is reported for each.
+pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Result<(), EngineError> {
+    let mut known: HashSet<Ino> = HashSet::from([Ino::ROOT]);
+    walk::inodes(engine, |inode| {
+        if !inode.kind.is_dir() {
+            return Ok(());
+        }
+        if known.len() > KNOWN {
+            known.clear();
+            known.insert(Ino::ROOT);
+        }
+        let mut path: Vec<Inode> = Vec::new();
+        let mut on_path: HashSet<Ino> = HashSet::new();
+        let mut at = *inode;
+        while !known.contains(&at.ino) {
+            if !on_path.insert(at.ino) {
+                let circle = path.iter().skip_while(|inode| inode.ino != at.ino);
+                if let Some((ino, parent, name)) = weakest(engine, circle)? {
+                    report(Problem::Circle { ino, parent, name });
+                }
+                break;
+            }
+            path.push(at);
+            match paths::read_inode(engine, at.parent)? {
+                Some(parent) if parent.kind.is_dir() => at = parent,
+                // A missing parent is reported as another problem.
+                _ => break,
+            }
+        }
+        known.extend(on_path);
+        Ok(())
+    })
+}
+
+/// The directory of a cycle with the lowest number, and its name; `None` if its parent has no entry for it.
+fn weakest<'a>(
+    engine: &dyn Engine,
+    circle: impl Iterator<Item = &'a Inode>,
+) -> Result<Option<(Ino, Ino, Name)>, EngineError> {
+    let Some(inode) = circle.min_by_key(|inode| inode.ino) else { return Ok(None) };
+    let name = paths::name_in(engine, inode.parent, inode.ino)?;
+    Ok(name.map(|name| (inode.ino, inode.parent, name)))
+}

@@ -1,0 +1,85 @@
+//! The paths of inodes, for messages.
+
+use std::collections::{BTreeSet, HashMap};
+
+use meta::{Engine, EngineError, Inode, Record, RecordKey};
+use types::{Ino, Name};
+
+use super::walk;
+
+/// The largest depth that is followed, in case the volume is damaged.
+const DEPTH: usize = 4096;
+
+/// For each of `inos` that has a name: a path from the volume's root, with a leading slash. For a file with
+/// several names, the first one found.
+///
+/// # Errors
+/// Those of the database.
+pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
+    let mut places: Vec<(Ino, Name, Ino)> = Vec::new();
+    let mut left: BTreeSet<Ino> = inos.iter().copied().filter(|ino| *ino != Ino::ROOT).collect();
+    if !left.is_empty() {
+        walk::all_entries(engine, |dir, name, dirent| {
+            if left.remove(&dirent.ino) {
+                places.push((dir, name.clone(), dirent.ino));
+            }
+            !left.is_empty()
+        })?;
+    }
+    let mut dirs: HashMap<Ino, Vec<u8>> = HashMap::from([(Ino::ROOT, Vec::new())]);
+    let mut found = HashMap::from([(Ino::ROOT, b"/".to_vec())]);
+    for (dir, name, ino) in places {
+        let path = join(&path_of_dir(engine, dir, &mut dirs)?, &name);
+        found.insert(ino, path);
+    }
+    Ok(found)
+}
+
+/// The path of a directory without a trailing slash. The paths of its ancestors are stored in `known`.
+fn path_of_dir(
+    engine: &dyn Engine,
+    dir: Ino,
+    known: &mut HashMap<Ino, Vec<u8>>,
+) -> Result<Vec<u8>, EngineError> {
+    let mut below: Vec<(Ino, Name)> = Vec::new();
+    let mut at = dir;
+    let mut path = loop {
+        if let Some(path) = known.get(&at) {
+            break path.clone();
+        }
+        let parent = read_inode(engine, at)?.map_or(Ino(0), |inode| inode.parent);
+        match name_in(engine, parent, at)? {
+            Some(name) if below.len() < DEPTH => below.push((at, name)),
+            _ => break format!("/#{at}").into_bytes(),
+        }
+        at = parent;
+    };
+    for (dir, name) in below.into_iter().rev() {
+        path = join(&path, &name);
+        known.insert(dir, path.clone());
+    }
+    Ok(path)
+}
+
+fn join(dir: &[u8], name: &Name) -> Vec<u8> {
+    [dir, b"/", name.as_bytes()].concat()
+}
+
+/// The name of `ino` in a directory.
+pub(super) fn name_in(engine: &dyn Engine, dir: Ino, ino: Ino) -> Result<Option<Name>, EngineError> {
+    let mut found = None;
+    walk::entries(engine, dir, |name, dirent| {
+        if dirent.ino == ino {
+            found = Some(name.clone());
+        }
+        found.is_none()
+    })?;
+    Ok(found)
+}
+
+pub(super) fn read_inode(engine: &dyn Engine, ino: Ino) -> Result<Option<Inode>, EngineError> {
+    match engine.read(&[RecordKey::Inode(ino)])?.records.first() {
+        Some(Record::Inode(_, inode)) => Ok(*inode),
+        _ => Ok(None),
+    }
+}

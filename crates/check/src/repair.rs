@@ -1,0 +1,229 @@
+//! Repairs that lose no data.
+//!
+//! Each repair is an ordinary operation: it reads the records again through a view that guards every lookup,
+//! and does nothing if the problem no longer exists.
+
+use client::{Failure, Meta};
+use meta::{Access, AclKind, Counter, DIR_BYTES, Effect, Inode, RecordKey};
+use ops::{Authority, Ctx, Op, Plan, PlanStop, View, reserve_domains};
+use types::{AclId, Errno, FileType, Ino, Mode, Name};
+
+use super::Problem;
+
+/// The directory in the root that receives inodes without a name. It is created when needed.
+pub const LOST_AND_FOUND: &str = "lost+found";
+
+/// The largest number of rows by which one repair increases a share count.
+const MOST_SHARES: u64 = 10_000;
+
+/// Repairs a problem, and returns whether that was possible. Another check finds what remains or follows from
+/// the repair.
+///
+/// # Errors
+/// Those of the database.
+pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
+    match meta.run(&Repair(problem), &Authority::Kernel { told: None }) {
+        Ok(()) => Ok(true),
+        Err(Failure::Refused(_)) => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+struct Repair<'a>(&'a Problem);
+
+/// The problem no longer exists.
+const GONE: PlanStop = PlanStop::Refused(Errno::EAGAIN);
+/// There is no repair without loss of data.
+const UNREPAIRABLE: PlanStop = PlanStop::Refused(Errno::EIO);
+
+impl Op for Repair<'_> {
+    type Reply = ();
+    const NAME: &'static str = "repair";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let mut effects = Vec::new();
+        match self.0 {
+            Problem::EntryWithoutInode { dir, name, ino } => {
+                require_entry(view, *dir, name, *ino)?;
+                if view.find_inode(*ino)?.is_some() {
+                    return Err(GONE);
+                }
+                effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
+            }
+            Problem::EntryKind { dir, name, ino, .. } => {
+                require_entry(view, *dir, name, *ino)?;
+                let kind = view.find_inode(*ino)?.ok_or(GONE)?.kind;
+                effects.push(Effect::PutDirent { parent: *dir, name: name.clone(), ino: *ino, kind });
+            }
+            Problem::SecondName { dir, name, ino } => {
+                require_entry(view, *dir, name, *ino)?;
+                effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
+            }
+            Problem::Parent { ino, says, is } => {
+                if view.parent_of(*ino)? != *says {
+                    return Err(GONE);
+                }
+                effects.push(Effect::SetParent { ino: *ino, parent: *is });
+            }
+            Problem::Circle { ino, parent, name } => {
+                require_entry(view, *parent, name, *ino)?;
+                effects.push(Effect::DropDirent { parent: *parent, name: name.clone() });
+                effects.push(Effect::AddLinks { ino: *parent, delta: -1 });
+                rescue(view, ctx, *ino, &mut effects)?;
+            }
+            Problem::Lost { ino, .. } => rescue(view, ctx, *ino, &mut effects)?,
+            Problem::Links { ino, says, is } => {
+                if view.links(*ino)? != *says {
+                    return Err(GONE);
+                }
+                set_links(*ino, *says, *is, &mut effects);
+            }
+            Problem::XattrBlocks { ino, says, .. } => {
+                let inode = view.inode(*ino)?;
+                let xattrs = view.xattrs(*ino)?;
+                let is = xattrs.keys().map(|name| i32::from(view.xattr_blocks(&inode, name, 0))).sum::<i32>();
+                if inode.xattr_blocks != *says || !view.xattrs_fit(*ino, *says) {
+                    return Err(GONE);
+                }
+                effects.push(Effect::AddXattrBlocks { ino: *ino, delta: is - i32::from(*says) });
+            }
+            Problem::StaleOrphan { session, ino } => {
+                if view.find_inode(*ino)?.is_some() && view.links(*ino)? == 0 {
+                    return Err(GONE);
+                }
+                effects.push(Effect::DropOrphan { session: *session, ino: *ino });
+            }
+            // The NFSv4 ACL decides whatever the mode is, so a mode that agrees with it grants nothing new.
+            Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
+                let inode = view.find_inode(*ino)?.ok_or(GONE)?;
+                let acl = view.nfs4_acl(inode.access_acl)?.ok_or(GONE)?;
+                if inode.mode.rwx() != *says {
+                    return Err(GONE);
+                }
+                let mode = inode.mode.without(0o777).with(acl.acl().mode_bits());
+                effects
+                    .push(Effect::SetAccess { ino: *ino, access: Access { mode, ..Access::from(&inode) } });
+            }
+            Problem::AclDomain { says, .. } => {
+                reserve_domains(view, *says, &mut effects)?;
+                if effects.is_empty() {
+                    return Err(GONE);
+                }
+            }
+            Problem::TargetLength { ino, .. } => {
+                view.inode(*ino)?;
+                let target = view.symlink(*ino)?.ok_or(GONE)?;
+                effects.push(Effect::SetSize { ino: *ino, size: target.len() as u64 });
+            }
+            // Too low a count would delete blocks that are in use; too high a count only keeps unused ones.
+            Problem::Shared { slice, says, is } if says < is => {
+                let missing = (is - says).min(MOST_SHARES);
+                effects.extend((0..missing).map(|_| Effect::Share { slice: *slice }));
+            }
+            Problem::GarbageInUse { slice, ino } => {
+                view.inode(*ino)?;
+                effects.push(Effect::DropGarbage { slice: *slice });
+            }
+            Problem::Usage { says, is } => {
+                if view.usage()? != *says {
+                    return Err(GONE);
+                }
+                let inodes = is.inodes.wrapping_sub(says.inodes) as i64;
+                let blocks = is.blocks.wrapping_sub(says.blocks) as i64;
+                effects.push(Effect::AddUsage { inodes, blocks });
+            }
+            Problem::Counter { counter, last, .. } => {
+                let counter = *counter;
+                let next = last.checked_add(1).filter(|&next| next <= i64::MAX as u64).ok_or(UNREPAIRABLE)?;
+                if view.counter(counter)? > *last {
+                    return Err(GONE);
+                }
+                effects.push(Effect::SetCounter { counter, value: next });
+            }
+            Problem::NoRoot
+            | Problem::AclMissing { .. }
+            | Problem::AclDamaged { .. }
+            | Problem::AclMode { .. }
+            | Problem::Domains
+            | Problem::NoTarget { .. }
+            | Problem::Row { .. }
+            | Problem::SliceSize { .. }
+            | Problem::Shared { .. } => return Err(UNREPAIRABLE),
+        }
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Requires that the entry still exists.
+fn require_entry(view: &mut View<'_>, dir: Ino, name: &Name, ino: Ino) -> Result<(), PlanStop> {
+    match view.dirent(dir, name)? {
+        Some(dirent) if dirent.ino == ino => Ok(()),
+        _ => Err(GONE),
+    }
+}
+
+fn set_links(ino: Ino, says: u32, is: u32, effects: &mut Vec<Effect>) {
+    let delta = (i64::from(is) - i64::from(says)).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
+    effects.push(Effect::AddLinks { ino, delta });
+}
+
+/// Links an inode into lost+found, with its number as the name. The directory is created if needed.
+fn rescue(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
+    let inode = view.find_inode(ino)?.ok_or(GONE)?;
+    let nlink = view.links(ino)?;
+    let lost_found = lost_and_found(view, ctx, effects)?;
+    let name = valid(format!("#{ino}"))?;
+    if view.dirent_unlikely(lost_found, &name)?.is_some() {
+        return Err(UNREPAIRABLE);
+    }
+    effects.push(Effect::PutDirent { parent: lost_found, name, ino, kind: inode.kind });
+    if inode.kind.is_dir() {
+        effects.push(Effect::SetParent { ino, parent: lost_found });
+        effects.push(Effect::AddLinks { ino: lost_found, delta: 1 });
+    } else {
+        set_links(ino, nlink, 1, effects);
+    }
+    Ok(())
+}
+
+fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>) -> Result<Ino, PlanStop> {
+    let name = valid(LOST_AND_FOUND.to_owned())?;
+    view.prefetch([RecordKey::Entry(Ino::ROOT, name.clone())])?;
+    match view.dirent(Ino::ROOT, &name)? {
+        Some(dirent) if dirent.kind == FileType::Directory => return Ok(view.dir(dirent.ino)?.ino),
+        Some(_) => return Err(UNREPAIRABLE),
+        None => {}
+    }
+    let next = view.counter(Counter::Ino)?;
+    let ino = Ino(next);
+    // A counter that is too low must be repaired first.
+    if view.find_inode(ino)?.is_some() || view.find_inode(Ino::ROOT)?.is_none() {
+        return Err(UNREPAIRABLE);
+    }
+    effects.push(Effect::SetCounter { counter: Counter::Ino, value: next + 1 });
+    effects.push(Effect::PutInode(Inode {
+        ino,
+        kind: FileType::Directory,
+        mode: Mode::new(0o700),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 2,
+        size: DIR_BYTES,
+        atime: ctx.now,
+        mtime: ctx.now,
+        ctime: ctx.now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino::ROOT,
+        access_rev: 1,
+        xattr_blocks: 0,
+    }));
+    effects.push(Effect::PutDirent { parent: Ino::ROOT, name, ino, kind: FileType::Directory });
+    effects.push(Effect::AddLinks { ino: Ino::ROOT, delta: 1 });
+    Ok(ino)
+}
+
+fn valid(name: String) -> Result<Name, PlanStop> {
+    Name::new(name.as_bytes()).map_err(|_| UNREPAIRABLE)
+}

@@ -1,0 +1,236 @@
+//! The rows of files, and the slices that they refer to.
+
+use std::collections::BTreeMap;
+
+use meta::{Engine, EngineError, Inode};
+use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
+
+use super::totals::Totals;
+use super::{Problem, WINDOW, walk};
+
+/// The references to a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceUse {
+    /// The number of rows that refer to it.
+    pub rows: u64,
+    /// The size of the slice in bytes.
+    pub size: u32,
+    /// Whether it is listed as garbage.
+    pub garbage: bool,
+    /// A file with one of the rows.
+    pub ino: Ino,
+    /// Whether more than one row has ever referred to it. If so and no row was found, its rows moved from one
+    /// inode to another during the scan: the slice is in use.
+    pub shared: bool,
+}
+
+/// All slices with numbers from `first` to `last` that any record refers to.
+#[derive(Debug)]
+pub struct SliceWindow {
+    pub first: SliceId,
+    pub last: SliceId,
+    limit: usize,
+    slices: BTreeMap<SliceId, SliceUse>,
+}
+
+impl SliceWindow {
+    fn new(first: SliceId, limit: usize) -> Self {
+        SliceWindow { first, last: SliceId(u64::MAX), limit, slices: BTreeMap::new() }
+    }
+
+    pub fn holds(&self, slice: SliceId) -> bool {
+        self.first <= slice && slice <= self.last
+    }
+
+    pub fn get(&self, slice: SliceId) -> Option<&SliceUse> {
+        self.slices.get(&slice)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SliceId, &SliceUse)> {
+        self.slices.iter().map(|(slice, used)| (*slice, used))
+    }
+
+    /// The entry of a slice, created if needed. `None` outside the window, which is shortened if it would get
+    /// too large.
+    fn entry(&mut self, slice: SliceId, ino: Ino, size: u32) -> Option<&mut SliceUse> {
+        if !self.holds(slice) {
+            return None;
+        }
+        if self.slices.len() >= self.limit
+            && !self.slices.contains_key(&slice)
+            && let Some((&highest, _)) = self.slices.last_key_value()
+        {
+            if slice > highest {
+                self.last = highest;
+                return None;
+            }
+            self.slices.pop_last();
+            self.last = self.slices.last_key_value().map_or(slice, |(last, _)| (*last).max(slice));
+        }
+        let unused = SliceUse { rows: 0, size, garbage: false, ino, shared: false };
+        Some(self.slices.entry(slice).or_insert(unused))
+    }
+}
+
+/// Calls `each` with all slices that rows, share counts or garbage records refer to, in order, and a bounded
+/// number of slices in each call. The windows cover all numbers. A slice that had a row when this began is
+/// included even if the volume changes meanwhile: either its row stays in one inode, or its share count,
+/// which is read last, shows that the row may have moved.
+///
+/// # Errors
+/// Those of the database, and the first one of `each`.
+pub fn for_each_slice_window<E: From<EngineError>>(
+    engine: &dyn Engine,
+    mut each: impl FnMut(&SliceWindow) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut first = SliceId(0);
+    loop {
+        let mut window = SliceWindow::new(first, WINDOW);
+        gather(engine, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
+        walk::shared(engine, SliceId(first.0.saturating_sub(1)), |slice, _| {
+            if let Some(used) = window.entry(slice, Ino(0), 0) {
+                used.shared = true;
+            }
+        })?;
+        each(&window)?;
+        if window.last == SliceId(u64::MAX) {
+            return Ok(());
+        }
+        first = SliceId(window.last.0 + 1);
+    }
+}
+
+/// Calls `each` with the rows of every chunk of every file, by inode number.
+///
+/// # Errors
+/// Those of the database, and the first one of `each`.
+pub fn for_each_chunk<E: From<EngineError>>(
+    engine: &dyn Engine,
+    mut each: impl FnMut(&Inode, ChunkIndex, &[Slice]) -> Result<(), E>,
+) -> Result<(), E> {
+    walk::inodes(engine, |inode| match inode.kind {
+        FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, chunk, rows)),
+        _ => Ok(()),
+    })
+}
+
+type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice);
+
+fn gather(
+    engine: &dyn Engine,
+    window: &mut SliceWindow,
+    each_row: EachRow<'_>,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    for_each_chunk(engine, |inode, chunk, rows| {
+        let ino = inode.ino;
+        for (at, row) in rows.iter().enumerate() {
+            each_row(ino, chunk, at, row);
+            let SliceSource::Blocks { id, size, .. } = row.source else { continue };
+            let Some(used) = window.entry(id, ino, size) else { continue };
+            used.rows += 1;
+            if used.size != size {
+                report(Problem::SliceSize { ino, slice: id, says: size, is: used.size });
+            }
+        }
+        Ok::<_, EngineError>(())
+    })?;
+    walk::garbage(engine, SliceId(window.first.0.saturating_sub(1)), |garbage| {
+        if let Some(used) = window.entry(garbage.slice, Ino(0), garbage.size) {
+            used.garbage = true;
+        }
+    })
+}
+
+pub(super) fn check(
+    engine: &dyn Engine,
+    size: usize,
+    totals: &mut Totals,
+    report: &mut dyn FnMut(Problem),
+    progress: &mut dyn FnMut(&'static str, u64),
+) -> Result<(), EngineError> {
+    let mut first = SliceId(0);
+    loop {
+        let begins = first == SliceId(0);
+        let mut window = SliceWindow::new(first, size);
+        let mut faults: Vec<Problem> = Vec::new();
+        let mut each_row = |ino, chunk, row: usize, slice: &Slice| {
+            if !begins {
+                return;
+            }
+            totals.checked.rows += 1;
+            if totals.checked.rows.is_multiple_of(walk::PAGE as u64) {
+                progress("rows", totals.checked.rows);
+            }
+            if let Some(fault) = fault_of(slice)
+                && faults.len() < FAULTS
+            {
+                faults.push(Problem::Row { ino, chunk, row, fault });
+            }
+        };
+        gather(engine, &mut window, &mut each_row, report)?;
+        faults.into_iter().for_each(&mut *report);
+        check_shared(engine, &window, report)?;
+        for (slice, used) in window.iter().filter(|(_, used)| used.garbage && used.rows > 0) {
+            report(Problem::GarbageInUse { slice, ino: used.ino });
+        }
+        let highest = window.slices.last_key_value().map_or(SliceId(0), |(slice, _)| *slice);
+        totals.last_slice = totals.last_slice.max(highest);
+        if window.last == SliceId(u64::MAX) {
+            return Ok(());
+        }
+        first = SliceId(window.last.0 + 1);
+    }
+}
+
+/// The largest number of invalid rows to report.
+const FAULTS: usize = 10_000;
+
+fn check_shared(
+    engine: &dyn Engine,
+    window: &SliceWindow,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    let is = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
+    // Both are sorted, so the slices without a count are found by merging.
+    let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
+    walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, says| {
+        if !window.holds(slice) {
+            return;
+        }
+        while let Some(missing) = without.next_if(|without| *without < slice) {
+            report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+        }
+        without.next_if_eq(&slice);
+        if says != is(slice) {
+            report(Problem::Shared { slice, says, is: is(slice) });
+        }
+    })?;
+    for missing in without {
+        report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+    }
+    Ok(())
+}
+
+/// Why a row is invalid; `None` if it is valid.
+fn fault_of(row: &Slice) -> Option<&'static str> {
+    let len = u64::from(row.len);
+    if u64::from(row.pos) + len > CHUNK_BYTES {
+        return Some("it extends beyond the end of its chunk");
+    }
+    if len == 0 {
+        return Some("it is empty");
+    }
+    match &row.source {
+        SliceSource::Hole => None,
+        SliceSource::Inline(bytes) => {
+            (bytes.len() as u64 != len).then_some("its recorded length differs from the number of its bytes")
+        }
+        SliceSource::Blocks { size, .. } if u64::from(*size) > CHUNK_BYTES => {
+            Some("its slice is longer than a chunk")
+        }
+        SliceSource::Blocks { offset, size, .. } => {
+            (u64::from(*offset) + len > u64::from(*size)).then_some("it extends beyond the end of its slice")
+        }
+    }
+}

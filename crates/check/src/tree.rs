@@ -1,0 +1,372 @@
+//! Inodes, and the names that refer to them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use acl::nfs4::Nfs4Acl;
+use acl::posix::PosixAcl;
+use meta::{AclKind, Dirent, Engine, EngineError, Inode, Record, RecordKey, xattr_blocks};
+use ops::domains_in;
+use types::{AclId, FileType, Ino, Name};
+
+use super::totals::Totals;
+use super::{Problem, walk};
+
+/// The largest number of checked ACLs that are remembered.
+const ACLS: usize = 1 << 16;
+
+/// The largest number of names of directories outside their recorded parents. A window with more is checked
+/// again after a repair.
+const STRAYS: usize = 10_000;
+
+/// The stored values of an inode, and the names counted for it.
+#[derive(Debug)]
+struct Seen {
+    ino: Ino,
+    parent: Ino,
+    nlink: u32,
+    names: u32,
+    subdirs: u32,
+    kind: FileType,
+    orphan: bool,
+    /// For a directory: whether its name was found in its recorded parent.
+    placed: bool,
+}
+
+/// All inodes after `after` up to `last`.
+#[derive(Debug)]
+struct Window {
+    after: Ino,
+    last: Ino,
+    seen: Vec<Seen>,
+}
+
+type Stray = (Ino, Name, Ino);
+type Report<'a> = &'a mut dyn FnMut(Problem);
+type Progress<'a> = &'a mut dyn FnMut(&'static str, u64);
+
+pub(super) fn check(
+    engine: &dyn Engine,
+    size: usize,
+    totals: &mut Totals,
+    report: Report<'_>,
+    progress: Progress<'_>,
+) -> Result<(), EngineError> {
+    let mut acls = Acls::new(engine, report)?;
+    let mut after = Ino(0);
+    loop {
+        let first = after == Ino(0);
+        let mut window = Window { after, last: Ino(u64::MAX), seen: Vec::new() };
+        walk::inode_pages(engine, after, |inodes| {
+            check_inodes(engine, inodes, &mut acls, report)?;
+            for inode in inodes {
+                totals.usage.inodes += 1;
+                totals.usage.blocks = totals.usage.blocks.wrapping_add(inode.blocks());
+                window.seen.push(Seen::new(inode));
+            }
+            totals.checked.inodes += inodes.len() as u64;
+            progress("inodes", totals.checked.inodes);
+            let full = window.seen.len() >= size;
+            window.last = inodes.last().filter(|_| full).map_or(window.last, |inode| inode.ino);
+            Ok(!full)
+        })?;
+        totals.last_ino = totals.last_ino.max(window.seen.last().map_or(Ino(0), |seen| seen.ino));
+        if first && window.seen.iter().all(|seen| seen.ino != Ino::ROOT || !seen.kind.is_dir()) {
+            report(Problem::NoRoot);
+        }
+        window.count_names(engine, first, totals, report, progress)?;
+        window.count_orphans(engine, first, totals, report)?;
+        window.evaluate(report);
+        if window.last == Ino(u64::MAX) {
+            return Ok(());
+        }
+        after = window.last;
+    }
+}
+
+impl Seen {
+    fn new(inode: &Inode) -> Self {
+        Seen {
+            ino: inode.ino,
+            parent: inode.parent,
+            nlink: inode.nlink,
+            names: 0,
+            subdirs: 0,
+            kind: inode.kind,
+            orphan: false,
+            // The root has no name, so any name of it is one too many.
+            placed: inode.ino == Ino::ROOT,
+        }
+    }
+}
+
+impl Window {
+    fn holds(&self, ino: Ino) -> bool {
+        self.after < ino && ino <= self.last
+    }
+
+    fn find(&mut self, ino: Ino) -> Option<&mut Seen> {
+        let at = self.seen.binary_search_by_key(&ino, |seen| seen.ino).ok()?;
+        self.seen.get_mut(at)
+    }
+
+    fn count_names(
+        &mut self,
+        engine: &dyn Engine,
+        first: bool,
+        totals: &mut Totals,
+        report: Report<'_>,
+        progress: Progress<'_>,
+    ) -> Result<(), EngineError> {
+        let mut strays: Vec<Stray> = Vec::new();
+        let mut walked = 0;
+        walk::all_entries(engine, |dir, name, dirent| {
+            self.count_name(dir, name, dirent, &mut strays, report);
+            totals.last_ino = totals.last_ino.max(dirent.ino);
+            walked += 1;
+            if walked % walk::PAGE as u64 == 0 {
+                progress("names", walked);
+            }
+            true
+        })?;
+        if first {
+            totals.checked.entries = walked;
+        }
+        for (dir, name, ino) in strays {
+            let Some(seen) = self.find(ino) else { continue };
+            if seen.placed {
+                report(Problem::SecondName { dir, name, ino });
+            } else {
+                seen.placed = true;
+                report(Problem::Parent { ino, says: seen.parent, is: dir });
+            }
+        }
+        Ok(())
+    }
+
+    fn count_name(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        dirent: Dirent,
+        strays: &mut Vec<Stray>,
+        report: Report<'_>,
+    ) {
+        let ino = dirent.ino;
+        if dirent.kind.is_dir()
+            && let Some(dir) = self.find(dir)
+        {
+            dir.subdirs += 1;
+        }
+        if !self.holds(ino) {
+            return;
+        }
+        let Some(seen) = self.find(ino) else {
+            return report(Problem::EntryWithoutInode { dir, name: name.clone(), ino });
+        };
+        seen.names += 1;
+        if seen.kind != dirent.kind {
+            let (says, is) = (dirent.kind, seen.kind);
+            report(Problem::EntryKind { dir, name: name.clone(), ino, says, is });
+        }
+        if !seen.kind.is_dir() {
+            return;
+        }
+        if seen.parent == dir && !seen.placed {
+            seen.placed = true;
+        } else if strays.len() < STRAYS {
+            strays.push((dir, name.clone(), ino));
+        }
+    }
+
+    fn count_orphans(
+        &mut self,
+        engine: &dyn Engine,
+        first: bool,
+        totals: &mut Totals,
+        report: Report<'_>,
+    ) -> Result<(), EngineError> {
+        walk::orphans(engine, |session, ino| {
+            if first {
+                totals.last_ino = totals.last_ino.max(ino);
+                totals.last_session = totals.last_session.max(session);
+            }
+            if !self.holds(ino) {
+                return;
+            }
+            match self.find(ino) {
+                Some(seen) if seen.nlink == 0 => seen.orphan = true,
+                _ => report(Problem::StaleOrphan { session, ino }),
+            }
+        })
+    }
+
+    fn evaluate(&self, report: Report<'_>) {
+        for seen in &self.seen {
+            let &Seen { ino, kind, nlink, names, subdirs, .. } = seen;
+            let root = ino == Ino::ROOT;
+            if root && seen.parent != ino {
+                report(Problem::Parent { ino, says: seen.parent, is: ino });
+            }
+            if names == 0 && !root && !seen.orphan {
+                report(Problem::Lost { ino, kind });
+                if !kind.is_dir() {
+                    continue;
+                }
+            }
+            let is = if kind.is_dir() { 2 + subdirs } else { names };
+            if nlink != is {
+                report(Problem::Links { ino, says: nlink, is });
+            }
+        }
+    }
+}
+
+/// The ACLs that were read, by id, or what is wrong with them.
+#[derive(Debug)]
+struct Acls {
+    /// Whether the volume has NFSv4 ACLs.
+    nfs4: bool,
+    /// The number of Windows domains in the volume's table; `None` if it is damaged, and then no domain is
+    /// reported.
+    domains: Option<u32>,
+    found: HashMap<AclId, Result<Whole, Fault>>,
+}
+
+/// The properties of an ACL that other records must agree with.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    id: AclId,
+    /// The permission bits that it implies.
+    rwx: u32,
+    /// The highest domain number that it refers to.
+    domain: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Missing,
+    Damaged,
+}
+
+impl Acls {
+    fn new(engine: &dyn Engine, report: Report<'_>) -> Result<Self, EngineError> {
+        let settings = match engine.read(&[RecordKey::Settings])?.records.first() {
+            Some(Record::Settings(settings)) => Arc::clone(settings),
+            _ => Arc::default(),
+        };
+        let nfs4 = settings.get("acl").is_some_and(|kind| kind == AclKind::Nfs4.name());
+        let table = domains_in(&settings);
+        if nfs4 && table.is_none() {
+            report(Problem::Domains);
+        }
+        let domains = table.map(|table| u32::try_from(table.domains().len()).unwrap_or(u32::MAX));
+        Ok(Acls { nfs4, domains, found: HashMap::new() })
+    }
+
+    fn read(&mut self, engine: &dyn Engine, inodes: &[Inode]) -> Result<(), EngineError> {
+        if self.found.len() > ACLS {
+            self.found.clear();
+        }
+        let ids = inodes.iter().flat_map(Inode::acls);
+        let mut wants: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
+        wants.sort_unstable();
+        wants.dedup();
+        if wants.is_empty() {
+            return Ok(());
+        }
+        let wants: Vec<RecordKey> = wants.into_iter().map(RecordKey::Acl).collect();
+        for record in engine.read(&wants)?.records {
+            let Record::Acl(id, text) = record else { continue };
+            let found = match text.map(|text| self.parse(&text)) {
+                None => Err(Fault::Missing),
+                Some(Some(whole)) if whole.id == id => Ok(whole),
+                Some(_) => Err(Fault::Damaged),
+            };
+            self.found.insert(id, found);
+        }
+        Ok(())
+    }
+
+    fn parse(&self, text: &str) -> Option<Whole> {
+        if self.nfs4 {
+            let acl = Nfs4Acl::from_storage(text).ok()?;
+            Some(Whole { id: acl.id(), rwx: acl.mode_bits(), domain: acl.highest_domain() })
+        } else {
+            let acl = PosixAcl::from_storage(text).ok()?;
+            Some(Whole { id: acl.id(), rwx: acl.equiv_mode().0, domain: 0 })
+        }
+    }
+}
+
+/// Checks each inode without its names: its ACLs and, for a symbolic link, its target.
+fn check_inodes(
+    engine: &dyn Engine,
+    inodes: &[Inode],
+    acls: &mut Acls,
+    report: Report<'_>,
+) -> Result<(), EngineError> {
+    acls.read(engine, inodes)?;
+    for inode in inodes {
+        let ino = inode.ino;
+        for id in inode.acls() {
+            match acls.found.get(&id) {
+                Some(Ok(Whole { rwx, domain, .. })) => {
+                    if id == inode.access_acl && *rwx != inode.mode.rwx() {
+                        report(Problem::AclMode { ino, says: inode.mode.rwx(), is: *rwx });
+                    }
+                    if let Some(is) = acls.domains
+                        && is < *domain
+                    {
+                        report(Problem::AclDomain { ino, id, says: *domain, is });
+                    }
+                }
+                Some(Err(Fault::Damaged)) => report(Problem::AclDamaged { ino, id }),
+                Some(Err(Fault::Missing)) | None => report(Problem::AclMissing { ino, id }),
+            }
+        }
+    }
+    check_xattrs(engine, inodes, report)?;
+    let links: Vec<&Inode> = inodes.iter().filter(|inode| inode.kind == FileType::Symlink).collect();
+    if links.is_empty() {
+        return Ok(());
+    }
+    let wants: Vec<RecordKey> = links.iter().map(|inode| RecordKey::Symlink(inode.ino)).collect();
+    for (inode, record) in links.into_iter().zip(engine.read(&wants)?.records) {
+        let (ino, says) = (inode.ino, inode.size);
+        match record {
+            Record::Symlink(_, Some(target)) if target.len() as u64 != says => {
+                report(Problem::TargetLength { ino, says, is: target.len() as u64 });
+            }
+            Record::Symlink(_, None) => report(Problem::NoTarget { ino }),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The recorded size of the extended attributes that one request reads, in blocks.
+const XATTR_BLOCKS: usize = 1024;
+
+/// Checks the recorded size of the extended attributes of each inode.
+fn check_xattrs(engine: &dyn Engine, mut inodes: &[Inode], report: Report<'_>) -> Result<(), EngineError> {
+    while !inodes.is_empty() {
+        let mut blocks = 0;
+        let more = inodes.iter().take_while(|inode| {
+            let fits = blocks < XATTR_BLOCKS;
+            blocks += usize::from(inode.xattr_blocks);
+            fits
+        });
+        let (some, rest) = inodes.split_at(more.count());
+        inodes = rest;
+        let wants: Vec<RecordKey> = some.iter().map(|inode| RecordKey::Xattrs(inode.ino)).collect();
+        for (inode, record) in some.iter().zip(engine.read(&wants)?.records) {
+            let Record::Xattrs(ino, xattrs) = record else { continue };
+            let is = xattrs.values().map(|value| u64::from(xattr_blocks(value.len()))).sum();
+            if is != u64::from(inode.xattr_blocks) {
+                report(Problem::XattrBlocks { ino, says: inode.xattr_blocks, is });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,481 @@
+//! The client's record cache: bounded by size ([`crate::charge`]), versioned, shared by all threads.
+//!
+//! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
+//! after it. So each slot has the [`Seq`] of its value, and only a newer value replaces it. An evicted record
+//! leaves its `Seq` behind in the floor of its shard, below which the shard accepts no new record.
+//!
+//! While a client has the volume exclusively, or is notified of all changes by others, a directory that it
+//! has created or listed is known completely ([`Value::Listed`], the mark): a name that is not in the cache
+//! is then not in the directory, and no read is needed. The mark becomes invalid when an entry of the
+//! directory is lost from the cache, by eviction or because the floor rejected it. These losses are counted,
+//! in one counter for several directories, and each mark stores the count from before the read or creation
+//! that it describes ([`DirCounters`]).
+//!
+//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`]
+//! below that of a read that did not see it. So an invalidation drops any value of the record that came from
+//! a read, and bars all reads of it that began earlier. Values that this client's own commits left have their
+//! exact position in the server's order. A directory is not marked if an invalidation of one of its names
+//! arrives while it is read or created, because the read may have missed that name.
+//!
+//! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
+//! began earlier.
+//!
+//! Lock order: the lock of one shard at a time. No call out of this file is made under it.
+
+mod key;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use host::{Instant, RandomState};
+use meta::{AclKind, Inode, Record, Seq, Snapshot, xattr_blocks};
+use ops::{Key, KnownRecords, Value, known};
+use types::{Ino, Name, XattrName};
+
+use crate::charge::charge;
+
+const SHARDS: usize = 64;
+
+/// The number of counters for directories. Directories that share one invalidate each other's marks by their
+/// losses.
+const COUNTERS: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Cache {
+    shards: Vec<Mutex<Shard>>,
+    /// By directory number modulo [`COUNTERS`].
+    counters: Vec<Counters>,
+    hasher: RandomState,
+    shard_capacity: usize,
+    /// The kind of ACLs that the volume stores.
+    kind: AclKind,
+}
+
+/// The counters of the directories that share them.
+#[derive(Debug, Default)]
+struct Counters {
+    /// Entries lost from the cache. Counted under the lock of the shard that lost them.
+    losses: AtomicU64,
+    /// Invalidations received while the directory had no mark. Counted under the lock of the mark's shard.
+    invalidations: AtomicU64,
+}
+
+/// The counters of a directory from before it was read or created.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirCounters {
+    losses: u64,
+    invalidations: u64,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// A read that began at this time.
+    Read(Instant),
+    /// A commit of this client, with the time at which it was sent, or (`None`) a value that this client
+    /// computed.
+    Own(Option<Instant>),
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: HashMap<Key, Slot, RandomState>,
+    /// The sum of the charges of all slots ([`crate::charge`]).
+    charge: usize,
+    /// The keys of `slots` in the order of the eviction clock, and the position of its hand.
+    clock: Vec<Key>,
+    hand: usize,
+    floor: Seq,
+    /// When the last invalidation of a record that is not in `slots` was received.
+    invalidated: Option<Instant>,
+    /// When the shard was last cleared.
+    cleared: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    value: Value,
+    seq: Seq,
+    since: Instant,
+    /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
+    /// order.
+    committed: bool,
+    /// Used since the clock's hand last passed it.
+    used: bool,
+}
+
+impl Cache {
+    /// A cache for about `capacity` records of ordinary size, and at least one per shard.
+    pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
+        Cache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            counters: (0..COUNTERS).map(|_| Counters::default()).collect(),
+            hasher: RandomState::default(),
+            shard_capacity: (capacity / SHARDS).max(1),
+            kind,
+        }
+    }
+
+    /// The record, unless its value is older than `oldest`. If `oldest` is `None`, a name in the completely
+    /// cached part of its directory is also known to be absent.
+    pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
+        let mut shard = self.shard(key);
+        let Some(slot) = shard.slots.get_mut(key) else {
+            drop(shard);
+            return if oldest.is_none() { self.absence(key) } else { None };
+        };
+        if oldest.is_some_and(|oldest| slot.since < oldest) && !key.is_immutable() {
+            return None;
+        }
+        slot.used = true;
+        match &slot.value {
+            Value::Unknown => None,
+            value => Some(value.clone()),
+        }
+    }
+
+    /// What is known of an inode's xattrs after one was set to `value` or removed (`None`).
+    pub(crate) fn xattrs_after(&self, ino: Ino, name: &XattrName, value: Option<&[u8]>) -> Value {
+        let blocks = |value: &[u8]| xattr_blocks(value.len());
+        let mut sizes = match self.get(&Key::Xattrs(ino), None) {
+            Some(Value::Xattrs(all)) => {
+                all.iter().map(|(name, value)| (name.clone(), blocks(value))).collect()
+            }
+            Some(Value::XattrSizes(sizes)) => Arc::unwrap_or_clone(sizes),
+            _ => BTreeMap::new(),
+        };
+        match value {
+            Some(value) => drop(sizes.insert(name.clone(), blocks(value))),
+            None => drop(sizes.remove(name)),
+        }
+        // Other clients may have removed some of them, so the map could grow without a limit.
+        let is_possible = sizes.len() <= usize::from(Inode::MAX_XATTR_BLOCKS);
+        if is_possible { Value::XattrSizes(Arc::new(sizes)) } else { Value::Unknown }
+    }
+
+    /// The nodes of many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is
+    /// locked once, so that the processor can overlap several memory accesses.
+    pub(crate) fn inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
+        let mut places: Vec<(usize, usize)> =
+            inos.iter().map(|ino| self.index(&Key::Inode(*ino))).zip(0..).collect();
+        places.sort_unstable();
+        let mut inodes = vec![None; inos.len()];
+        for of_one in places.chunk_by(|one, other| one.0 == other.0) {
+            let mut shard = self.lock(of_one[0].0);
+            for &(_, place) in of_one {
+                if let Some(slot) = shard.slots.get_mut(&Key::Inode(inos[place]))
+                    && let Value::Inode(inode) = slot.value
+                {
+                    slot.used = true;
+                    inodes[place] = inode;
+                }
+            }
+        }
+        inodes
+    }
+
+    /// Whether the name is known to be absent from its directory.
+    fn absence(&self, key: &Key) -> Option<Value> {
+        let Key::Dirent(dir, name) = key else { return None };
+        let Some(Value::Listed { to, losses }) = self.get(&Key::Listed(*dir), None) else { return None };
+        if to.is_some_and(|to| *name > to) {
+            return None;
+        }
+        // The entry may have been inserted between the lookup of the name and that of the mark, so look it up
+        // again. If it was evicted since, the loss was counted under this lock.
+        let shard = self.shard(key);
+        let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
+        absent.then_some(Value::Dirent(None))
+    }
+
+    /// The counters to pass to [`Cache::listed`], taken before a directory is read or created.
+    pub(crate) fn before(&self, dir: Ino) -> DirCounters {
+        DirCounters { losses: self.losses(dir), invalidations: self.invalidations(dir) }
+    }
+
+    /// How many entries of this directory, and of those that share its counter, were lost so far.
+    fn losses(&self, dir: Ino) -> u64 {
+        self.counters(dir).losses.load(Ordering::Acquire)
+    }
+
+    fn invalidations(&self, dir: Ino) -> u64 {
+        self.counters(dir).invalidations.load(Ordering::Acquire)
+    }
+
+    /// Marks the entries after `after` (`None`: from the first) up to `to` (`None`: to the last) as
+    /// completely cached at `seq`, unless an invalidation arrived since `before`. Only a client that has the
+    /// volume exclusively or is notified of all changes may call this.
+    pub(crate) fn listed(
+        &self,
+        dir: Ino,
+        after: Option<&Name>,
+        to: Option<&Name>,
+        before: DirCounters,
+        seq: Seq,
+    ) {
+        let key = Key::Listed(dir);
+        let mark = match self.get(&key, None) {
+            Some(Value::Listed { to, losses }) if losses == self.losses(dir) => Some((to, losses)),
+            _ => None,
+        };
+        let reaches = |name: Option<&Name>| {
+            let to = mark.as_ref().map(|(to, _)| to.as_ref());
+            to.is_some_and(|to| to.is_none() || (name.is_some() && to >= name))
+        };
+        let losses = match (after, &mark) {
+            _ if reaches(to) => return,
+            (None, _) => before.losses,
+            (Some(_), Some((_, losses))) if reaches(after) => *losses,
+            (Some(_), _) => return,
+        };
+        let mut shard = self.shard(&key);
+        // From here on an invalidation finds the mark.
+        if self.invalidations(dir) == before.invalidations {
+            self.insert_into(
+                &mut shard,
+                key,
+                Value::Listed { to: to.cloned(), losses },
+                seq,
+                Origin::Own(None),
+            );
+        }
+    }
+
+    /// Stores the records of a read that began at `began`.
+    pub(crate) fn absorb(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
+        let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
+        for (key, value) in &known {
+            self.insert(key.clone(), value.clone(), snapshot.seq, Origin::Read(began));
+        }
+        known
+    }
+
+    /// Splits a record as [`known`] does. An inode's ACLs come with each read of it, and are parsed only the
+    /// first time.
+    fn known(&self, record: &Record) -> Option<(Key, Value)> {
+        match record {
+            Record::Acl(id, Some(_)) => {
+                let key = Key::Acl(*id);
+                match self.get(&key, None) {
+                    Some(value) => Some((key, value)),
+                    None => known(record, self.kind),
+                }
+            }
+            _ => known(record, self.kind),
+        }
+    }
+
+    /// Stores a value that a commit of this client left; the commit was sent at `began`.
+    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, began: Instant) {
+        self.insert(key, value, seq, Origin::Own(Some(began)));
+    }
+
+    /// Stores a value that this client computed.
+    pub(crate) fn put(&self, key: Key, value: Value, seq: Seq) {
+        self.insert(key, value, seq, Origin::Own(None));
+    }
+
+    fn insert(&self, key: Key, value: Value, seq: Seq, origin: Origin) {
+        if key::is_cacheable(&key) && !matches!(value, Value::Acl(None)) {
+            self.insert_into(&mut self.shard(&key), key, value, seq, origin);
+        }
+    }
+
+    fn insert_into(&self, shard: &mut Shard, key: Key, value: Value, seq: Seq, origin: Origin) {
+        let capacity = self.shard_capacity;
+        let seq = if key.is_immutable() { shard.floor } else { seq };
+        let (read, began) = match origin {
+            Origin::Read(began) => (Some(began), Some(began)),
+            Origin::Own(began) => (None, began),
+        };
+        let fresh = Slot { value, seq, since: Instant::now(), committed: read.is_none(), used: true };
+        let is_before = |began: Option<Instant>, event: Instant| {
+            began.is_some_and(|began| began <= event) && !key.is_immutable()
+        };
+        if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
+            self.count_loss(&key, &fresh);
+            // A later change may have been missed, so this value must not be cached, nor one from before this
+            // commit.
+            if read.is_none() {
+                shard.pass_over(&key, seq);
+            }
+        } else if let Some(slot) = shard.slots.get_mut(&key) {
+            let is_late =
+                matches!(slot.value, Value::Unknown | Value::XattrSizes(_)) && is_before(read, slot.since);
+            if slot.seq <= seq && !is_late {
+                let old = std::mem::replace(slot, fresh);
+                let new = charge(&slot.value);
+                shard.charge = shard.charge - charge(&old.value) + new;
+                let gone = shard.make_room(0, capacity, Some(&key));
+                gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+            }
+        } else if seq < shard.floor
+            || shard.invalidated.is_some_and(|invalidated| is_before(read, invalidated))
+        {
+            self.count_loss(&key, &fresh);
+        } else {
+            let gone = shard.insert(key, fresh, capacity);
+            gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+        }
+    }
+
+    /// Another client changed the record in commit `seq`: drops the cached value, and bars the reads that
+    /// began earlier.
+    pub(crate) fn outdate(&self, key: Key, seq: Seq) {
+        self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
+    }
+
+    /// As [`Cache::outdate`] for a change that this client may have made: drops any cached value.
+    pub(crate) fn doubt(&self, key: Key) {
+        self.outdate_unless(key, Seq::default(), |_| false);
+    }
+
+    fn outdate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
+        let in_listing = matches!(&key, Key::Dirent(dir, _) if self.is_marked(*dir));
+        let mut shard = self.shard(&key);
+        match shard.slots.get_mut(&key) {
+            Some(slot) if is_newer(slot) => {}
+            Some(slot) => {
+                let old = std::mem::replace(&mut slot.value, Value::Unknown);
+                slot.seq = seq.max(slot.seq);
+                slot.since = Instant::now();
+                slot.committed = false;
+                shard.charge = shard.charge - charge(&old) + charge(&Value::Unknown);
+            }
+            None => {
+                shard.floor = shard.floor.max(seq);
+                shard.invalidated = Some(Instant::now());
+                drop(shard);
+                // In a completely cached directory, an unknown name must be stored as such.
+                if in_listing {
+                    self.put(key, Value::Unknown, seq);
+                }
+            }
+        }
+    }
+
+    /// Whether a part of the directory is marked as complete. If not, the invalidation is counted, so that a
+    /// read in progress does not mark it.
+    fn is_marked(&self, dir: Ino) -> bool {
+        let mark = Key::Listed(dir);
+        let shard = self.shard(&mark);
+        let is_marked = shard.slots.contains_key(&mark);
+        if !is_marked {
+            self.counters(dir).invalidations.fetch_add(1, Ordering::AcqRel);
+        }
+        is_marked
+    }
+
+    /// Clears the cache after invalidations may have been missed, and bars the reads that began earlier.
+    pub(crate) fn clear(&self) {
+        for counters in &self.counters {
+            counters.invalidations.fetch_add(1, Ordering::AcqRel);
+        }
+        let now = Instant::now();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.cleared = Some(now);
+            let newest = shard.slots.values().map(|slot| slot.seq).max();
+            shard.floor = shard.floor.max(newest.unwrap_or_default());
+            shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+            shard.slots.clear();
+            shard.charge = 0;
+            shard.clock.clear();
+            shard.hand = 0;
+        }
+    }
+
+    /// The caller holds the lock of the key's shard, so a thread that finds the entry missing there also
+    /// finds it counted.
+    fn count_loss(&self, key: &Key, slot: &Slot) {
+        if let (Key::Dirent(dir, _), Value::Dirent(Some(_)) | Value::Unknown) = (key, &slot.value) {
+            self.counters(*dir).losses.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn counters(&self, dir: Ino) -> &Counters {
+        &self.counters[dir.0 as usize % COUNTERS]
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        self.lock(self.index(key))
+    }
+
+    fn index(&self, key: &Key) -> usize {
+        self.hasher.hash_one(key) as usize % SHARDS
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownRecords for Cache {
+    fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
+        Cache::get(self, key, oldest)
+    }
+
+    fn put(&self, key: Key, value: Value) {
+        // The cache gives an immutable record the oldest `Seq` that it accepts.
+        Cache::put(self, key, value, Seq::default());
+    }
+}
+
+impl Shard {
+    /// A commit of this client changed the record, and its value must not be cached: drops older values as
+    /// well.
+    fn pass_over(&mut self, key: &Key, seq: Seq) {
+        match self.slots.get_mut(key) {
+            Some(slot) if slot.seq < seq => {
+                let old = std::mem::replace(&mut slot.value, Value::Unknown);
+                (slot.seq, slot.committed) = (seq, true);
+                self.charge = self.charge - charge(&old) + charge(&Value::Unknown);
+            }
+            Some(_) => {}
+            None => self.floor = self.floor.max(seq),
+        }
+    }
+
+    /// Inserts a slot and returns the evicted ones.
+    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
+        let charge = charge(&slot.value);
+        let gone = self.make_room(charge, capacity, None);
+        self.charge += charge;
+        // Place it behind the hand, which then passes all other slots first.
+        self.clock.push(key.clone());
+        if !gone.is_empty() {
+            let last = self.clock.len() - 1;
+            self.clock.swap(self.hand, last);
+            self.hand = (self.hand + 1) % self.clock.len();
+        }
+        self.slots.insert(key, slot);
+        gone
+    }
+
+    /// Evicts until `more` fits within `capacity` or only `keep` is left. Returns the evicted slots.
+    fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>) -> Vec<(Key, Slot)> {
+        let mut gone = Vec::new();
+        while self.charge + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
+            self.hand %= self.clock.len();
+            let key = &self.clock[self.hand];
+            // At most two rounds: the first one clears every `used` flag.
+            if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.used || keep == Some(key)) {
+                slot.used = false;
+                self.hand += 1;
+                continue;
+            }
+            let evicted = self.clock.swap_remove(self.hand);
+            if let Some((key, slot)) = self.slots.remove_entry(&evicted) {
+                self.floor = self.floor.max(slot.seq);
+                self.charge -= charge(&slot.value);
+                gone.push((key, slot));
+            }
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests;

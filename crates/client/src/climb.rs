@@ -1,0 +1,50 @@
+//! Reads the path from a directory up to the root, as far as it is not cached. Each directory names its
+//! parent, so each takes a read of its own. Replanning after each read would make a plan check everything
+//! below again and again.
+
+use host::Instant;
+
+use meta::RecordKey;
+use ops::{Key, OwnReads, Value};
+use types::Ino;
+
+use crate::driver::{Failure, Meta};
+
+impl Meta {
+    /// Reads the uncached directories above `dir`, at most `most` of them. Returns how many were read.
+    pub(crate) fn climb(
+        &self,
+        dir: Ino,
+        oldest: Option<Instant>,
+        most: u32,
+        fresh: &mut OwnReads,
+    ) -> Result<u32, Failure> {
+        // Cached parents may form a cycle, which `ops/src/rename.rs` detects in the same way. Here it only ends
+        // the loop.
+        let (mut at, mut mark, mut steps, mut reads) = (dir, dir, 0_u64, 0);
+        while at != Ino::ROOT {
+            let key = Key::Inode(at);
+            let parent = match fresh.get(&key).cloned().or_else(|| self.cache.get(&key, oldest)) {
+                Some(Value::Inode(Some(inode))) => inode.parent,
+                None if reads < most => {
+                    let began = Instant::now();
+                    let snapshot = self.retry(|| self.engine.read(&[RecordKey::Inode(at)]))?;
+                    reads += 1;
+                    fresh.extend(self.cache.absorb(&snapshot, began));
+                    let Some(Value::Inode(Some(inode))) = fresh.get(&key) else { break };
+                    inode.parent
+                }
+                _ => break,
+            };
+            at = parent;
+            if at == mark {
+                break;
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                mark = at;
+            }
+        }
+        Ok(reads)
+    }
+}

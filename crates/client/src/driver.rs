@@ -1,0 +1,543 @@
+//! The one loop that runs an operation from plan to commit, including all retries.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use acl::cache::DecisionCache;
+use acl::identity::DomainTable;
+use acl::nfs4::Traversers;
+use host::Instant;
+use meta::{
+    AclKind, Change, Dirent, Effect, Engine, EngineError, Inode, Invalidation, LOST_FOR, Outcome, Page,
+    Record, Scan, Seq, Snapshot, Txn, Volume, VolumeError,
+};
+use ops::{Authority, Ctx, GetDomains, Key, Op, OwnReads, PlanStop, Value, View};
+use types::{BootInstant, Errno, Ino, SessionId, Time};
+
+use crate::cache::{Cache, DirCounters};
+use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause};
+use crate::fence::Fence;
+use crate::listing::Listings;
+use crate::settings::VolumeSettings;
+use crate::terms::{Terms, Ticket};
+
+/// Why an operation did not happen, or may not have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The operation's rules do not allow it.
+    #[error(transparent)]
+    Refused(#[from] Errno),
+    /// The database failed, and the retries failed too.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The operation did not happen, because another client removed the session under which it was planned.
+    #[error("session {0} was removed by another client, which considered this client dead")]
+    Fenced(SessionId),
+}
+
+impl From<Failure> for VolumeError {
+    fn from(failure: Failure) -> VolumeError {
+        VolumeError::Failed(match failure {
+            Failure::Engine(error) => error,
+            failure => EngineError::permanent(failure.to_string()).with_errno(failure.into()),
+        })
+    }
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Errno {
+        match failure {
+            Failure::Refused(errno) => errno,
+            Failure::Engine(error) => error.errno,
+            Failure::Fenced(_) => Errno::EIO,
+        }
+    }
+}
+
+/// A client's handle on a volume's metadata.
+#[derive(Debug)]
+pub struct Meta {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) cache: Cache,
+    pub(crate) listings: Listings,
+    settings: VolumeSettings,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    alone: AtomicBool,
+    /// End of the lease during which the change stream keeps cached records current, as
+    /// [`BootInstant::nanos`]; 0 if there is no lease.
+    current_until: AtomicU64,
+    /// Until then, a change of this client may still be committed without its knowledge. In nanoseconds since
+    /// `born`, by a clock that stops while the machine is suspended, because changes committed during a
+    /// suspend are delivered only after it.
+    pub(crate) in_doubt_until: AtomicU64,
+    /// By the same clock: the current query of the change stream was sent at this time or later.
+    query_began: AtomicU64,
+    /// By the same clock: all changes committed before this time were passed to [`Meta::apply_remote`].
+    delivered_to: AtomicU64,
+    born: Instant,
+    lifetime_nanos: AtomicU64,
+    pub(crate) patience_millis: AtomicU64,
+    pub(crate) repeat_for_millis: AtomicU64,
+    decisions: DecisionCache,
+    traversers: OnceLock<Traversers>,
+    /// The part of the volume's table of domains that this client has read.
+    domains: RwLock<Arc<DomainTable>>,
+}
+
+/// How many conflicts a plan may meet before the operation fails with EIO.
+const MAX_CONFLICTS: u32 = 64;
+/// How many reads an operation may need: a rename reads all directories above its new parent, one after
+/// another.
+const MAX_READS: u32 = 10_000;
+/// How long a failed request is retried, unless the mount sets another time. A database needs that long to
+/// restart.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long cached records are used without a read while other clients may change them, unless the mount sets
+/// another time.
+const LIFETIME: Duration = Duration::from_secs(1);
+/// How many decisions by NFSv4 ACLs are cached, at 64 bytes each.
+const DECISIONS: usize = 1 << 16;
+
+impl Meta {
+    /// `cache_records` bounds the number of records in memory, at about 250 bytes each; a larger record
+    /// counts as several.
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        volume: Volume,
+        session: SessionId,
+        cache_records: usize,
+    ) -> Self {
+        Meta {
+            engine,
+            cache: Cache::new(cache_records, volume.acl),
+            listings: Listings::default(),
+            decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
+            traversers: OnceLock::new(),
+            domains: RwLock::default(),
+            settings: VolumeSettings::new(volume),
+            fence: Fence::new(session),
+            terms: Terms::new(session),
+            alone: AtomicBool::new(false),
+            current_until: AtomicU64::new(0),
+            in_doubt_until: AtomicU64::new(0),
+            query_began: AtomicU64::new(0),
+            delivered_to: AtomicU64::new(0),
+            born: Instant::now(),
+            patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
+            repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
+            lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
+        }
+    }
+
+    /// The settings in force.
+    pub fn volume(&self) -> &Volume {
+        self.settings.current()
+    }
+
+    pub(crate) fn settings(&self) -> &VolumeSettings {
+        &self.settings
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Lets these users and groups search every directory of a volume with NFSv4 ACLs, for as long as the
+    /// volume is open here. Only the first call has an effect.
+    pub fn set_traversers(&self, traversers: Traversers) {
+        let _ = self.traversers.set(traversers);
+        // Drop what was computed without them.
+        self.forget_all();
+    }
+
+    /// The users and groups that may search every directory; empty unless set.
+    pub fn traversers(&self) -> &Traversers {
+        static NOBODY: LazyLock<Traversers> = LazyLock::new(Traversers::default);
+        self.traversers.get().unwrap_or(&NOBODY)
+    }
+
+    /// The volume's table of domains, up to index `reach` at least if the table is that long. Entries never
+    /// change, so the table is read again only for an index that is not known yet.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] with EIO if the table is damaged; [`Failure::Engine`].
+    pub fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Failure> {
+        let known = Arc::clone(&self.domains.read().unwrap_or_else(PoisonError::into_inner));
+        if known.domains().len() >= reach as usize {
+            return Ok(known);
+        }
+        let found = Arc::new(self.run(&GetDomains, &Authority::Kernel { told: None })?);
+        let mut known = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+        if known.domains().len() < found.domains().len() {
+            *known = Arc::clone(&found);
+        }
+        Ok(found)
+    }
+
+    /// Declares whether this client has the volume exclusively. If so, no other client can change it, and
+    /// cached records are always current.
+    pub fn set_exclusive(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Release);
+        self.forget_all();
+    }
+
+    /// How long a read-only operation may be answered from the cache while other clients may change the
+    /// volume; zero means never.
+    pub fn lifetime(&self) -> Duration {
+        Duration::from_nanos(self.lifetime_nanos.load(Ordering::Acquire))
+    }
+
+    pub fn set_lifetime(&self, lifetime: Duration) {
+        let nanos = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
+        self.lifetime_nanos.store(nanos, Ordering::Release);
+    }
+
+    pub fn is_exclusive(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
+    }
+
+    /// Whether cached records are current, except for changes that are committed but not yet delivered to
+    /// this client.
+    pub fn is_current(&self) -> bool {
+        let has_lease = || BootInstant::now().nanos() < self.current_until.load(Ordering::Acquire);
+        self.is_exclusive() || (has_lease() && self.fence.is_valid())
+    }
+
+    /// Renews the lease on cached records until `until`. The caller declares that it has passed all changes
+    /// which were committed before its last query of the change stream to [`Meta::apply_remote`]. The time of the
+    /// lease includes suspends, because other clients go on during a suspend of this machine.
+    pub fn set_current_until(&self, until: BootInstant) {
+        let query_began = self.query_began.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
+        self.delivered_to.store(query_began, Ordering::Release);
+        self.current_until.store(until.nanos(), Ordering::Release);
+    }
+
+    /// Invalidates everything in memory, because changes by others may have been missed.
+    pub fn set_outdated(&self) {
+        self.current_until.store(0, Ordering::Release);
+        self.forget_all();
+    }
+
+    fn forget_all(&self) {
+        self.cache.clear();
+        self.listings.clear();
+    }
+
+    /// Whether the cache does not reflect this change yet. That is so for a change by another client. After
+    /// an indeterminate operation it is so for any change, until all changes that the operation may have
+    /// caused were delivered. The present time is not compared: if this process was stopped, changes are
+    /// delivered late.
+    pub fn is_news(&self, change: &Change) -> bool {
+        change.by != self.session()
+            || self.terms.are_doubtful()
+            || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
+    }
+
+    /// Applies a remote change: invalidates what it changed, unless the cache reflects it already.
+    pub fn apply_remote(&self, change: &Change) {
+        if self.is_news(change) {
+            change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
+                self.cache.outdate(key, change.seq);
+            });
+        }
+    }
+
+    /// Invalidates what a transaction changes, because it may have been committed or may still be.
+    pub(crate) fn doubt(&self, txn: &Txn) {
+        let until = self.nanos_of(Instant::now() + LOST_FOR);
+        self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
+        self.forget(txn);
+    }
+
+    /// Invalidates what a transaction changes.
+    fn forget(&self, txn: &Txn) {
+        let invalidations = txn.invalidations();
+        invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));
+    }
+
+    /// The key of the cache entry for a changed part of the volume. Also invalidates the listing of the
+    /// directory.
+    fn changed(&self, part: &Invalidation) -> Option<Key> {
+        match part {
+            Invalidation::Inode(ino) => Some(Key::Inode(*ino)),
+            Invalidation::Dirent(parent, name) => {
+                self.listings.changed(*parent);
+                Some(Key::Dirent(*parent, name.clone()))
+            }
+            Invalidation::Xattrs(ino) => Some(Key::Xattrs(*ino)),
+            // These are not cached.
+            Invalidation::Data(_) | Invalidation::Locks(_) => None,
+        }
+    }
+
+    pub(crate) fn nanos_of(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`]: the rules do not allow it, as of some moment during the call.
+    /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
+    /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
+    pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
+        self.run_under_doubt(op, authority, &mut None, None)
+    }
+
+    /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
+    pub(crate) fn run_loop<O: Op>(
+        &self,
+        op: &O,
+        authority: &Authority<'_>,
+        doubt: &mut Option<Doubt>,
+        mut tried: Option<O::Reply>,
+    ) -> Result<O::Reply, Failure> {
+        // An operation gets its id when it first has something to commit, and keeps it. One in doubt also
+        // keeps its session.
+        let mut ticket: Option<Ticket> = doubt.as_ref().map(|doubt| doubt.ticket.clone());
+        let session = doubt.as_ref().map_or_else(|| self.session(), Doubt::session);
+        let (volume, decisions, traversers) = (self.volume(), &self.decisions, self.traversers());
+        let ctx = Ctx { now: Time::now(), authority, session, volume, decisions, traversers };
+        let alone = self.is_exclusive();
+        let mut again = doubt.as_ref().map(Doubt::resumed);
+        let mut fresh = OwnReads::default();
+        let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
+        let (mut must_back_off, mut paused) = (false, None);
+        let mut is_damage_confirmed = false;
+        while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
+            // A change is confirmed by its guards, so it may be planned from cached records of any age.
+            let oldest = if !O::READ || self.is_current() {
+                None
+            } else {
+                Instant::now().checked_sub(self.lifetime())
+            };
+            let (result, txn) = match again.take() {
+                Some((Some(refused), txn)) => (Err(refused.into()), txn),
+                Some((None, txn)) if let Some(reply) = tried.take() => (Ok(reply), txn),
+                _ => {
+                    let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
+                    let planned = op.plan(&mut view, &ctx);
+                    // A result is final if its records are of one moment or cannot change. Any other result
+                    // must be committed.
+                    let is_final = !view.assumed() && (alone || (!view.used_known() && reads <= 1));
+                    // While an attempt is in doubt, every result is committed under its id: see `doubt.rs`.
+                    let answers = doubt.is_none() && (is_final || O::READ);
+                    let is_of_one_moment = !view.used_known() && reads <= 1;
+                    let (result, effects) = match planned {
+                        Err(PlanStop::Missing) => {
+                            let climbs_from = view.climbs_from();
+                            let wants = view.into_wants();
+                            let began = Instant::now();
+                            let snapshot = self.retry(|| self.engine.read(&wants))?;
+                            reads += 1;
+                            all_reads += 1;
+                            fresh.extend(self.cache.absorb(&snapshot, began));
+                            if let Some(dir) = climbs_from {
+                                let most = MAX_READS - all_reads;
+                                let more = self.climb(dir, oldest.max(paused), most, &mut fresh)?;
+                                (reads, all_reads) = (reads + more, all_reads + more);
+                            }
+                            continue;
+                        }
+                        Err(PlanStop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
+                        Err(PlanStop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
+                        // Records of different moments can disagree without damage: for example, a cached
+                        // entry whose inode was removed later. So read all of them again as of one moment.
+                        Err(PlanStop::Refused(Errno::EIO))
+                            if answers && !is_of_one_moment && !is_damage_confirmed =>
+                        {
+                            is_damage_confirmed = true;
+                            fresh.clear();
+                            reads = 0;
+                            paused = Some(Instant::now());
+                            continue;
+                        }
+                        Err(PlanStop::Refused(errno)) if answers => return Err(errno.into()),
+                        Err(PlanStop::Refused(errno)) => (Err(errno.into()), Vec::new()),
+                        Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
+                        Ok(plan) => (Ok(plan.reply), plan.effects),
+                    };
+                    let op_id = match &ticket {
+                        Some(ticket) => ticket.id,
+                        None => ticket.insert(self.next_op(session)?).id,
+                    };
+                    let guards = self.with_own_guard(view.into_guards(), op_id)?;
+                    (result, Txn { op_id, guards, effects })
+                }
+            };
+            // After repeated conflicts, back off and re-read before retrying: older records would only cause
+            // the next conflict. A refusal is based on the records that the conflict returned, so it is
+            // confirmed at once.
+            if std::mem::take(&mut must_back_off) && result.is_ok() {
+                host::sleep(pause(conflicts - 3));
+                fresh.clear();
+                reads = 0;
+                paused = Some(Instant::now());
+                continue;
+            }
+            let txn = match doubt {
+                Some(doubt) => self.go_on(doubt, txn, &result),
+                None => txn,
+            };
+            let born = if self.is_current() { self.new_directory(&txn) } else { None };
+            let began = Instant::now();
+            match self.commit(&txn, ticket.as_ref(), doubt)? {
+                Outcome::Committed { inodes, .. } if may_be_earlier(doubt, tried.is_some(), &inodes) => {
+                    // If the earlier attempt was the one that committed, its effects are read when they are
+                    // needed.
+                    self.forget(&txn);
+                    let recorded = self.recorded(doubt)?;
+                    return match (recorded, result) {
+                        (Some(errno), _) => Err(errno.into()),
+                        (None, result) => result.or_else(|refused| tried.ok_or(refused)),
+                    };
+                }
+                Outcome::Committed { seq, inodes } => {
+                    *doubt = None;
+                    self.change_listings(&txn);
+                    self.remember(&txn, seq, &inodes, began);
+                    if let Some((dir, before)) = born {
+                        self.cache.listed(dir, None, None, before, seq);
+                    }
+                    return result;
+                }
+                Outcome::Conflict(snapshot) => {
+                    if let Err(fenced) = self.check_own(&txn.guards, &snapshot) {
+                        // From now on no attempt can commit. An earlier one may have committed before the
+                        // session was removed, and its result was removed with the session.
+                        return Err(match doubt {
+                            Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
+                            None => fenced,
+                        });
+                    }
+                    if doubt.is_some() {
+                        tried = result.ok().or(tried);
+                    }
+                    // The conflict returned all guarded records as of one moment; they supersede what was
+                    // read before.
+                    fresh = self.cache.absorb(&snapshot, began).into_iter().collect();
+                    reads = 1;
+                    conflicts += 1;
+                    must_back_off = conflicts > 3;
+                }
+            }
+        }
+        let message = format!(
+            "{}: gave up after {conflicts} conflicts with other clients and {all_reads} reads",
+            O::NAME
+        );
+        tracing::error!("{message}");
+        Err(EngineError::permanent(message).into())
+    }
+
+    fn change_listings(&self, txn: &Txn) {
+        for effect in &txn.effects {
+            if let Effect::PutDirent { parent, .. } | Effect::DropDirent { parent, .. } = effect {
+                self.listings.changed(*parent);
+            }
+        }
+    }
+
+    /// Reads one page of a range; see [`Engine::scan`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn scan(&self, scan: &Scan) -> Result<Page, Failure> {
+        self.retry(|| self.engine.scan(scan))
+    }
+
+    /// Returns when everything that was committed survives a loss of power.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.retry(|| self.engine.sync())
+    }
+
+    /// The directory that a transaction is about to create, and the cache's count of changes to it so far.
+    /// The listing of a new directory is complete from its creation on.
+    fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
+        txn.effects.iter().find_map(|effect| match effect {
+            Effect::PutInode(inode) if inode.kind.is_dir() => Some((inode.ino, self.cache.before(inode.ino))),
+            _ => None,
+        })
+    }
+
+    /// Puts the effects of a transaction into the cache. The commit was sent at `began`.
+    fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
+        let put = |key, value| self.cache.committed(key, value, seq, began);
+        for effect in &txn.effects {
+            let (key, value) = match effect {
+                Effect::PutInode(inode) => {
+                    put(Key::Xattrs(inode.ino), Value::Xattrs(Arc::default()));
+                    (Key::Inode(inode.ino), Value::Inode(Some(*inode)))
+                }
+                Effect::DropInode { ino } => (Key::Inode(*ino), Value::Inode(None)),
+                Effect::PutDirent { parent, name, ino, kind } => (
+                    Key::Dirent(*parent, name.clone()),
+                    Value::Dirent(Some(Dirent { ino: *ino, kind: *kind })),
+                ),
+                Effect::DropDirent { parent, name } => {
+                    (Key::Dirent(*parent, name.clone()), Value::Dirent(None))
+                }
+                Effect::PutXattr { ino, name, value } => {
+                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, Some(value)))
+                }
+                Effect::DropXattr { ino, name } => {
+                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, None))
+                }
+                Effect::PutSymlink { ino, target } => {
+                    (Key::Symlink(*ino), Value::Symlink(Some(target.clone())))
+                }
+                Effect::PutAcl { id, text } => {
+                    let snapshot = Snapshot { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
+                    self.cache.absorb(&snapshot, Instant::now());
+                    continue;
+                }
+                // The outcome has the records of the changed inodes, unless the transaction was a retry, or a
+                // later transaction of the same call removed the inode.
+                changed => match changed.changed_inode() {
+                    Some(ino) if inodes.iter().all(|inode| inode.ino != ino) => {
+                        (Key::Inode(ino), Value::Unknown)
+                    }
+                    _ => continue,
+                },
+            };
+            put(key, value);
+        }
+        for inode in inodes {
+            put(Key::Inode(inode.ino), Value::Inode(Some(*inode)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::MemEngine;
+
+    /// The process may have been stopped for longer than the time of doubt before the change is delivered to
+    /// it.
+    #[test]
+    fn own_change_in_doubt_is_news_until_the_stream_has_covered_that_time() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume::in_memory("test").format(&*engine).unwrap();
+        let meta = Meta::open(engine, 1000).unwrap();
+        let own =
+            Change { seq: Seq(1), by: meta.session(), invalidations: vec![Invalidation::Inode(Ino::ROOT)] };
+        let hear = || meta.set_current_until(BootInstant::now());
+        assert!(!meta.is_news(&own), "nothing was in doubt");
+        hear();
+        meta.in_doubt_until.store(meta.nanos_of(Instant::now()) + 1, Ordering::Release);
+        while meta.nanos_of(Instant::now()) <= meta.in_doubt_until.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        assert!(meta.is_news(&own));
+        hear();
+        assert!(meta.is_news(&own), "the query that was answered may be older than the change");
+        hear();
+        assert!(!meta.is_news(&own));
+    }
+}

@@ -1,0 +1,233 @@
+//! Complete listings of directories, cached for the next caller.
+//!
+//! A listing belongs to one *generation* of its directory: the number of changes to its entries that this
+//! client made or was notified of. It is valid as long as that number is unchanged, and no longer than cached
+//! records are. Several directories share a counter: a change in another directory can cost a read, but never
+//! gives a wrong answer.
+//!
+//! The order makes it safe: the generation is noted before the directory is read. It is incremented after a
+//! change is committed and before any caller is told so. So by the time a caller can know of the change, a
+//! listing without it is of an older generation.
+
+use host::Instant;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use meta::{Beside, Dirent, Inode, Page, Record, Scan};
+use types::{Ino, Name};
+
+use crate::driver::{Failure, Meta};
+
+/// All entries of a directory, sorted by name.
+pub type WholeListing = Arc<[(Name, Dirent)]>;
+
+/// The generation of a directory's entries that a listing was read in. See
+/// [`Meta::generation`](crate::Meta::generation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u64);
+
+/// The largest number of cached entries, of all directories together, at about 60 bytes each.
+const MAX_ENTRIES: usize = 400_000;
+/// What a directory is charged in addition to its entries.
+const ENTRIES_A_DIRECTORY: usize = 2;
+/// The number of generation counters. Directories share them.
+const COUNTERS: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Listings {
+    kept: RwLock<Kept>,
+    generations: Vec<AtomicU64>,
+    max_entries: usize,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    of: HashMap<Ino, (Generation, WholeListing)>,
+    entries: usize,
+}
+
+impl Default for Listings {
+    fn default() -> Self {
+        Listings::with_room(MAX_ENTRIES)
+    }
+}
+
+impl Listings {
+    fn with_room(max_entries: usize) -> Self {
+        let generations = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
+        Listings { kept: RwLock::default(), generations, max_entries }
+    }
+
+    pub(crate) fn generation(&self, dir: Ino) -> Generation {
+        Generation(self.counter(dir).load(Ordering::Acquire))
+    }
+
+    /// Notes that an entry of the directory has changed or may have changed.
+    pub(crate) fn changed(&self, dir: Ino) {
+        self.counter(dir).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Drops everything, because anything may have changed.
+    pub(crate) fn clear(&self) {
+        for generation in &self.generations {
+            generation.fetch_add(1, Ordering::AcqRel);
+        }
+        *self.kept.write().unwrap_or_else(PoisonError::into_inner) = Kept::default();
+    }
+
+    /// Caches a listing that was read in generation `generation`, unless the directory has changed since. If
+    /// it does not fit, all other listings are dropped.
+    pub(crate) fn keep(&self, dir: Ino, generation: Generation, whole: WholeListing) {
+        let size = whole.len() + ENTRIES_A_DIRECTORY;
+        if self.generation(dir) != generation || size > self.max_entries {
+            return;
+        }
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        if kept.entries + size > self.max_entries {
+            *kept = Kept::default();
+        }
+        kept.entries += size;
+        if let Some((_, old)) = kept.of.insert(dir, (generation, whole)) {
+            kept.entries = kept.entries.saturating_sub(old.len() + ENTRIES_A_DIRECTORY);
+        }
+    }
+
+    pub(crate) fn get(&self, dir: Ino) -> Option<WholeListing> {
+        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
+        let (generation, whole) = kept.of.get(&dir)?;
+        (*generation == self.generation(dir)).then(|| Arc::clone(whole))
+    }
+
+    fn counter(&self, dir: Ino) -> &AtomicU64 {
+        &self.generations[dir.0 as usize % COUNTERS]
+    }
+}
+
+impl Meta {
+    /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
+    /// if `inodes`, its inode. ACLs that come along are cached.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn list(
+        &self,
+        parent: Ino,
+        after: Option<Name>,
+        limit: usize,
+        inodes: bool,
+    ) -> Result<Listing, Failure> {
+        let current = self.is_current();
+        let before = self.cache.before(parent);
+        let began = Instant::now();
+        let beside = if inodes { Beside::InodesWithAcls } else { Beside::Nothing };
+        let Page { snapshot, more } =
+            self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
+        self.cache.absorb(&snapshot, began);
+        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(snapshot.records.len()));
+        for record in snapshot.records {
+            match record {
+                Record::Dirent(_, name, Some(dirent)) => entries.push((name, dirent, None)),
+                Record::Inode(ino, inode) => {
+                    if let Some(last) = entries.last_mut().filter(|(_, dirent, _)| dirent.ino == ino) {
+                        last.2 = inode;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A page that ends early without an entry does not tell how far it got.
+        let last = entries.last().map(|(name, ..)| name);
+        if current && (last.is_some() || !more) {
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, snapshot.seq);
+        }
+        Ok(Listing { entries, more })
+    }
+
+    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
+    /// because cached records are not kept current.
+    pub fn generation(&self, dir: Ino) -> Option<Generation> {
+        self.is_current().then(|| self.listings.generation(dir))
+    }
+
+    /// Caches all entries of a directory, read in generation `generation`, until the directory changes.
+    pub fn keep_listing(&self, dir: Ino, generation: Generation, whole: WholeListing) {
+        if self.is_current() {
+            self.listings.keep(dir, generation, whole);
+        }
+    }
+
+    /// All entries of a directory, if they are cached.
+    pub fn known_listing(&self, dir: Ino) -> Option<WholeListing> {
+        if self.is_current() { self.listings.get(dir) } else { None }
+    }
+
+    /// The inodes in the order of `inos`; `None` for those that are not cached.
+    pub fn known_inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
+        if self.is_current() { self.cache.inodes(inos) } else { vec![None; inos.len()] }
+    }
+}
+
+/// A name in a directory, its entry, and the inode if it was requested.
+pub type ListedEntry = (Name, Dirent, Option<Inode>);
+
+/// One page of a directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub entries: Vec<ListedEntry>,
+    /// Whether entries may follow the last one.
+    pub more: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use types::FileType;
+
+    use super::*;
+
+    fn listing(entries: u64) -> WholeListing {
+        let entry = |n: u64| {
+            let name = Name::new(format!("{n:04}").as_bytes()).unwrap();
+            (name, Dirent { ino: Ino(100 + n), kind: FileType::Regular })
+        };
+        (0..entries).map(entry).collect()
+    }
+
+    #[test]
+    fn a_listing_is_valid_until_its_directory_changes() {
+        let listings = Listings::default();
+        let dir = Ino(7);
+        let generation = listings.generation(dir);
+        assert_eq!(listings.get(dir), None);
+        listings.keep(dir, generation, listing(3));
+        assert_eq!(listings.get(dir), Some(listing(3)));
+        listings.changed(Ino(8));
+        assert!(listings.get(dir).is_some(), "changes of another directory do not matter");
+        listings.changed(dir);
+        assert_eq!(listings.get(dir), None);
+        listings.keep(dir, generation, listing(3));
+        assert_eq!(listings.get(dir), None, "a listing from before the change is not kept");
+        listings.keep(dir, listings.generation(dir), listing(4));
+        assert_eq!(listings.get(dir), Some(listing(4)));
+        listings.clear();
+        assert_eq!(listings.get(dir), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let listings = Listings::with_room(20);
+        for dir in (1..50).map(Ino) {
+            listings.keep(dir, listings.generation(dir), listing(6));
+            assert!(listings.get(dir).is_some());
+            let kept = listings.kept.read().unwrap();
+            let size: usize = kept.of.values().map(|(_, of)| of.len() + ENTRIES_A_DIRECTORY).sum();
+            assert_eq!(size, kept.entries);
+            assert!(kept.entries <= 20);
+        }
+        let (dir, newest) = (Ino(49), listing(7));
+        listings.keep(dir, listings.generation(dir), newest.clone());
+        assert_eq!(listings.get(dir), Some(newest));
+        listings.keep(dir, listings.generation(dir), listing(30));
+        assert_eq!(listings.get(dir), Some(listing(7)), "a listing that does not fit replaces nothing");
+    }
+}

@@ -1,0 +1,407 @@
+//! Terms: how long the database keeps the result of an operation, decided without a clock.
+//!
+//! The operation ids of a session are divided into terms, and each change is guarded by its own term
+//! ([`Guard::Term`](meta::Guard::Term)). About every [`TERM_OPS`] operations, and from time to time if there
+//! are few, one change begins the next term and ends all terms whose operations all have answers
+//! ([`Effect::BeginTerm`](meta::Effect::BeginTerm)). With a term, the results of its operations are dropped, and from then on the
+//! database rejects its operations: a request that arrives after its result was dropped has no effect,
+//! however late that is. An operation without an answer keeps its term open, so it can be retried under its
+//! id for as long as its caller likes. Meanwhile the results of its term remain stored, but not those of
+//! later terms: so the stored results are bounded by the unanswered operations.
+//!
+//! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
+//! of its term it can no longer commit.
+//!
+//! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
+//!
+//! Each open term is recorded separately, instead of one lowest operation number per session and a list of
+//! exceptions. So a commit only asks whether something exists, as it does for the session. One lookup
+//! covers all transactions of a batch, and the lock or claim that orders it against the removal of the
+//! session also orders it against the end of the term. With numbers, each operation of a batch would be
+//! compared separately.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use host::Instant;
+use ops::{Authority, BeginTerm};
+use types::{OpId, SessionId, Term};
+
+use crate::doubt::Doubt;
+use crate::driver::{Failure, Meta};
+
+/// The number of operations after which the next term begins. Each begin costs one more round trip, and an
+/// engine may drop this many results at once.
+const TERM_OPS: u32 = 4096;
+
+/// A term of this client. Each reference besides that of [`Terms`] belongs to an operation without an answer.
+#[derive(Debug)]
+pub(crate) struct OpenTerm {
+    session: SessionId,
+    term: Term,
+    /// The number of ids given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or
+    /// after billions of operations in one term.
+    issued: AtomicU32,
+    /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
+    is_doubtful: AtomicBool,
+}
+
+/// An operation's id. Held for as long as the operation has no answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) id: OpId,
+    term: Arc<OpenTerm>,
+}
+
+/// The terms of this client's session.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    current: RwLock<Arc<OpenTerm>>,
+    past: Mutex<Past>,
+    /// Whether the next term should begin.
+    is_due: AtomicBool,
+    /// The number of open terms with `is_doubtful`.
+    doubtful: AtomicUsize,
+}
+
+/// The terms before the current one. Locked before `current`.
+#[derive(Debug, Default)]
+struct Past {
+    /// Whether a thread is beginning the next term. It does not hold the lock meanwhile, because a new
+    /// session must not wait for it.
+    is_busy: bool,
+    /// The terms before the current one that have not ended.
+    terms: Vec<Arc<OpenTerm>>,
+    /// A begin of a term that may have been committed. It is settled before the next one, so that it never
+    /// commits after that.
+    in_doubt: Option<(BeginTerm, Doubt)>,
+}
+
+impl OpenTerm {
+    fn new(session: SessionId, term: Term) -> Arc<Self> {
+        let (issued, is_doubtful) = (AtomicU32::new(0), AtomicBool::new(false));
+        Arc::new(OpenTerm { session, term, issued, is_doubtful })
+    }
+}
+
+impl Terms {
+    /// The terms of a client that is not registered.
+    pub(crate) fn new(session: SessionId) -> Self {
+        Terms {
+            current: RwLock::new(OpenTerm::new(session, Term::NONE)),
+            past: Mutex::default(),
+            is_due: AtomicBool::new(false),
+            doubtful: AtomicUsize::new(0),
+        }
+    }
+
+    /// Notes that the session was created, with its first term open.
+    pub(crate) fn begin(&self, session: SessionId) {
+        let mut past = self.past();
+        *past = Past::default();
+        self.doubtful.store(0, Ordering::Release);
+        self.set_current(OpenTerm::new(session, Term::FIRST));
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Arc<OpenTerm> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_current(&self, term: Arc<OpenTerm>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    /// Whether an operation of this client may commit without the client's knowledge.
+    pub(crate) fn are_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that the operation is given up in doubt.
+    pub(crate) fn give_up(&self, ticket: &Ticket) {
+        if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
+            self.doubtful.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Meta {
+    /// The id for the next operation, which was planned under `session`.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`]: that session was lost, and there is a new one.
+    pub(crate) fn next_op(&self, session: SessionId) -> Result<Ticket, Failure> {
+        let term = self.terms.current();
+        if term.session != session {
+            return Err(Failure::Fenced(session));
+        }
+        let count = term.issued.fetch_add(1, Ordering::Relaxed);
+        if count % TERM_OPS == TERM_OPS - 1 {
+            self.terms.is_due.store(true, Ordering::Relaxed);
+        }
+        Ok(Ticket { id: OpId::new(session, term.term, count), term })
+    }
+
+    /// Begins the next term if it is due. A failure does not fail any operation: the next term is tried again
+    /// later.
+    pub(crate) fn begin_term_if_due(&self) {
+        if self.terms.is_due.load(Ordering::Relaxed)
+            && self.terms.is_due.swap(false, Ordering::Relaxed)
+            && let Err(error) = self.begin_next_term()
+        {
+            tracing::debug!(%error, "cannot begin the next term; results of operations remain stored");
+        }
+    }
+
+    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
+    /// nothing if this client is not registered or has the volume exclusively, if there was no operation
+    /// since the last call, or if another thread is already doing it. To be called about once a minute, so
+    /// that the results of a mostly idle client are dropped too.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`]; those of the database.
+    pub fn begin_next_term(&self) -> Result<(), Failure> {
+        let Some((op, mut doubt)) = self.next_term() else { return Ok(()) };
+        let done = self.run_once(&op, &Authority::Kernel { told: None }, &mut doubt);
+        let mut past = self.terms.past();
+        let current = self.terms.current();
+        if current.session != op.session {
+            return done;
+        }
+        past.is_busy = false;
+        past.in_doubt = doubt.map(|doubt| (op.clone(), doubt));
+        done?;
+        let ended = past.terms.extract_if(.., |term| op.ended.contains(&term.term));
+        let cleared = ended.filter(|term| term.is_doubtful.load(Ordering::Acquire)).count();
+        if cleared > 0 {
+            // The changes of the ended terms were committed before this moment.
+            self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
+            self.terms.doubtful.fetch_sub(cleared, Ordering::AcqRel);
+        }
+        past.terms.push(current);
+        self.terms.set_current(OpenTerm::new(op.session, op.term));
+        Ok(())
+    }
+
+    /// The change that begins the next term, or the one that is in doubt. Other threads get none until the
+    /// caller is done.
+    fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
+        let mut past = self.terms.past();
+        let current = self.terms.current();
+        let is_idle = current.issued.load(Ordering::Relaxed) <= 1 && past.terms.is_empty();
+        if past.is_busy || self.is_exclusive() || current.term == Term::NONE || is_idle {
+            return None;
+        }
+        past.is_busy = true;
+        if let Some((op, doubt)) = past.in_doubt.take() {
+            return Some((op, Some(doubt)));
+        }
+        // If this is the only reference, all operations of the term have ended, and no other can get a
+        // reference any more.
+        let is_over = |term: &&Arc<OpenTerm>| Arc::strong_count(term) == 1;
+        let ended = past.terms.iter().filter(is_over).map(|over| over.term).collect();
+        let term = Term(current.term.0.saturating_add(1));
+        Some((BeginTerm { session: current.session, term, ended }, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use types::{Ino, Time};
+
+    use super::*;
+    use meta::{
+        Counting, Effect, Engine, ErrorKind, Fault, FaultRates, Faulty, Guard, MemEngine, Outcome, Process,
+        Session, Txn, Volume,
+    };
+    use ops::Configure;
+
+    type Unreliable = Arc<Faulty<Arc<Counting<MemEngine>>>>;
+
+    const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
+
+    /// A registered client whose requests can be lost, the layer that loses them, and the layer that counts
+    /// them.
+    fn start() -> (Arc<Meta>, Unreliable, Arc<Counting<MemEngine>>) {
+        let engine = Arc::new(Counting::new(MemEngine::default()));
+        Volume::in_memory("test").format(&*engine).unwrap();
+        let faulty = Arc::new(Faulty::new(engine.clone(), 1, FaultRates::default()));
+        let meta = Meta::open(faulty.clone(), 1000).unwrap();
+        let session = Session {
+            id: meta.session(),
+            host: String::new(),
+            pid: 1,
+            mountpoint: String::new(),
+            since: Time::from_nanos(0),
+            heartbeat: Time::from_nanos(1),
+            process: Process::default(),
+            version: String::new(),
+            first_slice: types::SliceId(0),
+        };
+        meta.begin_session(session, Duration::from_secs(3600)).unwrap();
+        faulty.arm(true);
+        (Arc::new(meta), faulty, engine)
+    }
+
+    fn change(meta: &Meta, abe: bool) -> Result<(), Failure> {
+        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_KERNEL)
+    }
+
+    fn abe(engine: &dyn Engine) -> bool {
+        Volume::load(engine).unwrap().abe
+    }
+
+    fn open_terms(meta: &Meta) -> Vec<u32> {
+        let past = meta.terms.past.lock().unwrap();
+        past.terms.iter().map(|term| term.term.0).chain([meta.terms.current().term.0]).collect()
+    }
+
+    #[test]
+    fn a_term_ends_when_all_its_operations_have_an_answer() {
+        let (meta, faulty, _) = start();
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [1], "there was no operation in it");
+        change(&meta, true).unwrap();
+        change(&meta, false).unwrap();
+        // One operation is in flight while the next term begins, and the one after that.
+        faulty.set_rival({
+            let meta = Arc::downgrade(&meta);
+            move |_| {
+                let meta = meta.upgrade().unwrap();
+                for _ in 0..2 {
+                    change(&meta, false).unwrap();
+                    meta.begin_next_term().unwrap();
+                }
+                assert_eq!(open_terms(&meta), [1, 2, 3]);
+            }
+        });
+        faulty.script([Fault::None, Fault::Rival]);
+        change(&meta, true).unwrap();
+        faulty.script([]);
+        for open in [vec![3, 4], vec![4, 5]] {
+            change(&meta, false).unwrap();
+            change(&meta, true).unwrap();
+            meta.begin_next_term().unwrap();
+            assert_eq!(open_terms(&meta), open);
+        }
+    }
+
+    #[test]
+    fn a_term_begins_about_every_4096_operations_and_costs_a_round_trip() {
+        let (meta, _, engine) = start();
+        let before = engine.counts();
+        let ops = 3 * u64::from(TERM_OPS);
+        for op in 0..ops {
+            change(&meta, op % 2 == 0).unwrap();
+        }
+        let commits = (engine.counts() - before).commits;
+        // The begin of a term is an operation of the term before.
+        assert_eq!((commits - ops, open_terms(&meta)), (3, vec![3, 4]));
+    }
+
+    #[test]
+    fn an_operation_given_up_in_doubt_never_commits_after_its_term() {
+        let (meta, faulty, engine) = start();
+        change(&meta, true).unwrap();
+        meta.set_patience(Duration::ZERO);
+        faulty.script([Fault::None, Fault::Late]);
+        let Err(Failure::Engine(error)) = change(&meta, false) else { panic!("the commit got an answer") };
+        assert_eq!(error.kind, ErrorKind::Indeterminate);
+        faulty.script([]);
+        assert!(meta.terms.are_doubtful());
+        for _ in 0..2 {
+            change(&meta, false).unwrap();
+            change(&meta, true).unwrap();
+            meta.begin_next_term().unwrap();
+        }
+        assert!(!meta.terms.are_doubtful());
+        faulty.deliver().unwrap();
+        assert!(abe(&*engine));
+    }
+
+    #[test]
+    fn an_operation_in_doubt_can_be_retried_at_any_later_time() {
+        let (meta, faulty, engine) = start();
+        meta.set_patience(Duration::ZERO);
+        meta.set_repeat_for(Duration::ZERO);
+        for arrives in [true, false] {
+            change(&meta, !arrives).unwrap();
+            let op = Configure { abe: Some(arrives), ..Configure::default() };
+            let mut doubt = None;
+            faulty.script([Fault::None, Fault::Late]);
+            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+            faulty.script([]);
+            assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+            if arrives {
+                faulty.deliver().unwrap();
+            }
+            // Far more than the number of results that an engine keeps for operations without a term.
+            for _ in 0..5 * TERM_OPS {
+                change(&meta, !arrives).unwrap();
+                change(&meta, arrives).unwrap();
+            }
+            change(&meta, !arrives).unwrap();
+            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap();
+            assert!(doubt.is_none());
+            // Whether it was committed before or by the retry, the later change holds.
+            assert!(!abe(&*engine));
+            faulty.deliver().unwrap();
+            assert!(!abe(&*engine));
+        }
+    }
+
+    #[test]
+    fn an_operation_in_doubt_whose_session_was_removed_may_have_happened() {
+        let (meta, faulty, engine) = start();
+        meta.set_patience(Duration::ZERO);
+        let op = Configure { abe: Some(true), ..Configure::default() };
+        let mut doubt = None;
+        faulty.script([Fault::None, Fault::After]);
+        meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+        faulty.script([]);
+        assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+        let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
+        let effects = vec![Effect::DropSession { session: meta.session() }];
+        engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_KERNEL, &mut doubt) else {
+            panic!("the result was dropped with the session")
+        };
+        assert_eq!(error.kind, ErrorKind::Indeterminate);
+        assert!(meta.is_forgotten(doubt.as_ref().unwrap()) && abe(&*engine));
+    }
+
+    #[test]
+    fn the_begin_of_a_term_in_doubt_is_settled_before_the_next() {
+        let (meta, faulty, _) = start();
+        meta.set_patience(Duration::ZERO);
+        change(&meta, true).unwrap();
+        change(&meta, false).unwrap();
+        faulty.script([Fault::Late]);
+        meta.begin_next_term().unwrap_err();
+        faulty.script([]);
+        change(&meta, true).unwrap();
+        assert_eq!(open_terms(&meta), [1]);
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [1, 2]);
+        change(&meta, false).unwrap();
+        change(&meta, true).unwrap();
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [2, 3]);
+        faulty.deliver().unwrap();
+        // Term 1 is not open again.
+        let session = meta.session();
+        let guards = vec![Guard::Term { session, term: Term(1) }];
+        let late = Txn {
+            op_id: OpId::new(session, Term(1), 9),
+            guards,
+            effects: vec![Effect::AddLinks { ino: Ino::ROOT, delta: 1 }],
+        };
+        let outcomes = meta.engine().commit(&[late]).unwrap();
+        assert!(matches!(outcomes[..], [Outcome::Conflict(_)]), "{outcomes:?}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Changes the settings of a volume.
+
+use acl::nfs4::{AclInherit, AclMode};
+use meta::Effect;
+
+use crate::op::{Ctx, Op, Plan};
+use crate::view::{PlanStop, View};
+
+/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. A client
+/// that has the volume open applies a change when it reads the settings again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configure {
+    /// The limit for the total size of all files in bytes; 0 = no limit. Existing data beyond it remains.
+    pub capacity_bytes: Option<u64>,
+    /// The limit for the number of inodes; 0 = no limit. Existing inodes beyond it remain.
+    pub max_inodes: Option<u64>,
+    /// Files of up to this many bytes are stored in the metadata, from their next write on.
+    pub inline_bytes: Option<u32>,
+    /// What chmod does to NFSv4 ACLs from now on.
+    pub aclmode: Option<AclMode>,
+    /// What new files inherit from NFSv4 ACLs from now on.
+    pub aclinherit: Option<AclInherit>,
+    /// Whether listings show a caller only the entries that it may read.
+    pub abe: Option<bool>,
+    /// Whether the object store must hold the volume's marker.
+    pub store_marker: Option<bool>,
+}
+
+impl Op for Configure {
+    type Reply = ();
+    const NAME: &'static str = "configure";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        let asked = [
+            ("capacity_bytes", number(self.capacity_bytes)),
+            ("max_inodes", number(self.max_inodes)),
+            ("inline_bytes", number(self.inline_bytes.map(u64::from))),
+            ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
+            ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
+            ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
+            ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
+        ];
+        let mut effects = Vec::new();
+        for (name, value) in asked {
+            let Some(value) = value else { continue };
+            if view.setting(name)?.as_ref() != Some(&value) {
+                effects.push(Effect::PutSetting { name, value });
+            }
+        }
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// The stored form of a flag.
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}

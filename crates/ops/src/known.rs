@@ -1,0 +1,154 @@
+//! The records that a plan can look up: their keys, their values, and what provides them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use acl::nfs4::{self, Nfs4Acl};
+use acl::posix::PosixAcl;
+use host::{Instant, RandomState};
+use meta::{AclKind, Counter, Dirent, Inode, Lock, LockWait, Record, Settings, Usage, Xattrs};
+use types::{AclId, ChunkIndex, FileType, Ino, Name, Slice, XattrName};
+
+/// The records that are known before an operation reads any: a client's cache, or a map in a test.
+pub trait KnownRecords: fmt::Debug {
+    /// The value of a record, unless it was read before `oldest`. Never [`Value::Unknown`]. A record that
+    /// never changes ([`Key::is_immutable`]) is returned whatever its age.
+    fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value>;
+
+    /// Offers a value that a plan has computed from immutable records, for later plans.
+    fn put(&self, _key: Key, _value: Value) {}
+}
+
+/// The records that an operation has read itself.
+pub type OwnReads = HashMap<Key, Value, RandomState>;
+
+impl<S: BuildHasher> KnownRecords for HashMap<Key, Value, S> {
+    fn get(&self, key: &Key, _: Option<Instant>) -> Option<Value> {
+        HashMap::get(self, key).cloned()
+    }
+}
+
+/// The key of a known record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    Inode(Ino),
+    Dirent(Ino, Name),
+    /// Which part of a directory a cache holds completely. No plan looks this up.
+    Listed(Ino),
+    Empty(Ino),
+    Xattrs(Ino),
+    Symlink(Ino),
+    Slices(Ino, ChunkIndex),
+    Acl(AclId),
+    /// What a new file inherits from an ACL of its directory, by the rwx bits of its mode and its type.
+    Inherited(AclId, u32, FileType),
+    /// What the kernel is shown for an NFSv4 ACL on an inode with this owner and group; the flag is set for a
+    /// directory.
+    Projection(AclId, u32, u32, bool),
+    /// The same for a directory without an ACL, by its rwx bits, owner and group.
+    ModeProjection(u32, u32, u32),
+    /// Whether an access ACL lets everybody search.
+    Anyone(AclId),
+    Settings,
+    Counter(Counter),
+    Usage,
+    Locks(Ino),
+    Waits,
+}
+
+impl Key {
+    /// Whether the record never changes once it exists. ACLs are stored under the hash of their content.
+    pub fn is_immutable(&self) -> bool {
+        matches!(
+            self,
+            Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::ModeProjection(..) | Key::Anyone(_)
+        )
+    }
+}
+
+/// A known record; an absent record is known to be absent. ACLs are parsed.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Inode(Option<Inode>),
+    Dirent(Option<Dirent>),
+    /// All entries up to this name are cached, or all entries if `None`, as long as the directory's count of
+    /// losses equals `losses`.
+    Listed {
+        to: Option<Name>,
+        losses: u64,
+    },
+    Empty(bool),
+    Xattrs(Arc<Xattrs>),
+    /// The xattrs changed. These are the sizes that some of them had when this client last read or changed them,
+    /// in blocks.
+    XattrSizes(Arc<BTreeMap<XattrName, u16>>),
+    Symlink(Option<Arc<[u8]>>),
+    Slices(Arc<[Slice]>),
+    /// `None` also if the stored text is not a valid ACL: access is then denied, never guessed.
+    Acl(Option<Acl>),
+    /// The ACL, and the rwx bits of the resulting mode.
+    Inherited(AclId, u32),
+    Projection(Arc<nfs4::Projection>),
+    Anyone(bool),
+    Settings(Arc<Settings>),
+    Counter(u64),
+    Usage(Usage),
+    Locks(Arc<[Lock]>),
+    Waits(Arc<[LockWait]>),
+    /// The record changed, and the new value is not known.
+    Unknown,
+}
+
+/// An ACL of the volume's kind.
+#[derive(Clone, Debug)]
+pub enum Acl {
+    Posix(Arc<PosixAcl>),
+    Nfs4(Arc<nfs4::Compiled>),
+}
+
+/// Splits a record of a volume with ACLs of this kind into its key and value. `None` for records that no plan
+/// reads.
+pub fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
+    Some(match record {
+        Record::Inode(ino, inode) => (Key::Inode(*ino), Value::Inode(*inode)),
+        Record::Dirent(parent, name, dirent) => (Key::Dirent(*parent, name.clone()), Value::Dirent(*dirent)),
+        Record::Empty(ino, empty) => (Key::Empty(*ino), Value::Empty(*empty)),
+        Record::Xattrs(ino, xattrs) => (Key::Xattrs(*ino), Value::Xattrs(xattrs.clone())),
+        Record::Symlink(ino, target) => (Key::Symlink(*ino), Value::Symlink(target.clone())),
+        Record::Slices(ino, chunk, rows) => (Key::Slices(*ino, *chunk), Value::Slices(rows.clone())),
+        Record::Acl(id, text) => (Key::Acl(*id), Value::Acl(parse_acl(*id, text.as_deref(), kind))),
+        Record::Settings(settings) => (Key::Settings, Value::Settings(settings.clone())),
+        Record::Counter(counter, value) => (Key::Counter(*counter), Value::Counter(*value)),
+        Record::Usage(usage) => (Key::Usage, Value::Usage(*usage)),
+        Record::Locks(ino, locks) => (Key::Locks(*ino), Value::Locks(locks.clone())),
+        Record::Waits(waits) => (Key::Waits, Value::Waits(waits.clone())),
+        Record::Session(..) | Record::Orphan(..) | Record::Garbage(_) | Record::Shared(..) => return None,
+    })
+}
+
+/// Parses the ACL with this id. A valid text with another hash is rejected, because it is another ACL: for
+/// example, one that lost its first entries, which deny something.
+fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
+    let Some(text) = text else {
+        tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is denied");
+        return None;
+    };
+    let parsed = match kind {
+        AclKind::Nfs4 => Nfs4Acl::from_storage(text)
+            .map(|acl| (acl.id(), Acl::Nfs4(Arc::new(nfs4::Compiled::new(acl)))))
+            .map_err(|error| error.to_string()),
+        AclKind::Posix | AclKind::Off => PosixAcl::from_storage(text)
+            .map(|acl| (acl.id(), Acl::Posix(Arc::new(acl))))
+            .map_err(|error| error.to_string()),
+    };
+    parsed
+        .and_then(
+            |(is, acl)| if is == id { Ok(acl) } else { Err(format!("its content is that of ACL {is}")) },
+        )
+        .inspect_err(|error| {
+            tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is denied");
+        })
+        .ok()
+}

@@ -1,0 +1,75 @@
+//! The POSIX operations, as pure plans over records. Each rule is written once, with one family of operations in
+//! each file.
+//!
+//! An operation is a struct of its arguments. Its [`plan`](Op::plan) reads records through a [`View`], which
+//! turns what was read into guards, and returns effects. It checks in the same order as Linux. The docs list
+//! errors in the order in which they are checked.
+//!
+//! A plan sends nothing and waits for nothing. What a view knows comes from any [`KnownRecords`], and what the
+//! plan returns is committed by the caller, so an operation can be tested with a map of records.
+
+mod access;
+mod accessed;
+mod acl;
+mod configure;
+mod credential_source;
+mod domains;
+mod known;
+mod lease;
+mod link;
+mod lock;
+mod lock_ranges;
+mod look;
+mod maintenance;
+mod make;
+mod nfs4;
+mod nfs4_copy;
+mod op;
+mod range;
+mod remove;
+mod rename;
+mod room;
+mod session;
+mod setattr;
+#[cfg(test)]
+mod testing;
+mod view;
+mod write;
+mod xattr;
+
+pub use accessed::{Accessed, AtimeMode};
+pub use acl::{AclType, SetAcl};
+pub use configure::Configure;
+pub use credential_source::CredentialSource;
+pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
+pub use known::{Acl, Key, KnownRecords, OwnReads, Value, known};
+pub use lease::{Housekeeping, Lease};
+pub use link::Link;
+pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
+pub use look::{GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
+pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
+pub use make::{Make, MakeKind, MakeOrphan};
+pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
+pub use nfs4_copy::{CopiedAcl, CopyAcl};
+pub use op::{Authority, Ctx, KernelRevisions, Op, Plan};
+pub use range::{Allocate, AllocateMode, Compact, CopyRange};
+pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};
+pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
+pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};
+pub use setattr::SetAttr;
+pub use view::{PlanStop, View};
+pub use write::{Append, KillPriv, Write};
+pub use xattr::{RemoveXattr, SetXattr, XattrMode};
+
+use meta::Effect;
+use types::{Ino, Time};
+
+/// Sets a directory's times after a change of its entries.
+fn touch_dir(ino: Ino, now: Time) -> Effect {
+    Effect::SetTimes { ino, atime: None, mtime: Some(now), ctime: Some(now) }
+}
+
+/// Sets an inode's ctime after a change of its attributes.
+fn touch_ctime(ino: Ino, now: Time) -> Effect {
+    Effect::SetTimes { ino, atime: None, mtime: None, ctime: Some(now) }
+}

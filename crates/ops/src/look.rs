@@ -1,0 +1,173 @@
+//! Operations that only read: lookup, getattr, readlink, and reads of what is stored with an inode.
+
+use std::sync::Arc;
+
+use acl::posix::PosixAcl;
+use meta::{Inode, RecordKey, Usage, Xattrs};
+use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice};
+
+use crate::op::{Ctx, Op, Plan};
+use crate::view::{PlanStop, View};
+
+/// Looks up a name in a directory. Replies with the inode, or `None` if the name does not exist.
+///
+/// # Errors
+/// ENOENT if the directory does not exist; ENOTDIR; EACCES without search permission; EIO for an entry
+/// without an inode.
+#[derive(Debug)]
+pub struct Lookup {
+    pub parent: Ino,
+    pub name: Name,
+}
+
+impl Op for Lookup {
+    type Reply = Option<Inode>;
+    const NAME: &'static str = "lookup";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Inode>>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Entry(self.parent, self.name.clone())])?;
+        let dir = view.dir(self.parent)?;
+        ctx.admit_search(view, &dir)?;
+        let Some(dirent) = view.dirent(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };
+        // An entry without an inode is damage that fsck repairs. Report EIO, not ENOENT.
+        let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
+        Ok(Plan::answer(Some(inode)))
+    }
+}
+
+/// Reads an inode.
+///
+/// # Errors
+/// ESTALE if it does not exist.
+#[derive(Debug)]
+pub struct GetInode(pub Ino);
+
+impl Op for GetInode {
+    type Reply = Inode;
+    const NAME: &'static str = "getattr";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        Ok(Plan::answer(view.inode(self.0)?))
+    }
+}
+
+/// Reads an inode that is known by its number only, as for `open_by_handle_at(2)`.
+///
+/// # Errors
+/// ESTALE if it does not exist or has no links left.
+#[derive(Debug)]
+pub struct GetByHandle(pub Ino);
+
+impl Op for GetByHandle {
+    type Reply = Inode;
+    const NAME: &'static str = "get by handle";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        let inode = view.inode(self.0)?;
+        if inode.nlink == 0 { Err(Errno::ESTALE.into()) } else { Ok(Plan::answer(inode)) }
+    }
+}
+
+/// Reads the parent of a directory.
+///
+/// # Errors
+/// ENOENT if one of them does not exist; ENOTDIR; ESTALE for the root, because its parent is outside the
+/// volume.
+#[derive(Debug)]
+pub struct GetParent(pub Ino);
+
+impl Op for GetParent {
+    type Reply = Inode;
+    const NAME: &'static str = "get parent";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        let dir = view.dir(self.0)?;
+        if dir.parent == self.0 {
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(Plan::answer(view.dir(dir.parent)?))
+    }
+}
+
+/// Reads the target of a symbolic link.
+///
+/// # Errors
+/// EINVAL if the inode is not a symbolic link.
+#[derive(Debug)]
+pub struct ReadLink(pub Ino);
+
+impl Op for ReadLink {
+    type Reply = Arc<[u8]>;
+    const NAME: &'static str = "readlink";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[u8]>>, PlanStop> {
+        Ok(Plan::answer(view.symlink(self.0)?.ok_or(Errno::EINVAL)?))
+    }
+}
+
+/// Reads all xattrs of an inode, without its ACLs.
+#[derive(Debug)]
+pub struct GetXattrs(pub Ino);
+
+impl Op for GetXattrs {
+    type Reply = Arc<Xattrs>;
+    const NAME: &'static str = "getxattr";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Xattrs>>, PlanStop> {
+        Ok(Plan::answer(view.xattrs(self.0)?))
+    }
+}
+
+/// Reads an ACL; `None` for [`AclId::NONE`].
+///
+/// # Errors
+/// EIO if the ACL is not stored or corrupt.
+#[derive(Debug)]
+pub struct GetAcl(pub AclId);
+
+impl Op for GetAcl {
+    type Reply = Option<Arc<PosixAcl>>;
+    const NAME: &'static str = "getacl";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        Ok(Plan::answer(view.acl(self.0)?))
+    }
+}
+
+/// Reads the slices of one chunk, in commit order.
+#[derive(Debug)]
+pub struct GetSlices {
+    pub ino: Ino,
+    pub chunk: ChunkIndex,
+}
+
+impl Op for GetSlices {
+    type Reply = Arc<[Slice]>;
+    const NAME: &'static str = "read";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[Slice]>>, PlanStop> {
+        Ok(Plan::answer(view.slices(self.ino, self.chunk)?))
+    }
+}
+
+/// Reads the number of inodes and blocks in use.
+#[derive(Debug)]
+pub struct GetUsage;
+
+impl Op for GetUsage {
+    type Reply = Usage;
+    const NAME: &'static str = "statfs";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Usage>, PlanStop> {
+        Ok(Plan::answer(view.usage()?))
+    }
+}

@@ -1,0 +1,208 @@
+//! New inodes: create, mknod, mkdir, symlink, and files without a name.
+
+use std::sync::Arc;
+
+use acl::posix;
+use meta::{AclKind, DIR_BYTES, Effect, Inode, RecordKey};
+use types::{AclId, Errno, FileType, Ino, Mode, Name};
+
+use crate::op::{Ctx, Op, Plan};
+use crate::room::require_room;
+use crate::view::{PlanStop, View};
+
+/// Creates an inode and its name. Equivalent to `vfs_create`, `vfs_mknod`, `vfs_mkdir`, `vfs_symlink`.
+///
+/// If the directory has the SGID bit, the inode gets the directory's group, and a subdirectory gets the bit;
+/// otherwise the group is the caller's (`inode_init_owner`). Mode and ACLs follow from the directory's
+/// default ACL, or from what its NFSv4 ACL lets new files inherit under the volume's policy, or else from the
+/// umask.
+///
+/// # Errors
+/// ENOENT if the directory does not exist; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct Make {
+    pub parent: Ino,
+    pub name: Name,
+    /// A number from [`Counter::Ino`](crate::Counter::Ino) that no inode ever had.
+    pub ino: Ino,
+    pub kind: MakeKind,
+    pub mode: Mode,
+    pub umask: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MakeKind {
+    Regular,
+    Directory,
+    Symlink(Arc<[u8]>),
+    Fifo,
+    Socket,
+    CharDevice(u32),
+    BlockDevice(u32),
+}
+
+impl MakeKind {
+    fn file_type(&self) -> FileType {
+        match self {
+            MakeKind::Regular => FileType::Regular,
+            MakeKind::Directory => FileType::Directory,
+            MakeKind::Symlink(_) => FileType::Symlink,
+            MakeKind::Fifo => FileType::Fifo,
+            MakeKind::Socket => FileType::Socket,
+            MakeKind::CharDevice(_) => FileType::CharDevice,
+            MakeKind::BlockDevice(_) => FileType::BlockDevice,
+        }
+    }
+}
+
+impl Op for Make {
+    type Reply = Inode;
+    const NAME: &'static str = "create";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.parent)])?;
+        let dir = view.dir(self.parent)?;
+        ctx.admit_new(view, &dir, self.kind.file_type())?;
+        if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let mut effects = Vec::with_capacity(6);
+        let inode = self.inode(view, ctx, &dir, &mut effects)?;
+        let kind = inode.kind;
+        effects.push(Effect::PutInode(inode));
+        if let MakeKind::Symlink(target) = &self.kind {
+            effects.push(Effect::PutSymlink { ino: self.ino, target: target.clone() });
+        }
+        effects.push(Effect::PutDirent { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
+        if kind.is_dir() {
+            effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
+        }
+        effects.push(super::touch_dir(self.parent, ctx.now));
+        Ok(Plan { reply: inode, effects })
+    }
+}
+
+impl Make {
+    /// The new inode, within the volume's limits and with what it inherits from the directory.
+    fn inode(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        dir: &Inode,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Inode, PlanStop> {
+        require_room(view, ctx)?;
+        let kind = self.kind.file_type();
+        let mut mode = self.mode;
+        let mut gid = self.gid;
+        if dir.mode.has(Mode::SGID) {
+            gid = dir.gid;
+            if kind.is_dir() {
+                mode = mode.with(Mode::SGID);
+            }
+        }
+        let access = self.inherit(view, ctx, dir, mode, effects)?;
+        Ok(Inode {
+            ino: self.ino,
+            kind,
+            mode: access.mode,
+            uid: self.uid,
+            gid,
+            rdev: match self.kind {
+                MakeKind::CharDevice(rdev) | MakeKind::BlockDevice(rdev) => rdev,
+                _ => 0,
+            },
+            nlink: if kind.is_dir() { 2 } else { 1 },
+            size: match &self.kind {
+                MakeKind::Symlink(target) => target.len() as u64,
+                MakeKind::Directory => DIR_BYTES,
+                _ => 0,
+            },
+            atime: ctx.now,
+            mtime: ctx.now,
+            ctime: ctx.now,
+            access_acl: access.access_acl,
+            default_acl: access.default_acl,
+            parent: if kind.is_dir() { self.parent } else { Ino(0) },
+            access_rev: 1,
+            xattr_blocks: 0,
+        })
+    }
+}
+
+/// Creates a regular file without a name, open in this session: `O_TMPFILE`. Equivalent to `vfs_tmpfile`.
+///
+/// It is an orphan from the start. [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes it.
+///
+/// # Errors
+/// As [`Make`], without EEXIST.
+#[derive(Debug)]
+pub struct MakeOrphan(pub Make);
+
+impl Op for MakeOrphan {
+    type Reply = Inode;
+    const NAME: &'static str = "tmpfile";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.0.parent)])?;
+        let dir = view.dir(self.0.parent)?;
+        ctx.admit_new(view, &dir, FileType::Regular)?;
+        let mut effects = Vec::with_capacity(3);
+        let inode = Inode { nlink: 0, ..self.0.inode(view, ctx, &dir, &mut effects)? };
+        effects.push(Effect::PutInode(inode));
+        effects.push(Effect::PutOrphan { session: ctx.session, ino: inode.ino });
+        Ok(Plan { reply: inode, effects })
+    }
+}
+
+struct Inherited {
+    mode: Mode,
+    access_acl: AclId,
+    default_acl: AclId,
+}
+
+impl Make {
+    /// The mode and ACLs that follow from the directory's default ACL. The result for a default ACL and a
+    /// mode is cached by ids, so repeated creates neither copy nor hash an ACL.
+    fn inherit(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        dir: &Inode,
+        mode: Mode,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Inherited, PlanStop> {
+        let kind = self.kind.file_type();
+        if ctx.volume.acl == AclKind::Nfs4 {
+            let (mode, access_acl) = super::nfs4::inherit(view, ctx, dir, (mode, self.umask), kind, effects)?;
+            return Ok(Inherited { mode, access_acl, default_acl: AclId::NONE });
+        }
+        let default_id = if ctx.volume.acl == AclKind::Off { AclId::NONE } else { dir.default_acl };
+        let default = if kind == FileType::Symlink { None } else { view.acl(default_id)? };
+        let Some(default) = default else {
+            let mode = posix::inherit(None, mode, self.umask, kind).mode;
+            return Ok(Inherited { mode, access_acl: AclId::NONE, default_acl: AclId::NONE });
+        };
+        let default_acl = if kind.is_dir() { default_id } else { AclId::NONE };
+        let (allowed, minimal) = default.equiv_mode();
+        let shown = mode.without(0o777 & !allowed);
+        if minimal {
+            return Ok(Inherited { mode: shown, access_acl: AclId::NONE, default_acl });
+        }
+        if let Some((access_acl, _)) = view.inherited(default_id, shown, kind)
+            && view.is_stored(access_acl)
+        {
+            return Ok(Inherited { mode: shown, access_acl, default_acl });
+        }
+        let inherited = posix::inherit(Some(&default), mode, self.umask, kind);
+        let access_acl = match &inherited.access {
+            Some(acl) => super::acl::put(view, acl, effects),
+            None => AclId::NONE,
+        };
+        let remembered = (access_acl, inherited.mode.rwx());
+        view.remember_inherited(default_id, inherited.mode, kind, remembered);
+        Ok(Inherited { mode: inherited.mode, access_acl, default_acl })
+    }
+}

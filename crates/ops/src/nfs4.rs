@@ -1,0 +1,506 @@
+//! The rules of volumes with NFSv4 ACLs: access checks, setting ACLs, and the effect of chmod and creation on
+//! ACLs.
+//!
+//! The kernel has allowed what its projection of the ACLs grants ([`acl::nfs4::project`]), which is never
+//! less than the ACLs grant. Here the ACLs themselves are checked. The rights of an owner do not depend on
+//! the ACL, and capabilities are requested only if the ACL does not grant something, so a damaged ACL can
+//! still be replaced.
+
+use std::sync::Arc;
+
+use acl::cache;
+use acl::evaluate;
+use acl::nfs4::{self, Compiled, Decision, Mask, Nfs4Acl, OWNER_RIGHTS, Removal, Scope};
+use meta::{Access, AclKind, Effect, Inode, RecordKey};
+use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
+
+use super::access::granted;
+use super::domains::Numbering;
+use super::xattr::XattrMode;
+use crate::op::{Authority, Ctx, Op, Plan};
+use crate::view::{PlanStop, View};
+
+impl Ctx<'_> {
+    fn uid(&self) -> u32 {
+        match self.authority {
+            // Callers that the kernel has checked are never checked by uid.
+            Authority::Kernel { .. } => 0,
+            Authority::Daemon(cred) => cred.uid,
+            Authority::Both(subject) => subject.uid(),
+            // No user has this number.
+            Authority::Anyone => u32::MAX,
+        }
+    }
+
+    fn caps(&self) -> Result<Caps, Errno> {
+        Ok(self.cred()?.map_or(Caps::NONE, |cred| cred.caps))
+    }
+
+    /// What the mode or the ACL grants and denies to the caller, without capabilities.
+    fn decision(&self, view: &mut View<'_>, inode: &Inode) -> Result<Decision, PlanStop> {
+        let is_dir = inode.kind.is_dir();
+        let load = |view: &mut View<'_>| Ok(view.nfs4_acl(inode.access_acl)?.ok_or(Errno::EIO)?);
+        match self.authority {
+            Authority::Kernel { .. } => Ok(Decision { granted: Mask::ALL, denied: Mask::NONE }),
+            Authority::Anyone => Ok(Decision::default()),
+            Authority::Daemon(cred) => {
+                let acl = view.nfs4_acl(inode.access_acl)?;
+                let acl = acl.as_deref().map(Compiled::acl);
+                let of = nfs4::Inode { uid: inode.uid, gid: inode.gid, mode: inode.mode, is_dir, acl };
+                Ok(nfs4::decide(cred, &[], &of))
+            }
+            Authority::Both(subject) => {
+                if inode.access_acl.is_none()
+                    && let Some(known) = self.certain(view, inode)?
+                {
+                    return Ok(known);
+                }
+                let (credential, _) = subject.identity()?;
+                let Inode { uid, gid, mode, .. } = *inode;
+                let of = cache::Inode { uid, gid, mode, is_dir, acl: inode.access_acl };
+                self.decisions.nfs4(&credential, &of, || load(view))
+            }
+        }
+    }
+
+    /// What is certain before the caller's groups are known: at least this much is granted, and no more than
+    /// this is denied. `None` if the ACL cannot be read; [`Self::decision`] reports that error.
+    fn certain(&self, view: &mut View<'_>, inode: &Inode) -> Result<Option<Decision>, PlanStop> {
+        let Authority::Both(subject) = self.authority else { return Ok(None) };
+        let Inode { uid, gid, mode, .. } = *inode;
+        let of = cache::Inode { uid, gid, mode, is_dir: inode.kind.is_dir(), acl: inode.access_acl };
+        let load = || Ok(view.nfs4_acl(inode.access_acl)?.ok_or(Errno::EIO)?);
+        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &of, load) {
+            Err(PlanStop::Refused(Errno::EIO)) => Ok(None),
+            certain => certain,
+        }
+    }
+
+    /// Checks that the caller has all permissions in `want` on the inode.
+    ///
+    /// # Errors
+    /// EIO if the decision depends on an ACL that is missing or damaged; otherwise `refusal`.
+    pub(super) fn admit_mask(
+        &self,
+        view: &mut View<'_>,
+        inode: &Inode,
+        want: Mask,
+        refusal: Errno,
+    ) -> Result<(), PlanStop> {
+        if self.granted(view, inode, want)?.has(want) { Ok(()) } else { Err(refusal.into()) }
+    }
+
+    /// Whether the caller may search every directory.
+    ///
+    /// # Errors
+    /// EACCES if that depends on the caller's groups, and these cannot be found out.
+    fn traverses(&self) -> Result<bool, Errno> {
+        match self.authority {
+            Authority::Kernel { .. } | Authority::Anyone => Ok(false),
+            Authority::Daemon(cred) => Ok(self.traversers.holds(cred)),
+            Authority::Both(subject) => {
+                match self.traversers.holds_without_groups(subject.uid(), subject.gid()) {
+                    Some(holds) => Ok(holds),
+                    None => Ok(self.traversers.holds(subject.identity()?.0.cred())),
+                }
+            }
+        }
+    }
+
+    /// The caller's permissions on the inode by mode, ACL and ownership, and, if these do not grant all of
+    /// `want`, also by the right to search every directory and by capabilities. If `want` is granted, the
+    /// result may lack other permissions that the caller has.
+    ///
+    /// # Errors
+    /// EIO if `want` depends on an ACL that is missing or damaged.
+    fn granted(&self, view: &mut View<'_>, inode: &Inode, want: Mask) -> Result<Mask, PlanStop> {
+        if OWNER_RIGHTS.has(want) && self.uid() == inode.uid {
+            return Ok(OWNER_RIGHTS);
+        }
+        if let Some(certain) = self.certain(view, inode)?
+            && certain.allows(want)
+        {
+            return Ok(certain.granted);
+        }
+        let mut decided = match self.decision(view, inode) {
+            Ok(decision) => Ok(decision.granted),
+            Err(PlanStop::Refused(Errno::EIO)) => Err(Errno::EIO),
+            Err(stop) => return Err(stop),
+        };
+        if let Ok(granted) = &mut decided {
+            let search = want.without(*granted).has(Mask::SEARCH);
+            if search && inode.kind.is_dir() && self.traverses()? {
+                *granted |= Mask::SEARCH;
+            }
+            if granted.has(want) {
+                return Ok(*granted);
+            }
+        }
+        let is_dir = inode.kind.is_dir();
+        let any_execute = inode.mode.rwx() & 0o111 != 0
+            || match decided {
+                Ok(_) => view.nfs4_acl(inode.access_acl)?.is_some_and(|acl| acl.acl().lets_anybody_execute()),
+                Err(_) => false,
+            };
+        let more = nfs4::overrides(self.caps()?, is_dir, any_execute);
+        match decided {
+            Ok(granted) => Ok(granted | more),
+            Err(_) if more.has(want) => Ok(more),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Checks that the caller may remove `child` from the directory, by the rules of [`nfs4::may_remove`].
+    pub(super) fn admit_nfs4_removal(
+        &self,
+        view: &mut View<'_>,
+        dir: &Inode,
+        child: &Inode,
+    ) -> Result<(), PlanStop> {
+        self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES)?;
+        let by = |parent, target, caps| {
+            let (parent_mode, parent_uid, target_uid) = (dir.mode, dir.uid, child.uid);
+            let removal = Removal { parent, target, parent_mode, parent_uid, target_uid };
+            granted(nfs4::may_remove(self.uid(), caps, &removal))
+        };
+        // A mode neither grants nor denies `DELETE`.
+        let says_delete = !child.access_acl.is_none();
+        let certain = (
+            self.certain(view, dir)?,
+            if says_delete { self.certain(view, child)? } else { Some(Decision::default()) },
+        );
+        if let (Some(parent), Some(target)) = certain
+            && by(parent, target, Caps::NONE).is_ok()
+        {
+            return Ok(());
+        }
+        let parent = self.decision(view, dir);
+        let target = if says_delete { self.decision(view, child) } else { Ok(Decision::default()) };
+        match (parent, target) {
+            (Err(PlanStop::Missing), _) | (_, Err(PlanStop::Missing)) => Err(PlanStop::Missing),
+            (Ok(parent), Ok(target)) => {
+                if by(parent, target, Caps::NONE).is_err() {
+                    by(parent, target, self.caps()?)?;
+                }
+                Ok(())
+            }
+            (Err(stop), _) | (_, Err(stop)) => {
+                let caps = self.caps()?;
+                if !caps.has(Caps::DAC_OVERRIDE) {
+                    return Err(stop);
+                }
+                by(Decision::default(), Decision::default(), caps)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks that the caller may set or remove this xattr. For the namespaces other than `user.`, the kernel
+    /// has already required the capability, unless it believes that the caller has another identity.
+    ///
+    /// # Errors
+    /// As [`Ctx::admit_xattr`].
+    pub(super) fn admit_nfs4_xattr(
+        &self,
+        view: &mut View<'_>,
+        inode: &Inode,
+        name: &XattrName,
+    ) -> Result<(), PlanStop> {
+        let is_mistaken = self.is_mistaken();
+        if !name.as_bytes().starts_with(b"user.") {
+            if !is_mistaken {
+                return Ok(());
+            }
+            return granted(evaluate::capability(self.caps()?, Caps::SYS_ADMIN));
+        }
+        if is_mistaken && inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
+            self.admit_owner(inode)?;
+        }
+        self.admit_mask(view, inode, Mask::WRITE_NAMED_ATTRS, Errno::EACCES)
+    }
+}
+
+/// Checks that the caller has permissions on an inode. Succeeds on volumes with other ACLs and if the kernel
+/// is the authority, because the daemon then does not decide.
+///
+/// # Errors
+/// ESTALE if the inode does not exist; EIO for an ACL that is missing or damaged; EACCES.
+#[derive(Debug)]
+pub struct Admit {
+    pub ino: Ino,
+    pub want: Mask,
+}
+
+impl Op for Admit {
+    type Reply = ();
+    const NAME: &'static str = "access";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        if ctx.checks_nfs4() {
+            ctx.admit_mask(view, &inode, self.want, Errno::EACCES)?;
+        }
+        Ok(Plan::answer(()))
+    }
+}
+
+/// Reads an NFSv4 ACL by its id, in its compiled form.
+///
+/// # Errors
+/// EIO if the ACL is not stored or corrupt.
+#[derive(Debug)]
+pub struct GetCompiled(pub AclId);
+
+impl Op for GetCompiled {
+    type Reply = Arc<Compiled>;
+    const NAME: &'static str = "getacl";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Compiled>>, PlanStop> {
+        Ok(Plan::answer(view.nfs4_acl(self.0)?.ok_or(Errno::EIO)?))
+    }
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFor {
+    pub read: bool,
+    pub write: bool,
+    /// Writes go to the end: `O_APPEND`.
+    pub append: bool,
+    /// A program is to be executed from it.
+    pub execute: bool,
+}
+
+/// The result of [`Open`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub inode: Inode,
+    /// The caller may write only at the end.
+    pub append_only: bool,
+}
+
+/// Checks that the caller may open an inode in this way, by the rules of [`nfs4::may_open`].
+///
+/// # Errors
+/// As [`Admit`].
+#[derive(Debug)]
+pub struct Open {
+    pub ino: Ino,
+    pub what_for: OpenFor,
+}
+
+impl Op for Open {
+    type Reply = Opened;
+    const NAME: &'static str = "open";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Opened>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        if !ctx.checks_nfs4() {
+            return Ok(Plan::answer(Opened { inode, append_only: false }));
+        }
+        let OpenFor { read, write, append, execute } = self.what_for;
+        let mut want = Mask::NONE;
+        for (asked, mask) in [(read, Mask::READ_DATA), (write, Mask::WRITE_DATA), (execute, Mask::EXECUTE)] {
+            want |= if asked { mask } else { Mask::NONE };
+        }
+        let granted = ctx.granted(view, &inode, want)?;
+        if !nfs4::may_open(granted, read, write, append) || execute && !granted.has(Mask::EXECUTE) {
+            return Err(Errno::EACCES.into());
+        }
+        let append_only = write && !granted.has(Mask::WRITE_DATA);
+        Ok(Plan::answer(Opened { inode, append_only }))
+    }
+}
+
+/// Reads the NFSv4 ACL of an inode, or, if it has none, an ACL that is equivalent to its mode.
+///
+/// # Errors
+/// EOPNOTSUPP on a volume with other ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a symbolic
+/// link; EACCES without `READ_ACL`; EIO if the ACL is not stored or corrupt.
+#[derive(Debug)]
+pub struct GetNfs4Acl(pub Ino);
+
+impl Op for GetNfs4Acl {
+    type Reply = Nfs4Acl;
+    const NAME: &'static str = "getnfs4acl";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Nfs4Acl>, PlanStop> {
+        let inode = inode_with_acl(view, ctx, self.0)?;
+        if ctx.checks_nfs4() {
+            ctx.admit_mask(view, &inode, Mask::READ_ACL, Errno::EACCES)?;
+        }
+        let acl = view.nfs4_acl(inode.access_acl)?;
+        Ok(Plan::answer(match acl {
+            Some(acl) => acl.acl().clone(),
+            None => nfs4::from_mode(inode.mode, inode.kind.is_dir()),
+        }))
+    }
+}
+
+/// Reads what the kernel is shown in place of an inode's NFSv4 ACL, or, if some users may search every
+/// directory, in place of its mode. `None` if the mode alone is exact.
+///
+/// # Errors
+/// EIO if the ACL is not stored or corrupt.
+#[derive(Debug)]
+pub struct GetProjection<'a>(pub &'a Inode);
+
+impl Op for GetProjection<'_> {
+    type Reply = Option<Arc<nfs4::Projection>>;
+    const NAME: &'static str = "getacl";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        Ok(Plan::answer(view.projection(self.0, ctx.traversers)?))
+    }
+}
+
+/// Sets an inode's NFSv4 ACL, or removes it (`None`), so that only the mode applies. Equivalent to
+/// `zfs_setacl`.
+///
+/// The ACL sets the mode, and is stored only if it is not equivalent to the mode. Entries outside the scope
+/// remain ([`Nfs4Acl::replaced_by`]). As with chmod, SGID is removed if the caller is not in the owning
+/// group. Domains that the ACL names are added to the volume's table.
+///
+/// # Errors
+/// EOPNOTSUPP on a volume with other ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a symbolic
+/// link; EEXIST under [`XattrMode::Create`], because every inode has an ACL; EPERM without `WRITE_ACL`;
+/// ENOSPC if the table of domains is full, EIO if it is damaged; E2BIG.
+#[derive(Debug)]
+pub struct SetNfs4Acl {
+    pub ino: Ino,
+    pub acl: Option<(Nfs4Acl, Scope)>,
+    pub mode: XattrMode,
+    pub numbering: Numbering,
+}
+
+impl Op for SetNfs4Acl {
+    type Reply = ();
+    const NAME: &'static str = "setnfs4acl";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let inode = inode_with_acl(view, ctx, self.ino)?;
+        if self.mode == XattrMode::Create {
+            return Err(Errno::EEXIST.into());
+        }
+        if ctx.checks_nfs4() {
+            ctx.admit_mask(view, &inode, Mask::WRITE_ACL, Errno::EPERM)?;
+        }
+        let mut effects = Vec::with_capacity(4);
+        let mut access = Access::from(&inode);
+        access.access_acl = AclId::NONE;
+        if let Some((new, scope)) = &self.acl {
+            let new = super::domains::settle(view, new, &self.numbering, &mut effects)?;
+            // A damaged ACL has no entries to keep.
+            let old = match view.nfs4_acl(inode.access_acl) {
+                Err(PlanStop::Refused(Errno::EIO)) => None,
+                found => found?,
+            };
+            let whole = match old {
+                Some(old) => old.acl().replaced_by(new, *scope).map_err(Errno::from)?,
+                None => new,
+            };
+            let kills_sgid = inode.mode.has(Mode::SGID) && must_drop_sgid(ctx, &inode)?;
+            let (mode, stored) = nfs4::set(inode.mode, inode.kind.is_dir(), &whole, kills_sgid);
+            access.mode = mode;
+            access.access_acl = stored.map_or(AclId::NONE, |acl| put(view, &acl, &mut effects));
+        }
+        effects.push(Effect::SetAccess { ino: self.ino, access });
+        effects.push(super::touch_ctime(self.ino, ctx.now));
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Whether the caller must not leave an SGID bit on the inode (`setattr_prepare`).
+pub(super) fn must_drop_sgid(ctx: &Ctx<'_>, inode: &Inode) -> Result<bool, Errno> {
+    let cred = ctx.cred()?;
+    Ok(cred.is_some_and(|cred| !cred.in_group(inode.gid) && !cred.caps.has(Caps::FSETID)))
+}
+
+pub(super) fn inode_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Result<Inode, PlanStop> {
+    if ctx.volume.acl != AclKind::Nfs4 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    view.prefetch([RecordKey::Inode(ino)])?;
+    let inode = view.inode(ino)?;
+    if inode.kind == FileType::Symlink { Err(Errno::EOPNOTSUPP.into()) } else { Ok(inode) }
+}
+
+/// The mode and ACL after a chmod, by the rules of [`nfs4::chmod`] and the volume's `aclmode`.
+///
+/// The returned mode is the stored one. It shows what the ACL grants to owner, group and everyone; `stat(2)`
+/// shows the requested mode ([`GetProjection`]). Some bits are shown only because some users may search every
+/// directory. If all bits of a class were sent as shown, these bits do not count as requested
+/// ([`nfs4::without_lent`]).
+///
+/// # Errors
+/// EIO for an ACL that is missing or damaged, unless the policy discards it; those of [`nfs4::chmod`].
+pub(super) fn chmod(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    inode: &Inode,
+    asked: Mode,
+    effects: &mut Vec<Effect>,
+) -> Result<(Mode, AclId), PlanStop> {
+    let policy = ctx.volume.policy.mode;
+    let shown = match view.projection(inode, ctx.traversers) {
+        Ok(None) => return Ok((asked, AclId::NONE)),
+        Ok(Some(projection)) => projection.rwx,
+        Err(PlanStop::Refused(Errno::EIO)) if policy == nfs4::AclMode::Discard => {
+            return Ok((asked, AclId::NONE));
+        }
+        Err(stop) => return Err(stop),
+    };
+    let (owners, is_dir) = ((inode.uid, inode.gid), inode.kind.is_dir());
+    let acl = view.nfs4_acl(inode.access_acl)?;
+    let acl = acl.as_deref().map(Compiled::acl);
+    let mut asked = asked;
+    if is_dir && !ctx.traversers.is_empty() {
+        let own = acl.map_or(inode.mode.rwx(), |acl| nfs4::project(acl, owners.0, owners.1, is_dir).rwx);
+        asked = nfs4::without_lent(asked, shown, own);
+    }
+    let (mode, changed) = nfs4::chmod(acl, asked, owners, is_dir, policy)?;
+    Ok((mode, changed.map_or(AclId::NONE, |acl| put(view, &acl, effects))))
+}
+
+/// The mode and ACL of a new inode, by the volume's `aclinherit`. The result is cached by ids, as with
+/// default ACLs.
+pub(super) fn inherit(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    dir: &Inode,
+    (mode, umask): (Mode, u32),
+    kind: FileType,
+    effects: &mut Vec<Effect>,
+) -> Result<(Mode, AclId), PlanStop> {
+    let asked = mode.without(umask & 0o777);
+    let parent = if kind == FileType::Symlink { None } else { view.nfs4_acl(dir.access_acl)? };
+    let parent = parent.as_deref().map(Compiled::acl).filter(|acl| acl.is_inheritable());
+    if let Some(from) = parent.map(|_| dir.access_acl)
+        && let Some((access_acl, rwx)) = view.inherited(from, asked, kind)
+        && (access_acl.is_none() || view.is_stored(access_acl))
+    {
+        return Ok((asked.without(0o777).with(rwx), access_acl));
+    }
+    let made = nfs4::inherit(parent, mode, umask, kind, ctx.volume.policy).map_err(Errno::from)?;
+    let access_acl = made.acl.map_or(AclId::NONE, |acl| put(view, &acl, effects));
+    if parent.is_some() {
+        view.remember_inherited(dir.access_acl, asked, kind, (access_acl, made.mode.rwx()));
+    }
+    Ok((made.mode, access_acl))
+}
+
+/// As [`super::acl::put`].
+pub(super) fn put(view: &View<'_>, acl: &Nfs4Acl, effects: &mut Vec<Effect>) -> AclId {
+    let id = acl.id();
+    if !view.is_stored(id) {
+        effects.push(Effect::PutAcl { id, text: acl.to_storage().into() });
+    }
+    id
+}

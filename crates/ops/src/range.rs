@@ -1,0 +1,234 @@
+//! Ranges of a file: truncation, fallocate(2), copies by reference, and compaction of rows.
+
+use std::sync::Arc;
+
+use meta::{Effect, Inode, RecordKey};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceSource};
+
+use crate::op::{Ctx, Op, Plan};
+use crate::room::make_room_to;
+use crate::view::{PlanStop, View};
+
+/// What fallocate(2) does to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// The file is extended to the end of the range. No space is reserved, because object stores cannot do
+    /// that.
+    Extend,
+    /// `FALLOC_FL_KEEP_SIZE` alone: succeeds without any effect on the data.
+    Reserve,
+    /// `FALLOC_FL_PUNCH_HOLE`: the range reads as zeros and takes no space.
+    PunchHole,
+    /// `FALLOC_FL_ZERO_RANGE`: the same, and unless `keep_size` the file is extended to the end of the range.
+    ZeroRange { keep_size: bool },
+}
+
+/// Changes a range of a file without writing data. Equivalent to `vfs_fallocate`.
+///
+/// # Errors
+/// EINVAL for an empty range; EFBIG beyond 2^63 - 1 bytes; ESTALE if the inode does not exist; ENODEV unless
+/// it is a regular file; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct Allocate {
+    pub ino: Ino,
+    pub offset: u64,
+    pub len: u64,
+    pub mode: AllocateMode,
+}
+
+impl Op for Allocate {
+    type Reply = ();
+    const NAME: &'static str = "fallocate";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        if self.len == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = self.offset.checked_add(self.len).filter(|&end| end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::EFBIG)?;
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        if inode.kind != FileType::Regular {
+            return Err(Errno::ENODEV.into());
+        }
+        let grows = matches!(self.mode, AllocateMode::Extend | AllocateMode::ZeroRange { keep_size: false });
+        if grows {
+            make_room_to(view, ctx, &inode, end)?;
+        }
+        let mut effects = Vec::with_capacity(5);
+        if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = self.mode {
+            zero(self.ino, self.offset, end, &mut effects);
+        }
+        if grows {
+            effects.push(Effect::Extend { ino: self.ino, size: end });
+        }
+        let now = Some(ctx.now);
+        effects.push(Effect::SetTimes { ino: self.ino, atime: None, mtime: now, ctime: now });
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// The largest number of source chunks in one copy. The caller requests the rest again, see
+/// `copy_file_range(2)`.
+const CHUNKS_A_COPY: u64 = 4;
+
+/// Copies a range between files, or within one, without copying data: rows of the target refer to the same
+/// slices. Equivalent to `vfs_copy_file_range`. Replies with the number of bytes copied, which is less than
+/// requested at the end of the source and for a large range.
+///
+/// # Errors
+/// EFBIG beyond 2^63 - 1 bytes; ESTALE if an inode does not exist; EINVAL unless both are regular files, and
+/// for overlapping ranges of one file; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct CopyRange {
+    pub from: Ino,
+    pub offset: u64,
+    pub to: Ino,
+    pub to_offset: u64,
+    pub len: u64,
+}
+
+impl Op for CopyRange {
+    type Reply = u64;
+    const NAME: &'static str = "copy_file_range";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<u64>, PlanStop> {
+        let fits = |offset: u64| offset.checked_add(self.len).is_some_and(|end| end <= i64::MAX as u64);
+        if !fits(self.offset) || !fits(self.to_offset) {
+            return Err(Errno::EFBIG.into());
+        }
+        view.prefetch([RecordKey::Inode(self.from), RecordKey::Inode(self.to)])?;
+        let source = view.inode(self.from)?;
+        let target = view.inode(self.to)?;
+        let regular = |inode: &Inode| inode.kind == FileType::Regular;
+        let overlap = self.offset < self.to_offset + self.len && self.to_offset < self.offset + self.len;
+        if !regular(&source) || !regular(&target) || (self.from == self.to && overlap) {
+            return Err(Errno::EINVAL.into());
+        }
+        let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
+        // The cached size may be of any age. Without a guard, data that others have written since would not
+        // be copied.
+        let size = view.size(self.from)?;
+        let end = (self.offset + self.len).min(size).min(furthest);
+        let copied = end.saturating_sub(self.offset);
+        if copied == 0 {
+            return Ok(Plan::answer(0));
+        }
+        make_room_to(view, ctx, &target, self.to_offset + copied)?;
+        let chunks = self.offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES);
+        view.prefetch(chunks.clone().map(|chunk| RecordKey::Slices(self.from, ChunkIndex(chunk))))?;
+        let mut effects = Vec::new();
+        zero(self.to, self.to_offset, self.to_offset + copied, &mut effects);
+        for chunk in chunks.map(ChunkIndex) {
+            // A row keeps its blocks only as long as it exists, so all rows must still exist when the copy
+            // commits.
+            for row in view.all_rows(self.from, chunk)?.iter() {
+                self.copy_row(chunk, row, end, &mut effects);
+            }
+        }
+        let now = Some(ctx.now);
+        effects.push(Effect::Extend { ino: self.to, size: self.to_offset + copied });
+        effects.push(Effect::SetTimes { ino: self.to, atime: None, mtime: now, ctime: now });
+        Ok(Plan { reply: copied, effects })
+    }
+}
+
+impl CopyRange {
+    /// Adds target rows for the part of a source row that is in the range: two rows if a chunk of the target
+    /// ends within it.
+    fn copy_row(&self, chunk: ChunkIndex, row: &Slice, end: u64, effects: &mut Vec<Effect>) {
+        let start = chunk.start() + u64::from(row.pos);
+        let (mut at, end) = (start.max(self.offset), end.min(start + u64::from(row.len)));
+        while at < end {
+            let (to_chunk, pos) = ChunkIndex::of(self.to_offset + (at - self.offset));
+            let len = (end - at).min(CHUNK_BYTES - u64::from(pos)) as u32;
+            let slice = Slice { pos, len, source: part(&row.source, (at - start) as u32, len) };
+            if let SliceSource::Blocks { id, .. } = slice.source {
+                effects.push(Effect::Share { slice: id });
+            }
+            effects.push(Effect::AppendSlice { ino: self.to, chunk: to_chunk, slice });
+            at += u64::from(len);
+        }
+    }
+}
+
+/// `len` bytes of a source, beginning at byte `skip`. A damaged row may have fewer; reading the missing ones
+/// gives an error.
+pub(super) fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
+    match source {
+        SliceSource::Hole => SliceSource::Hole,
+        SliceSource::Inline(bytes) => {
+            let to = bytes.len().min(skip as usize + len as usize);
+            SliceSource::Inline(bytes[bytes.len().min(skip as usize)..to].into())
+        }
+        SliceSource::Blocks { id, offset, size } => {
+            SliceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size }
+        }
+    }
+}
+
+/// Replaces the oldest rows of a chunk by new ones with the same content.
+///
+/// # Errors
+/// ESTALE if the inode does not exist; EAGAIN if the old rows have changed: then nothing is replaced, and the
+/// caller must remove the slices of the new rows.
+#[derive(Debug)]
+pub struct Compact {
+    pub ino: Ino,
+    pub chunk: ChunkIndex,
+    pub old: Arc<[Slice]>,
+    pub new: Arc<[Slice]>,
+}
+
+impl Op for Compact {
+    type Reply = ();
+    const NAME: &'static str = "compact";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        view.inode(self.ino)?;
+        if !view.rows_begin_with(self.ino, self.chunk, &self.old) {
+            return Err(Errno::EAGAIN.into());
+        }
+        let effect = Effect::ReplaceRows {
+            ino: self.ino,
+            chunk: self.chunk,
+            count: self.old.len() as u32,
+            rows: Arc::clone(&self.new),
+        };
+        Ok(Plan { reply: (), effects: vec![effect] })
+    }
+}
+
+/// From now on, bytes from `size` on read as zeros, whatever is stored there and however the file grows
+/// later.
+pub(super) fn truncate(ino: Ino, size: u64, effects: &mut Vec<Effect>) {
+    effects.push(Effect::SetSize { ino, size });
+    zero(ino, size, u64::MAX, effects);
+}
+
+/// From now on, bytes in `from..to` read as zeros: whole chunks lose their rows, and a hole covers the range
+/// in the others.
+fn zero(ino: Ino, from: u64, to: u64, effects: &mut Vec<Effect>) {
+    let (first, pos) = ChunkIndex::of(from);
+    let (last, end) = ChunkIndex::of(to);
+    let hole = |chunk, pos, end: u32| {
+        let slice = Slice { pos, len: end - pos, source: SliceSource::Hole };
+        Effect::AppendSlice { ino, chunk, slice }
+    };
+    if first == last {
+        effects.push(hole(first, pos, end));
+        return;
+    }
+    let whole = if pos == 0 { first } else { ChunkIndex(first.0 + 1) };
+    if whole < last {
+        effects.push(Effect::DropSlices { ino, from: whole, to: last });
+    }
+    if pos != 0 {
+        effects.push(hole(first, pos, CHUNK_BYTES as u32));
+    }
+    // A range without an end has no last chunk to preserve.
+    if end != 0 && to != u64::MAX {
+        effects.push(hole(last, 0, end));
+    }
+}

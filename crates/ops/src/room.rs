@@ -1,0 +1,42 @@
+//! Requires room below the limits of the volume.
+
+use meta::{Inode, blocks_of};
+use types::Errno;
+
+use crate::op::Ctx;
+use crate::view::{PlanStop, View};
+
+/// Requires that the volume has room for one more inode.
+///
+/// # Errors
+/// ENOSPC at the volume's limit.
+pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), PlanStop> {
+    match ctx.volume.limits() {
+        Some((max_inodes, max_blocks)) if !view.has_room(max_inodes, max_blocks) => Err(Errno::ENOSPC.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Requires that the volume has room for all blocks by which a file grows if it is extended to `end`. One
+/// block would not do, because a flush may bring as much as the write buffers hold.
+pub(super) fn make_room_to(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    inode: &Inode,
+    end: u64,
+) -> Result<(), PlanStop> {
+    make_room(view, ctx, blocks_of(end).saturating_sub(inode.data_blocks()))
+}
+
+/// Requires that the volume has room for `grown` more blocks.
+pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, grown: u64) -> Result<(), PlanStop> {
+    match ctx.volume.limits() {
+        // The guard requires usage < limit, so subtract all new blocks but one.
+        Some((_, max_blocks))
+            if grown > 0 && !view.has_room(u64::MAX, max_blocks.saturating_sub(grown - 1)) =>
+        {
+            Err(Errno::ENOSPC.into())
+        }
+        _ => Ok(()),
+    }
+}

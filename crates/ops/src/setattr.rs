@@ -1,0 +1,176 @@
+//! chmod, chown, truncate, utimensat: everything in a SETATTR request, in one transaction.
+
+use acl::nfs4::Mask;
+use acl::posix::Perm;
+use meta::{Access, AclKind, Effect, Inode, RecordKey};
+use types::{AclId, Caps, Errno, FileType, Ino, Mode, Time};
+
+use crate::op::{Ctx, Op, Plan};
+use crate::room::make_room_to;
+use crate::view::{PlanStop, View};
+use crate::write::kill_priv;
+
+/// Changes attributes. Equivalent to `notify_change`.
+///
+/// A chmod also changes the access ACL (`posix_acl_chmod`). A chown removes SUID, SGID and file capabilities,
+/// except from a directory; SGID remains if it does not mean "run as the group" and `keep_sgid` is set: the
+/// caller is in the group or has `CAP_FSETID` (`setattr_should_drop_sgid`). The times are set as given; ctime
+/// is updated by every change.
+///
+/// On a volume with NFSv4 ACLs, chmod requires `WRITE_ACL`, and changes the ACL by the volume's policy. chown
+/// requires `WRITE_OWNER`, which only allows the caller's own uid and groups (`zfs_setattr`), or that the
+/// caller is the owner and in the new group. Truncation requires `WRITE_DATA`. Setting times requires
+/// `WRITE_ATTRIBUTES`; for the present time, `WRITE_DATA` suffices (RFC 8881 section 6.2.1.3.1).
+///
+/// # Errors
+/// ESTALE if the inode does not exist, or if the kernel checked with outdated attributes; EPERM unless the
+/// caller owns the inode, if the mode, an owner or a given time is set, and without `CAP_CHOWN` for a new
+/// owner or a group that the caller is not in; EACCES without write permission for a size that is not set
+/// through an open file, and for setting the present time unless the caller owns the inode; EISDIR, EINVAL
+/// for the size of anything but a regular file; ENOSPC if it would grow beyond the volume's limit, which
+/// counts holes.
+#[derive(Debug, Default)]
+pub struct SetAttr {
+    pub ino: Ino,
+    pub mode: Option<Mode>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<Time>,
+    pub mtime: Option<Time>,
+    /// The times are to be set to the present time: `UTIME_NOW`.
+    pub is_set_times: bool,
+    /// The file is truncated through a file description that is open for writing.
+    pub is_open: bool,
+    pub keep_sgid: bool,
+    /// The truncating caller lacks `CAP_FSETID`: SUID, SGID and file capabilities are removed.
+    pub kill_suidgid: bool,
+}
+
+impl Op for SetAttr {
+    type Reply = ();
+    const NAME: &'static str = "setattr";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        self.admit(view, ctx, &inode)?;
+        let mut effects = Vec::with_capacity(6);
+        let mut access = Access::from(&inode);
+        let mut drops_capabilities = false;
+        if self.uid.is_some() || self.gid.is_some() {
+            access.uid = self.uid.unwrap_or(inode.uid);
+            access.gid = self.gid.unwrap_or(inode.gid);
+            if !inode.kind.is_dir() {
+                access.mode = kill_priv(inode.mode, ctx.keeps_sgid(inode.gid, self.keep_sgid)?);
+                drops_capabilities = true;
+            }
+        }
+        if let Some(size) = self.size {
+            match inode.kind {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            make_room_to(view, ctx, &inode, size)?;
+            super::range::truncate(self.ino, size, &mut effects);
+            if self.kill_suidgid || ctx.is_without_fsetid()? {
+                access.mode = kill_priv(access.mode, true);
+                drops_capabilities = true;
+            }
+        }
+        if drops_capabilities {
+            effects.extend(super::write::drop_capabilities(view, &inode));
+        }
+        if let Some(mode) = self.mode {
+            // If the kernel is the authority, it has done this itself (`setattr_prepare`).
+            let mode = if ctx.keeps_sgid(access.gid, true)? { mode } else { mode.without(Mode::SGID) };
+            (access.mode, access.access_acl) = chmod(view, ctx, &inode, mode, &mut effects)?;
+        }
+        if access != Access::from(&inode) {
+            effects.push(Effect::SetAccess { ino: self.ino, access });
+        }
+        effects.push(Effect::SetTimes {
+            ino: self.ino,
+            atime: self.atime,
+            mtime: self.mtime.or(self.size.map(|_| ctx.now)),
+            ctime: Some(ctx.now),
+        });
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// The mode and ACL after a chmod.
+fn chmod(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    inode: &Inode,
+    mode: Mode,
+    effects: &mut Vec<Effect>,
+) -> Result<(Mode, AclId), PlanStop> {
+    if ctx.volume.acl == AclKind::Nfs4 {
+        return super::nfs4::chmod(view, ctx, inode, mode, effects);
+    }
+    let acl = view.acl(inode.access_acl)?;
+    Ok((mode, acl.map_or(AclId::NONE, |acl| super::acl::put(view, &acl.chmod(mode), effects))))
+}
+
+impl SetAttr {
+    /// Equivalent to `setattr_prepare`, for callers that the kernel has not checked.
+    fn admit(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
+        if ctx.checks_nfs4() {
+            return self.admit_nfs4(view, ctx, inode);
+        }
+        let is_changed = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        let sets_time = self.atime.is_some() || self.mtime.is_some();
+        if self.is_open && !is_changed && !sets_time {
+            // The permission was checked when the file was opened.
+            return Ok(());
+        }
+        let Some(cred) = ctx.cred_about(inode)? else { return Ok(()) };
+        let new_owner = self.uid.is_some_and(|uid| uid != inode.uid);
+        let foreign_group = self.gid.is_some_and(|gid| gid != inode.gid && !cred.in_group(gid));
+        if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
+            return Err(Errno::EPERM.into());
+        }
+        if is_changed || sets_time && !self.is_set_times {
+            ctx.admit_owner(inode)?;
+        } else if sets_time && self.size.is_none() && ctx.admit_owner(inode).is_err() {
+            ctx.admit(view, inode, Perm::WRITE)?;
+        }
+        // EISDIR and EINVAL come after the permission check (`vfs_truncate`).
+        if self.size.is_some() && !self.is_open { ctx.admit(view, inode, Perm::WRITE) } else { Ok(()) }
+    }
+
+    fn admit_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, inode: &Inode) -> Result<(), PlanStop> {
+        if self.uid.is_some() || self.gid.is_some() {
+            let Some(cred) = ctx.cred()? else { return Ok(()) };
+            let is_member = self.gid.is_none_or(|gid| gid == inode.gid || cred.in_group(gid));
+            let keeps_owner = self.uid.is_none_or(|uid| uid == inode.uid);
+            let takes = self.uid.is_none_or(|uid| uid == cred.uid);
+            let by_ownership = cred.uid == inode.uid && keeps_owner && is_member;
+            if !by_ownership && !cred.caps.has(Caps::CHOWN) {
+                if !(takes && self.gid.is_none_or(|gid| cred.in_group(gid))) {
+                    return Err(Errno::EPERM.into());
+                }
+                ctx.admit_mask(view, inode, Mask::WRITE_OWNER, Errno::EPERM)?;
+            }
+        }
+        if self.mode.is_some() {
+            ctx.admit_mask(view, inode, Mask::WRITE_ACL, Errno::EPERM)?;
+        }
+        if self.size.is_some() {
+            if !self.is_open {
+                ctx.admit_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES)?;
+            }
+        } else if self.atime.is_some() || self.mtime.is_some() {
+            let by_data =
+                self.is_set_times && ctx.admit_mask(view, inode, Mask::WRITE_DATA, Errno::EACCES) == Ok(());
+            if !by_data {
+                let refusal = if self.is_set_times { Errno::EACCES } else { Errno::EPERM };
+                ctx.admit_mask(view, inode, Mask::WRITE_ATTRIBUTES, refusal)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,482 @@
+//! What a plan sees of the volume, and how each lookup becomes a guard.
+
+use host::Instant;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use acl::nfs4::{self, Projection, Traversers};
+use acl::posix::PosixAcl;
+use host::RandomState;
+use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xattrs, xattr_blocks};
+use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
+
+use crate::known::{Acl, Key, KnownRecords, OwnReads, Value};
+
+/// Why a plan has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanStop {
+    /// Records are missing; the driver reads them and calls the plan again.
+    Missing,
+    /// The operation fails by its rules. That is certain only if the guards recorded so far hold.
+    Refused(Errno),
+    /// The access attributes that the kernel has of the parent are out of date: it must look up again
+    /// (ESTALE).
+    KernelIsStale,
+}
+
+impl From<Errno> for PlanStop {
+    fn from(errno: Errno) -> Self {
+        PlanStop::Refused(errno)
+    }
+}
+
+/// The records known so far, as a plan looks them up.
+#[derive(Debug)]
+pub struct View<'a> {
+    known: &'a dyn KnownRecords,
+    oldest: Option<Instant>,
+    fresh: &'a OwnReads,
+    guards: Vec<Guard>,
+    /// The directories whose parent is guarded. There may be many, so `guards` is not searched for them.
+    climbed: HashSet<Ino, RandomState>,
+    wants: Vec<RecordKey>,
+    climbs_from: Option<Ino>,
+    used_known: bool,
+    assumed: bool,
+}
+
+impl<'a> View<'a> {
+    /// A view of `fresh`, which the operation has read itself, and of those records in `known` that are not
+    /// older than `oldest`.
+    pub fn new(known: &'a dyn KnownRecords, oldest: Option<Instant>, fresh: &'a OwnReads) -> Self {
+        View {
+            known,
+            oldest,
+            fresh,
+            guards: Vec::new(),
+            climbed: HashSet::default(),
+            climbs_from: None,
+            wants: Vec::new(),
+            used_known: false,
+            assumed: false,
+        }
+    }
+
+    /// Names the records that will be looked up, so that all missing ones are read together.
+    pub fn prefetch(&mut self, wants: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
+        for want in wants {
+            let known = match &want {
+                RecordKey::Inode(ino) => self.find(&Key::Inode(*ino)).is_some(),
+                RecordKey::Entry(parent, name) => match self.find(&Key::Dirent(*parent, name.clone())) {
+                    Some(Value::Dirent(Some(dirent))) => self.find(&Key::Inode(dirent.ino)).is_some(),
+                    found => found.is_some(),
+                },
+                RecordKey::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
+                RecordKey::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
+                RecordKey::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
+                RecordKey::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
+                _ => false,
+            };
+            if !known {
+                self.wants.push(want);
+            }
+        }
+        if self.wants.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
+    }
+
+    /// The inode, guarded in all that access to it depends on.
+    pub fn find_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        let inode = self.peek_inode(ino)?;
+        self.guard(match inode {
+            Some(inode) => Guard::Access { ino, rev: inode.access_rev },
+            None => Guard::InodeAbsent { ino },
+        });
+        Ok(inode)
+    }
+
+    /// A directory that is to be searched or changed.
+    ///
+    /// # Errors
+    /// ENOENT if the inode does not exist, ENOTDIR if it is not a directory.
+    pub fn dir(&mut self, ino: Ino) -> Result<Inode, PlanStop> {
+        let inode = self.find_inode(ino)?.ok_or(Errno::ENOENT)?;
+        if inode.kind.is_dir() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// An inode that the caller holds a reference to.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
+    pub fn inode(&mut self, ino: Ino) -> Result<Inode, PlanStop> {
+        Ok(self.find_inode(ino)?.ok_or(Errno::ESTALE)?)
+    }
+
+    /// An inode's link count, guarded.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
+    pub fn links(&mut self, ino: Ino) -> Result<u32, PlanStop> {
+        let inode = self.peek_inode(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Links { ino, nlink: inode.nlink });
+        Ok(inode.nlink)
+    }
+
+    /// The exact size of an inode in bytes, guarded.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
+    pub fn size(&mut self, ino: Ino) -> Result<u64, PlanStop> {
+        let inode = self.peek_inode(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Size { ino, size: inode.size });
+        Ok(inode.size)
+    }
+
+    /// The parent of a directory, guarded. Callers walk up to the root: if this record is missing, the driver
+    /// reads all missing directories above it before it calls the plan again.
+    pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, PlanStop> {
+        let inode = self.peek_inode(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
+        let parent = inode.ok_or(Errno::ENOENT)?.parent;
+        if self.climbed.insert(ino) {
+            self.guards.push(Guard::ParentIs { ino, parent });
+        }
+        Ok(parent)
+    }
+
+    /// The directory entry of a name, guarded.
+    pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        match self.lookup(Key::Dirent(parent, name.clone())) {
+            Some(Value::Dirent(dirent)) => {
+                self.guard(match dirent {
+                    Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
+                    None => Guard::DirentAbsent { parent, name: name.clone() },
+                });
+                Ok(dirent)
+            }
+            _ => self.missing(RecordKey::Entry(parent, name.clone())),
+        }
+    }
+
+    /// As [`View::dirent`], for a name that most likely does not exist: if the entry is unknown, it is
+    /// assumed to be absent, and that is guarded.
+    pub fn dirent_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        if self.find(&Key::Dirent(parent, name.clone())).is_some() {
+            return self.dirent(parent, name);
+        }
+        self.assumed = true;
+        self.guard(Guard::DirentAbsent { parent, name: name.clone() });
+        Ok(None)
+    }
+
+    /// Whether a directory is empty. Unless this operation has found an entry, that is assumed and guarded.
+    pub fn is_empty(&mut self, ino: Ino) -> bool {
+        let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
+        if empty {
+            self.assumed = true;
+            self.guard(Guard::Empty { ino });
+        }
+        empty
+    }
+
+    /// The size of an xattr in blocks, 0 if it does not exist. If it is unknown, `likely` is assumed. The answer
+    /// is guarded in any case.
+    pub fn xattr_blocks(&mut self, inode: &Inode, name: &XattrName, likely: u16) -> u16 {
+        let ino = inode.ino;
+        let found = self.lookup(Key::Xattrs(ino));
+        self.assumed |= !matches!(found, Some(Value::Xattrs(_)));
+        let blocks = match found {
+            Some(Value::Xattrs(xattrs)) => xattrs.get(name).map_or(0, |value| xattr_blocks(value.len())),
+            _ if inode.xattr_blocks == 0 => 0,
+            Some(Value::XattrSizes(sizes)) => sizes.get(name).copied().unwrap_or(likely),
+            _ => likely,
+        };
+        self.guard(Guard::Xattr { ino, name: name.clone(), blocks });
+        blocks
+    }
+
+    /// Requires that the xattrs of an inode take at most `most` blocks. Returns `false` if this operation has
+    /// read that they take more.
+    pub fn xattrs_fit(&mut self, ino: Ino, most: u16) -> bool {
+        if let Some(Value::Inode(Some(inode))) = self.find_fresh(&Key::Inode(ino))
+            && inode.xattr_blocks > most
+        {
+            return false;
+        }
+        self.assumed = true;
+        self.guard(Guard::XattrBlocks { ino, most });
+        true
+    }
+
+    /// All xattrs of an inode. Not guarded, because only reads depend on them.
+    pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, PlanStop> {
+        match self.lookup(Key::Xattrs(ino)) {
+            Some(Value::Xattrs(xattrs)) => Ok(xattrs),
+            _ => self.missing(RecordKey::Xattrs(ino)),
+        }
+    }
+
+    /// The POSIX ACL with this id; `None` for [`AclId::NONE`]. It needs no guard, because the ACL under an id
+    /// never changes.
+    ///
+    /// # Errors
+    /// EIO if the ACL is not stored or corrupt: access is then denied, not decided by the mode.
+    pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, PlanStop> {
+        match self.any_acl(id)? {
+            Some(Acl::Posix(acl)) => Ok(Some(acl)),
+            Some(Acl::Nfs4(_)) => Err(Errno::EIO.into()),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`View::acl`], on a volume with NFSv4 ACLs.
+    ///
+    /// # Errors
+    /// As [`View::acl`].
+    pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, PlanStop> {
+        match self.any_acl(id)? {
+            Some(Acl::Nfs4(acl)) => Ok(Some(acl)),
+            Some(Acl::Posix(_)) => Err(Errno::EIO.into()),
+            None => Ok(None),
+        }
+    }
+
+    fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
+        if id.is_none() {
+            return Ok(None);
+        }
+        match self.find(&Key::Acl(id)) {
+            Some(Value::Acl(Some(acl))) => Ok(Some(acl)),
+            Some(_) => Err(Errno::EIO.into()),
+            None => self.missing(RecordKey::Acl(id)),
+        }
+    }
+
+    /// What the kernel is shown in place of an inode's NFSv4 ACL. It is computed once for each combination of
+    /// ACL (or mode, if there is no ACL), owner and group. `None` if the mode alone is exact. `traversers`
+    /// must be the same in all calls.
+    ///
+    /// # Errors
+    /// As [`View::acl`].
+    pub fn projection(
+        &mut self,
+        inode: &Inode,
+        traversers: &Traversers,
+    ) -> Result<Option<Arc<Projection>>, PlanStop> {
+        let is_dir = inode.kind.is_dir();
+        let key = match inode.access_acl.is_none() {
+            true if !is_dir || traversers.is_empty() => return Ok(None),
+            true => Key::ModeProjection(inode.mode.rwx(), inode.uid, inode.gid),
+            false => Key::Projection(inode.access_acl, inode.uid, inode.gid, is_dir),
+        };
+        if let Some(Value::Projection(known)) = self.known.get(&key, None) {
+            return Ok(Some(known));
+        }
+        let acl = self.nfs4_acl(inode.access_acl)?;
+        let acl = acl.as_deref().map(nfs4::Compiled::acl);
+        let projected = nfs4::project_for(acl, inode.mode, (inode.uid, inode.gid), is_dir, traversers);
+        let Some(projection) = projected.map(Arc::new) else { return Ok(None) };
+        self.known.put(key, Value::Projection(Arc::clone(&projection)));
+        Ok(Some(projection))
+    }
+
+    /// Whether this client knows that the ACL is stored, so that it need not be sent again.
+    pub fn is_stored(&self, id: AclId) -> bool {
+        matches!(self.find(&Key::Acl(id)), Some(Value::Acl(Some(_))))
+    }
+
+    /// The access ACL and the rwx bits that a new file of this kind gets by inheritance from the ACL `from`,
+    /// if this client has computed them before. `mode` is the same as in [`View::remember_inherited`].
+    pub fn inherited(&self, from: AclId, mode: Mode, kind: FileType) -> Option<(AclId, u32)> {
+        match self.known.get(&Key::Inherited(from, mode.rwx(), kind), None) {
+            Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
+            _ => None,
+        }
+    }
+
+    /// Caches the result for [`View::inherited`]. Like the ACLs themselves, it never changes.
+    pub fn remember_inherited(&self, from: AclId, mode: Mode, kind: FileType, (access, rwx): (AclId, u32)) {
+        let key = Key::Inherited(from, mode.rwx(), kind);
+        self.known.put(key, Value::Inherited(access, rwx));
+    }
+
+    /// Whether an ACL lets everybody search a directory whose mode lets everybody search, if this client has
+    /// computed that before.
+    pub fn anyone_passes(&self, access: AclId) -> Option<bool> {
+        match self.known.get(&Key::Anyone(access), None) {
+            Some(Value::Anyone(passes)) => Some(passes),
+            _ => None,
+        }
+    }
+
+    /// Caches the result for [`View::anyone_passes`]. Like the ACL itself, it never changes.
+    pub fn remember_anyone_passes(&self, access: AclId, passes: bool) {
+        self.known.put(Key::Anyone(access), Value::Anyone(passes));
+    }
+
+    pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, PlanStop> {
+        match self.lookup(Key::Symlink(ino)) {
+            Some(Value::Symlink(target)) => Ok(target),
+            _ => self.missing(RecordKey::Symlink(ino)),
+        }
+    }
+
+    pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
+        match self.lookup(Key::Slices(ino, chunk)) {
+            Some(Value::Slices(rows)) => Ok(rows),
+            _ => self.missing(RecordKey::Slices(ino, chunk)),
+        }
+    }
+
+    /// All rows of a chunk, guarded: they must still be there when the transaction commits.
+    pub fn all_rows(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
+        let rows = self.slices(ino, chunk)?;
+        self.guard(Guard::Rows { ino, chunk, rows: Arc::clone(&rows) });
+        Ok(rows)
+    }
+
+    /// Requires that the oldest rows of a chunk are these, and guards that. Returns `false` if the chunk is
+    /// known to have others.
+    pub fn rows_begin_with(&mut self, ino: Ino, chunk: ChunkIndex, rows: &Arc<[Slice]>) -> bool {
+        let holds = match self.find(&Key::Slices(ino, chunk)) {
+            Some(Value::Slices(found)) => found.starts_with(rows),
+            _ => true,
+        };
+        if holds {
+            self.guard(Guard::Rows { ino, chunk, rows: Arc::clone(rows) });
+        }
+        holds
+    }
+
+    /// A setting of the volume, guarded; `None` if it is not set.
+    pub fn setting(&mut self, name: &'static str) -> Result<Option<String>, PlanStop> {
+        match self.lookup(Key::Settings) {
+            Some(Value::Settings(settings)) => {
+                let value = settings.get(name).cloned();
+                self.guard(Guard::Setting { name, value: value.clone() });
+                Ok(value)
+            }
+            _ => self.missing(RecordKey::Settings),
+        }
+    }
+
+    /// All locks on an inode, guarded: they must be unchanged when the transaction commits.
+    pub fn locks(&mut self, ino: Ino) -> Result<Arc<[Lock]>, PlanStop> {
+        match self.lookup(Key::Locks(ino)) {
+            Some(Value::Locks(locks)) => {
+                self.guard(Guard::Locks { ino, locks: Arc::clone(&locks) });
+                Ok(locks)
+            }
+            _ => self.missing(RecordKey::Locks(ino)),
+        }
+    }
+
+    /// All waits for locks. Not guarded, because a waiter checks again and again.
+    pub fn waits(&mut self) -> Result<Arc<[LockWait]>, PlanStop> {
+        match self.lookup(Key::Waits) {
+            Some(Value::Waits(waits)) => Ok(waits),
+            _ => self.missing(RecordKey::Waits),
+        }
+    }
+
+    pub fn counter(&mut self, counter: Counter) -> Result<u64, PlanStop> {
+        match self.lookup(Key::Counter(counter)) {
+            Some(Value::Counter(value)) => {
+                self.guard(Guard::Counter { counter, value });
+                Ok(value)
+            }
+            _ => self.missing(RecordKey::Counter(counter)),
+        }
+    }
+
+    pub fn usage(&mut self) -> Result<Usage, PlanStop> {
+        match self.lookup(Key::Usage) {
+            Some(Value::Usage(usage)) => Ok(usage),
+            _ => self.missing(RecordKey::Usage),
+        }
+    }
+
+    /// Requires that the volume has room below its limits, and guards that. Returns `false` if the volume is
+    /// known to be full.
+    pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
+        let full = match self.find(&Key::Usage) {
+            Some(Value::Usage(usage)) => usage.inodes >= max_inodes || usage.blocks >= max_blocks,
+            _ => false,
+        };
+        if !full {
+            self.assumed = true;
+            self.guard(Guard::Room { max_inodes, max_blocks });
+        }
+        !full
+    }
+
+    /// Adds a guard for a record that was not looked up.
+    pub fn guard(&mut self, guard: Guard) {
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + self.guards.len() as u64);
+        if !self.guards.contains(&guard) {
+            self.guards.push(guard);
+        }
+    }
+
+    /// The guards of everything that the plan has looked up.
+    pub fn into_guards(self) -> Vec<Guard> {
+        self.guards
+    }
+
+    /// The directory from which the plan lacks the path up to the root.
+    pub fn climbs_from(&self) -> Option<Ino> {
+        self.climbs_from
+    }
+
+    /// The records that the plan is missing, after [`PlanStop::Missing`].
+    pub fn into_wants(self) -> Vec<RecordKey> {
+        self.wants
+    }
+
+    /// Whether any lookup was answered by an assumption, which only the engine can confirm.
+    pub fn assumed(&self) -> bool {
+        self.assumed
+    }
+
+    /// Whether any lookup was answered by a record that the operation has not read itself.
+    pub fn used_known(&self) -> bool {
+        self.used_known
+    }
+
+    fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        match self.lookup(Key::Inode(ino)) {
+            Some(Value::Inode(inode)) => Ok(inode),
+            _ => self.missing(RecordKey::Inode(ino)),
+        }
+    }
+
+    fn missing<T>(&mut self, want: RecordKey) -> Result<T, PlanStop> {
+        self.wants.push(want);
+        Err(PlanStop::Missing)
+    }
+
+    fn lookup(&mut self, key: Key) -> Option<Value> {
+        if let Some(value) = self.find_fresh(&key) {
+            return Some(value);
+        }
+        let value = self.known.get(&key, self.oldest)?;
+        self.used_known = true;
+        Some(value)
+    }
+
+    fn find(&self, key: &Key) -> Option<Value> {
+        self.find_fresh(key).or_else(|| self.known.get(key, self.oldest))
+    }
+
+    fn find_fresh(&self, key: &Key) -> Option<Value> {
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + 1);
+        self.fresh.get(key).cloned()
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The number of records and guards that views on this thread have examined. Tests compare it between
+    /// plans of different sizes.
+    pub(crate) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}

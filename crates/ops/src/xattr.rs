@@ -1,0 +1,110 @@
+//! Extended attributes, except ACLs.
+
+use std::sync::Arc;
+
+use meta::{Effect, Inode, RecordKey, xattr_blocks};
+use types::{Errno, Ino, XattrName};
+
+use crate::op::{Ctx, Op, Plan};
+use crate::view::{PlanStop, View};
+
+/// The longest value in bytes (`XATTR_SIZE_MAX`, limits.h).
+const MAX_VALUE_BYTES: usize = 65_536;
+
+/// Whether the attribute may, must not or must exist before: `setxattr(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    Set,
+    Create,
+    Replace,
+}
+
+/// Sets an xattr. Equivalent to `vfs_setxattr`.
+///
+/// # Errors
+/// E2BIG beyond 64 KiB; ESTALE if the inode does not exist; EPERM, EACCES; EEXIST under
+/// [`XattrMode::Create`]; ENODATA under [`XattrMode::Replace`]; ENOSPC if the attribute grows by more blocks
+/// than the inode ([`Inode::MAX_XATTR_BLOCKS`]) or the volume has room for.
+#[derive(Debug)]
+pub struct SetXattr {
+    pub ino: Ino,
+    pub name: XattrName,
+    pub value: Arc<[u8]>,
+    pub mode: XattrMode,
+}
+
+impl Op for SetXattr {
+    type Reply = ();
+    const NAME: &'static str = "setxattr";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        if self.value.len() > MAX_VALUE_BYTES {
+            return Err(Errno::E2BIG.into());
+        }
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        ctx.admit_xattr(view, &inode, &self.name)?;
+        let likely = if self.mode == XattrMode::Replace { 1 } else { 0 };
+        let old = view.xattr_blocks(&inode, &self.name, likely);
+        match self.mode {
+            XattrMode::Create if old > 0 => return Err(Errno::EEXIST.into()),
+            XattrMode::Replace if old == 0 => return Err(Errno::ENODATA.into()),
+            XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+        }
+        let new = xattr_blocks(self.value.len());
+        let grown = new.saturating_sub(old);
+        if grown > 0 {
+            if !view.xattrs_fit(self.ino, Inode::MAX_XATTR_BLOCKS.saturating_sub(grown)) {
+                return Err(Errno::ENOSPC.into());
+            }
+            super::room::make_room(view, ctx, grown.into())?;
+        }
+        let mut effects =
+            vec![Effect::PutXattr { ino: self.ino, name: self.name.clone(), value: self.value.clone() }];
+        if new != old {
+            let delta = i32::from(new) - i32::from(old);
+            effects.push(Effect::AddXattrBlocks { ino: self.ino, delta });
+        }
+        effects.push(super::touch_ctime(self.ino, ctx.now));
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Removes an xattr. Equivalent to `vfs_removexattr`.
+///
+/// # Errors
+/// ESTALE if the inode does not exist; EPERM, EACCES; ENODATA.
+#[derive(Debug)]
+pub struct RemoveXattr {
+    pub ino: Ino,
+    pub name: XattrName,
+}
+
+impl Op for RemoveXattr {
+    type Reply = ();
+    const NAME: &'static str = "removexattr";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        ctx.admit_xattr(view, &inode, &self.name)?;
+        let mut effects = remove(view, &inode, &self.name, 1);
+        if effects.is_empty() {
+            return Err(Errno::ENODATA.into());
+        }
+        effects.push(super::touch_ctime(self.ino, ctx.now));
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// The effects that remove an xattr; none if it does not exist. `likely` is as for [`View::xattr_blocks`].
+pub(super) fn remove(view: &mut View<'_>, inode: &Inode, name: &XattrName, likely: u16) -> Vec<Effect> {
+    let ino = inode.ino;
+    match view.xattr_blocks(inode, name, likely) {
+        0 => Vec::new(),
+        old => vec![
+            Effect::DropXattr { ino, name: name.clone() },
+            Effect::AddXattrBlocks { ino, delta: -i32::from(old) },
+        ],
+    }
+}
