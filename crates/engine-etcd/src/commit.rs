@@ -33,7 +33,7 @@ impl Shared {
     }
 
     /// Commits a prefix of the transactions, as many as fit into one request.
-    fn commit_some(&self, txns: &[Txn], lane: u64, outcomes: &mut Vec<Outcome>) -> Result<(), EngineError> {
+    fn commit_some(&self, txns: &[Txn], shard: u64, outcomes: &mut Vec<Outcome>) -> Result<(), EngineError> {
         let mut read_set = ReadSet::default();
         let mut read_at = 0;
         for attempt in 0..ATTEMPTS {
@@ -41,7 +41,7 @@ impl Shared {
                 self.jitter.pause(attempt);
             }
             let source = CachedSource::new(&read_set, &self.memory);
-            let options = Options { blind: true, lane, most_claims: self.max_ops - ROOM, show: false };
+            let options = Options { blind: true, shard, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             let fresh = read_at > 0 && batch.accessed.iter().all(|access| read_set.has(access));
             if let Some(damaged) = batch.damaged() {
@@ -91,7 +91,7 @@ impl Shared {
                 // The batch is too large for one request, so commit its first half.
                 Err(_) if decided.len() > 1 => {
                     let half = decided.get(..decided.len() / 2).unwrap_or_default();
-                    return self.commit_some(half, lane, outcomes);
+                    return self.commit_some(half, shard, outcomes);
                 }
                 request => request?,
             };

@@ -61,10 +61,10 @@ impl Shared {
 
     /// Merges the usage shards into one if there are many.
     fn merge_usage_shards(&self) -> Result<(), EngineError> {
-        let lanes = Access::Span(self.keys.lanes());
+        let shards = Access::Span(self.keys.usage_shards());
         let mut read_set = ReadSet::default();
         let read_at = self.pool.request(Asked::Look, |connection| {
-            fetch(connection, std::slice::from_ref(&lanes), 0, 1, &mut read_set)
+            fetch(connection, std::slice::from_ref(&shards), 0, 1, &mut read_set)
         })?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };

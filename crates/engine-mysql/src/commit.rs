@@ -24,14 +24,14 @@ use meta::{
 use tables::{Locks, Malformed, Table, joined, list};
 use types::Ino;
 
-use crate::connect::{Connection, fact, plain};
+use crate::connect::{Connection, plain, reply_row};
 use crate::error::Fault;
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
 use crate::sql::{bytes, of_session};
 use crate::{effect, guard, read};
 
 /// Fails with [`TOO_MANY_ROWS`].
-const FAIL: &str = "SET @v = (SELECT 1 UNION ALL SELECT 2)";
+const FAIL: &str = "SET @ignored = (SELECT 1 UNION ALL SELECT 2)";
 /// "Subquery returns more than 1 row"
 const TOO_MANY_ROWS: u16 = 1242;
 /// "Duplicate entry"
@@ -60,7 +60,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         lock(txns, careful, &mut script);
     } else if limits(txns).next().is_some() {
         // Nothing here adds to the usage.
-        script.put("SET @t = 1");
+        script.put("SET @tight = 1");
     }
     for part in &parts {
         write(part, together, careful, &mut script);
@@ -73,7 +73,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     let mut inodes: HashMap<Ino, Option<Inode>> = HashMap::new();
     if writes {
         for row in next()? {
-            let inode = fact(Table::NODE.fact, &row, Table::NODE.numbers.len()).inode()?;
+            let inode = reply_row(Table::NODE.kind, &row, Table::NODE.numbers.len()).inode()?;
             inodes.insert(inode.ino, Some(inode));
         }
     }
@@ -117,9 +117,12 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
     if volume || !tight.is_empty() {
         let alone = volume || most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
-        script.put(format!("SELECT {} INTO @t", if alone { "1".to_owned() } else { joined(tight, " OR ") }));
+        script.put(format!(
+            "SELECT {} INTO @tight",
+            if alone { "1".to_owned() } else { joined(tight, " OR ") }
+        ));
         // Far from the limits many commits may add at once; near them, only one at a time.
-        let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
+        let row = "SELECT id INTO @ignored FROM `@layout` WHERE id = 0";
         script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
         script.only_if(TIGHT, |script| script.put(format!("{row} FOR UPDATE")));
     }
@@ -137,7 +140,7 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
         let rows = of_session(*session);
         script.put(format!(
-            "SELECT COUNT(*) INTO @v FROM `@fence` FORCE INDEX (PRIMARY) WHERE {rows} FOR UPDATE"
+            "SELECT COUNT(*) INTO @ignored FROM `@fence` FORCE INDEX (PRIMARY) WHERE {rows} FOR UPDATE"
         ));
     }
 }
@@ -157,7 +160,7 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
         let repeated = format!("(SELECT id FROM `@log` WHERE op_id = {})", op_id(txn));
         held = format!("CAST(COALESCE({repeated}, {held}) AS UNSIGNED)");
     }
-    script.put(format!("SELECT {held} INTO @f"));
+    script.put(format!("SELECT {held} INTO @outcome"));
     let apply = |script: &mut Script| {
         if !writers.is_empty() {
             effect::apply(script, &writers, careful);
@@ -170,7 +173,7 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     } else {
         script.only_if(HELD, apply);
     }
-    script.put("SELECT LAST_INSERT_ID(), @f");
+    script.put("SELECT LAST_INSERT_ID(), @outcome");
     if !together && part.iter().any(|txn| !txn.guards.is_empty()) {
         script.only_if(FAILED, |script| script.put(read::statement(&wants(part))));
     }

@@ -7,7 +7,7 @@ use meta::EngineError;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value};
 use pool::{Asked, Connect, Failed};
-use tables::{Fact, Malformed};
+use tables::{Malformed, ReplyRow};
 
 use crate::config::Config;
 use crate::error::Fault;
@@ -41,10 +41,10 @@ impl Connection {
     fn open(config: &Config) -> Result<Self, Fault> {
         let (conn, prefix) = (Conn::new(config.opts.clone())?, format!("`{}", config.params.table_prefix));
         let mut opened = Connection { conn, max_request: 1024, procedure: config.routine, prefix };
-        let about = opened.row("SELECT @@max_allowed_packet, VERSION() NOT LIKE '%MariaDB%'")?;
-        let about = plain(&about);
-        opened.max_request = usize::try_from(about.number(0)?).unwrap_or(usize::MAX);
-        opened.procedure |= about.number(1)? != 0;
+        let settings = opened.row("SELECT @@max_allowed_packet, VERSION() NOT LIKE '%MariaDB%'")?;
+        let settings = plain(&settings);
+        opened.max_request = usize::try_from(settings.number(0)?).unwrap_or(usize::MAX);
+        opened.procedure |= settings.number(1)? != 0;
         Ok(opened)
     }
 
@@ -102,14 +102,14 @@ pub(crate) struct Columns<'r> {
 }
 
 /// A row whose first `numbers` columns are numbers, followed by strings.
-pub(crate) fn fact(about: i16, row: &[Value], numbers: usize) -> Fact<Columns<'_>> {
+pub(crate) fn reply_row(kind: i16, row: &[Value], numbers: usize) -> ReplyRow<Columns<'_>> {
     let (numbers, strings) = row.split_at_checked(numbers).unwrap_or_default();
-    Fact { about, row: Columns { numbers, strings } }
+    ReplyRow { kind, row: Columns { numbers, strings } }
 }
 
-/// A row that is not a fact. Each column, of any type, is read by its position.
-pub(crate) fn plain(row: &Row) -> Fact<Columns<'_>> {
-    Fact { about: 0, row: Columns { numbers: row, strings: row } }
+/// A row without a kind. Each column, of any type, is read by its position.
+pub(crate) fn plain(row: &Row) -> ReplyRow<Columns<'_>> {
+    ReplyRow { kind: 0, row: Columns { numbers: row, strings: row } }
 }
 
 impl tables::Row for Columns<'_> {

@@ -83,7 +83,7 @@ fn drop_inodes(script: &mut Script, inos: &str) {
 fn put_inodes(script: &mut Script, inodes: &[Inode], careful: bool) {
     if careful {
         let inos = list(inodes.iter().map(|inode| inode.ino));
-        script.put(format!("SELECT COUNT(*) INTO @x FROM `@node` WHERE ino IN ({inos})"));
+        script.put(format!("SELECT COUNT(*) INTO @replaced FROM `@node` WHERE ino IN ({inos})"));
         script.only_if(REPLACED, |script| drop_inodes(script, &inos));
     }
     script.put(insert(&inodes.iter().map(Line::inode).collect::<Vec<_>>()));
@@ -173,7 +173,7 @@ fn other(script: &mut Script, effect: &Effect) {
         }
         Effect::ReplaceRows { ino, chunk, count, rows } => {
             script.run(statements!("oldest_rows"), &[ino.0, chunk.0, u64::from(*count)]);
-            let gone = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @l");
+            let gone = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @oldest_seq");
             script.run(statements!("release"), &[gone]);
             for (place, line) in (1..).zip(put(effect)) {
                 let places = [rows.len(), place].map(|place| place.to_string());

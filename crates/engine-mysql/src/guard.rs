@@ -78,7 +78,7 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
         // Unless only one commit at a time adds, there must also be room for what others add at this moment.
         Guard::Room { .. } => {
             let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
-            return other(format!("IF(@t, {alone}, {beside})"));
+            return other(format!("IF(@tight, {alone}, {beside})"));
         }
     };
     whose.extend(also);

@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | `config` | the parameters of the URL, and the settings of connections |
-//! | `connect` | one connection; rows of replies, also as facts (crate `tables`) |
+//! | `connect` | one connection; rows of replies |
 //! | `schema` | the tables and their version |
 //! | `engine` | [`MysqlEngine`]: opens the volume, implements `Engine`, reports warnings |
 //! | `script` | statements with conditions, sent as one request |

@@ -1,5 +1,5 @@
-CREATE PROCEDURE `@run5`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
-COMMENT 'runs statements: a JSON array with an array for each of what it needs, with commas between, and its text'
+CREATE PROCEDURE `@run6`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+COMMENT 'runs statements: a JSON array of arrays, each with the conditions of a statement, separated by commas, and its text'
 BEGIN
     DECLARE done INT DEFAULT 0;
     DECLARE needs VARCHAR(64) CHARACTER SET utf8mb4;
@@ -15,10 +15,13 @@ BEGIN
         IF done THEN
             LEAVE all_steps;
         END IF;
-        IF (NOT FIND_IN_SET('@f = 0', needs) OR @f = 0) AND (NOT FIND_IN_SET('@f IS NULL', needs) OR @f IS NULL)
-        AND (NOT FIND_IN_SET('@x', needs) OR @x) AND (NOT FIND_IN_SET('@c', needs) OR @c)
-        AND (NOT FIND_IN_SET('@h', needs) OR @h) AND (NOT FIND_IN_SET('@t', needs) OR @t)
-        AND (NOT FIND_IN_SET('NOT @t', needs) OR NOT @t) THEN
+        IF (NOT FIND_IN_SET('@outcome = 0', needs) OR @outcome = 0)
+        AND (NOT FIND_IN_SET('@outcome IS NULL', needs) OR @outcome IS NULL)
+        AND (NOT FIND_IN_SET('@tight', needs) OR @tight)
+        AND (NOT FIND_IN_SET('NOT @tight', needs) OR NOT @tight)
+        AND (NOT FIND_IN_SET('@replaced', needs) OR @replaced)
+        AND (NOT FIND_IN_SET('@released', needs) OR @released)
+        AND (NOT FIND_IN_SET('@shared_rows', needs) OR @shared_rows) THEN
             CASE step
             WHEN 'START TRANSACTION' THEN START TRANSACTION; -- MySQL cannot prepare it
             WHEN 'COMMIT' THEN COMMIT;

@@ -1,26 +1,26 @@
 //! One statement answers any number of record keys, so that all records are of one moment: at READ COMMITTED,
 //! each statement has its own snapshot.
 //!
-//! The statement is a union of selects whose rows are facts (crate `tables`). A row consists of the kind of
-//! the fact, and of as many numbers and byte strings as any fact has; each select fills those that it needs.
+//! The statement is a union of selects whose rows the crate `tables` describes. A row consists of its
+//! kind, and of as many numbers and byte strings as a row of any kind has; each select fills those that it needs.
 //! Record keys of one kind form one select, which returns no row twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat;
 
 use meta::{RecordKey, Seq, Snapshot};
-use tables::{Found, Table, joined, list};
+use tables::{Found, Table, joined, kind, list};
 
-use crate::connect::{Row, fact, plain};
+use crate::connect::{Row, plain, reply_row};
 use crate::error::Fault;
 use crate::sql::{is, row};
 
 const NUMBERS: usize = 17;
 const STRINGS: usize = 5;
 
-/// The columns and the source of the rows of one kind of fact.
+/// The columns and the source of the rows of one kind.
 pub(crate) struct Source {
-    pub(crate) about: i16,
+    pub(crate) kind: i16,
     pub(crate) numbers: Vec<String>,
     pub(crate) strings: Vec<String>,
     pub(crate) from: String,
@@ -35,9 +35,9 @@ impl Source {
             of(&table).iter().map(|column| format!("r.{column}")).chain(inodes).collect::<Vec<_>>()
         };
         let (numbers, mut strings) = (columns(|table| table.numbers), columns(|table| table.strings));
-        let (mut about, mut from) = (table.fact, rows.to_owned());
+        let (mut kind, mut from) = (table.kind, rows.to_owned());
         if with_inodes {
-            about = 17;
+            kind = kind::DIRENT_WITH_INODE;
             from += " LEFT JOIN `@node` AS n ON n.ino = r.ino";
         }
         let inode = if with_inodes { "n" } else { "r" };
@@ -45,7 +45,7 @@ impl Source {
             strings.push(format!("{name}.text"));
             from += &format!(" LEFT JOIN `@acl` AS {name} ON {name}.id = {inode}.{id}");
         }
-        Source { about, numbers, strings, from }
+        Source { kind, numbers, strings, from }
     }
 
     /// The select without its condition; missing columns are NULL.
@@ -54,7 +54,7 @@ impl Source {
             list(columns.iter().map(String::as_str).chain(repeat("NULL")).take(count))
         };
         let (numbers, strings) = (padded(&self.numbers, NUMBERS), padded(&self.strings, STRINGS));
-        format!("SELECT {}, {numbers}, {strings} FROM {}", self.about, self.from)
+        format!("SELECT {}, {numbers}, {strings} FROM {}", self.kind, self.from)
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn statement(wants: &[RecordKey]) -> String {
             RecordKey::Empty(ino) => {
                 whose = format!("EXISTS(SELECT 1 FROM {} WHERE {whose})", source.from);
                 let (numbers, strings) = (vec![ino.to_string()], Vec::new());
-                source = Source { about: 3, numbers, strings, from: "DUAL".to_owned() };
+                source = Source { kind: kind::NOT_EMPTY, numbers, strings, from: "DUAL".to_owned() };
             }
             RecordKey::Slices(..) => source.numbers.push("r.seq".to_owned()),
             RecordKey::Usage => source.numbers = ["SUM(inodes)", "SUM(blocks)"].map(str::to_owned).into(),
@@ -95,8 +95,8 @@ pub(crate) fn statement(wants: &[RecordKey]) -> String {
 pub(crate) fn snapshot(rows: &[Row], seq: Seq, wants: &[RecordKey]) -> Result<Snapshot, Fault> {
     let mut found = Found::default();
     for row in rows {
-        let about = i16::try_from(plain(row).number(0)?).unwrap_or(0);
-        found.take(&fact(about, row.get(1..).unwrap_or_default(), NUMBERS))?;
+        let kind = i16::try_from(plain(row).number(0)?).unwrap_or(0);
+        found.take(&reply_row(kind, row.get(1..).unwrap_or_default(), NUMBERS))?;
     }
     Ok(Snapshot { seq, records: found.answer(wants) })
 }

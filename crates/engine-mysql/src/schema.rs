@@ -42,7 +42,7 @@ pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
     }
     // Dropping the last table also releases the locks.
     conn.query(&format!("DROP TABLE {}", all("")))?;
-    if conn.procedure { conn.query("DROP PROCEDURE IF EXISTS `@run5`").map(drop) } else { Ok(()) }
+    if conn.procedure { conn.query("DROP PROCEDURE IF EXISTS `@run6`").map(drop) } else { Ok(()) }
 }
 
 /// Creates the stored procedure, if it is needed and does not exist.

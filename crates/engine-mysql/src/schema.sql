@@ -17,10 +17,10 @@ CREATE TABLE IF NOT EXISTS `@node` (
     atime BIGINT NOT NULL COMMENT 'times are nanoseconds since 1970-01-01 UTC',
     mtime BIGINT NOT NULL,
     ctime BIGINT NOT NULL,
-    parent BIGINT UNSIGNED NOT NULL COMMENT 'of a directory, the one that holds it; of the root, itself; else 0',
-    access_rev BIGINT UNSIGNED NOT NULL COMMENT 'moves with each change of mode, owner, group and ACLs',
-    xattr_blocks SMALLINT UNSIGNED NOT NULL COMMENT 'all together: GREATEST(1, (LENGTH(value) + 4095) DIV 4096) of its rows in xattr',
-    access_acl BINARY(16) COMMENT 'acl.id, or NULL where mode says all',
+    parent BIGINT UNSIGNED NOT NULL COMMENT 'of a directory, its parent; of the root, itself; else 0',
+    access_rev BIGINT UNSIGNED NOT NULL COMMENT 'incremented by each change of mode, owner, group and ACLs',
+    xattr_blocks SMALLINT UNSIGNED NOT NULL COMMENT 'sum of GREATEST(1, (LENGTH(value) + 4095) DIV 4096) over its rows in table xattr',
+    access_acl BINARY(16) COMMENT 'acl.id, or NULL if mode says everything',
     default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an inode';
 
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS `@edge` (
     parent BIGINT UNSIGNED NOT NULL COMMENT 'node.ino of the directory',
     name VARBINARY(255) NOT NULL,
     ino BIGINT UNSIGNED NOT NULL COMMENT 'node.ino that the name refers to',
-    kind TINYINT UNSIGNED NOT NULL COMMENT 'node.kind of that',
+    kind TINYINT UNSIGNED NOT NULL COMMENT 'node.kind of that inode',
     PRIMARY KEY (parent, name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a directory entry';
 
@@ -38,12 +38,12 @@ CREATE TABLE IF NOT EXISTS `@slice` (
     seq BIGINT UNSIGNED NOT NULL COMMENT 'order of writing within the chunk',
     pos INT UNSIGNED NOT NULL COMMENT 'first byte, counted from the start of the chunk',
     len INT UNSIGNED NOT NULL COMMENT 'bytes',
-    data LONGBLOB COMMENT 'the bytes themselves, if small',
-    slice BIGINT UNSIGNED COMMENT 'the slice in the object store that holds them; zeros if this and data are NULL',
+    data LONGBLOB COMMENT 'the bytes, if they are few',
+    slice BIGINT UNSIGNED COMMENT 'the slice in the object store that contains the bytes; the bytes are zeros if this and data are NULL',
     slice_off INT UNSIGNED COMMENT 'first byte within that slice',
     slice_size INT UNSIGNED COMMENT 'bytes of the whole slice',
     PRIMARY KEY (ino, chunk, seq)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'one write to one chunk of 64 MiB; where slices overlap, the one with the higher seq holds';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'one write to one chunk of 64 MiB; if slices overlap, the one with the highest seq is valid';
 
 CREATE TABLE IF NOT EXISTS `@xattr` (
     ino BIGINT UNSIGNED NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS `@xattr` (
 
 CREATE TABLE IF NOT EXISTS `@symlink` (
     ino BIGINT UNSIGNED NOT NULL PRIMARY KEY, target BLOB NOT NULL
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'where a symbolic link points to';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the target of a symbolic link';
 
 CREATE TABLE IF NOT EXISTS `@acl` (
     id BINARY(16) NOT NULL PRIMARY KEY COMMENT 'the hash of its contents', text LONGTEXT NOT NULL
@@ -62,17 +62,17 @@ CREATE TABLE IF NOT EXISTS `@acl` (
 
 CREATE TABLE IF NOT EXISTS `@setting` (
     name VARBINARY(255) NOT NULL PRIMARY KEY, value LONGBLOB NOT NULL COMMENT 'UTF-8'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of the volume, from when it was formatted';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a setting of the volume';
 
 CREATE TABLE IF NOT EXISTS `@counter` (
     name VARBINARY(255) NOT NULL PRIMARY KEY, value BIGINT UNSIGNED NOT NULL
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'sources of numbers; value is the next one to lease';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a sequence of numbers; value is the next one to allocate';
 
 CREATE TABLE IF NOT EXISTS `@usage` (
     slot INT UNSIGNED NOT NULL PRIMARY KEY,
-    inodes BIGINT NOT NULL COMMENT 'all together: rows of node',
-    blocks BIGINT NOT NULL COMMENT 'all together: xattr_blocks of node, and (size + 4095) DIV 4096 of the files in node'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'what the volume holds is the sum of these rows; a connection changes one of them, so that few meet';
+    inodes BIGINT NOT NULL COMMENT 'sum over all rows: the number of rows of table node',
+    blocks BIGINT NOT NULL COMMENT 'sum over all rows: xattr_blocks of table node, and (size + 4095) DIV 4096 of the regular files in it'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the usage of the volume is the sum of these rows; each connection changes one of them, to avoid conflicts';
 
 CREATE TABLE IF NOT EXISTS `@session` (
     id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
@@ -89,16 +89,16 @@ CREATE TABLE IF NOT EXISTS `@session` (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a mounted client';
 
 CREATE TABLE IF NOT EXISTS `@fence` (
-    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'session and term, with which the ids of its operations begin; term 0 is open as long as the session is there'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the terms that are open; commits lock a row that a renewal of the session does not change';
+    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'session and term: the first 12 bytes of the ids of its operations; term 0 is open as long as the session exists'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an open term; commits lock this row, which a renewal of the session does not change';
 
 CREATE TABLE IF NOT EXISTS `@pinned` (
-    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'as in fence'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the terms of which the log was not trimmed, because they were open';
+    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'as in table fence'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a term whose rows of table log were not trimmed, because it was open';
 
 CREATE TABLE IF NOT EXISTS `@trimmed` (
     id INT UNSIGNED NOT NULL PRIMARY KEY, upto BIGINT UNSIGNED NOT NULL COMMENT 'log.id'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'how far the log was trimmed';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'up to which row table log was trimmed';
 
 CREATE TABLE IF NOT EXISTS `@orphan` (
     session BIGINT UNSIGNED NOT NULL, ino BIGINT UNSIGNED NOT NULL, PRIMARY KEY (session, ino)
@@ -108,8 +108,8 @@ CREATE TABLE IF NOT EXISTS `@lock` (
     ino BIGINT UNSIGNED NOT NULL,
     first BIGINT UNSIGNED NOT NULL COMMENT 'bytes, both included',
     last BIGINT UNSIGNED NOT NULL,
-    session BIGINT UNSIGNED NOT NULL COMMENT 'session.id of the mount it is held on',
-    owner BIGINT UNSIGNED NOT NULL COMMENT 'the number of the holder in the kernel there',
+    session BIGINT UNSIGNED NOT NULL COMMENT 'session.id of the mount that holds the lock',
+    owner BIGINT UNSIGNED NOT NULL COMMENT 'the number of the owner in the kernel of that mount',
     kind TINYINT UNSIGNED NOT NULL COMMENT '0 fcntl(2), 1 flock(2)',
     exclusive TINYINT UNSIGNED NOT NULL,
     pid INT UNSIGNED NOT NULL,
@@ -126,29 +126,29 @@ CREATE TABLE IF NOT EXISTS `@lock_wait` (
     exclusive TINYINT UNSIGNED NOT NULL,
     pid INT UNSIGNED NOT NULL,
     PRIMARY KEY (session, owner, kind)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'somebody waits for a lock; columns as in table lock';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a waiting lock request; columns as in table lock';
 
 CREATE TABLE IF NOT EXISTS `@garbage` (
     slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, size INT UNSIGNED NOT NULL COMMENT 'bytes'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that no file refers to; its objects are to be deleted';
 
 CREATE TABLE IF NOT EXISTS `@shared` (
-    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'rows beyond the first; 0 once one is left'
+    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'the number of rows beyond the first; 0 if one is left'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that more than one row of table slice has referred to';
 
 CREATE TABLE IF NOT EXISTS `@log` (
     id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     op_id BINARY(16) NOT NULL COMMENT 'session (8), term (4) and number of the operation',
     at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
-    touched LONGBLOB NOT NULL COMMENT 'n inode, e entry, d data, x attributes, l locks; each with the inode number in 8 bytes',
+    touched LONGBLOB NOT NULL COMMENT 'what it invalidates: n inode, e directory entry, d data, x extended attributes, l locks; each with the inode number in 8 bytes',
     UNIQUE KEY op_id (op_id)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes and of open terms: so that none is done twice, and to tell other clients';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes and of open terms: for retries, which must not be applied twice, and for other clients';
 
 CREATE TABLE IF NOT EXISTS `@layout` (
     id INT UNSIGNED NOT NULL PRIMARY KEY,
     version INT UNSIGNED NOT NULL,
-    epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed; begins with the time, unlike that of a volume here before'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of these tables; its row is locked where something is changed that belongs to no inode';
+    epoch BIGINT UNSIGNED NOT NULL COMMENT 'changes when all records are removed; it starts from the time, so that it differs from that of an earlier volume'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the version of these tables; its row is locked by changes of records that belong to no inode';
 
 INSERT IGNORE INTO `@trimmed` (id, upto) VALUES (0, 0);
 

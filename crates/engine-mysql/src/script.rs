@@ -1,24 +1,24 @@
 //! Statements with conditions, sent as one request.
 //!
-//! User variables of the connection hold the intermediate results of a script. `@f` is 0 if the transactions
-//! are to be applied, NULL if a guard does not hold, and otherwise the sequence number under which the
-//! transaction was committed before. `@t` tells whether there is so little room that only one commit at a
-//! time may add. `@x`, `@c` and `@h` are counts; 0 means that there is nothing to do.
+//! User variables of the connection hold the intermediate results of a script. `@outcome` is 0 if the
+//! transactions are to be applied, NULL if a guard does not hold, and otherwise the sequence number under which
+//! the transaction was committed before. `@tight` tells whether there is so little room that only one commit at
+//! a time may add. `@replaced`, `@released` and `@shared_rows` are counts; 0 means that there is nothing to do.
 
 use std::fmt::Display;
 
 use tables::{fill, list};
 
 /// The transactions are to be applied.
-pub(crate) const HELD: &str = "@f = 0";
+pub(crate) const HELD: &str = "@outcome = 0";
 /// A guard does not hold.
-pub(crate) const FAILED: &str = "@f IS NULL";
+pub(crate) const FAILED: &str = "@outcome IS NULL";
 /// A limit is near.
-pub(crate) const TIGHT: &str = "@t";
+pub(crate) const TIGHT: &str = "@tight";
 /// No limit is near.
-pub(crate) const ROOMY: &str = "NOT @t";
+pub(crate) const ROOMY: &str = "NOT @tight";
 /// Inodes exist that have the numbers of new ones.
-pub(crate) const REPLACED: &str = "@x";
+pub(crate) const REPLACED: &str = "@replaced";
 
 /// Creates the procedure that runs a script on servers without anonymous blocks. If its text changes, its
 /// name must change too.
@@ -93,7 +93,7 @@ impl Script {
     /// The call of the procedure.
     fn call(&self) -> String {
         let step = |step: &Step| format!("[\"{}\",\"{}\"]", step.needs.join(","), quoted(&step.sql));
-        format!("CALL `@run5`('[{}]')", list(self.steps.iter().map(step)))
+        format!("CALL `@run6`('[{}]')", list(self.steps.iter().map(step)))
     }
 }
 
@@ -106,6 +106,7 @@ fn quoted(sql: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::statements;
 
     #[test]
     fn adjacent_steps_share_a_condition_and_rare_statements_are_strings() {
@@ -113,15 +114,28 @@ mod tests {
         script.put("A");
         script.only_if(HELD, |script| script.run("-- Says this.\n\nB?1;\nC;\n", &[7]));
         script.only_if(FAILED, |script| script.put("D x'00'"));
-        script.only_if(HELD, |script| script.run("-- Says that.\n\nIF @h THEN E;\n", &[""]));
+        script.only_if(HELD, |script| script.run("-- Says that.\n\nIF @shared_rows THEN E;\n", &[""]));
         let expected = "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\nA;\n\
-                        IF @f = 0 THEN\nB7;\nC;\nEND IF;\nIF @f IS NULL THEN\nEXECUTE IMMEDIATE 'D x''00''';\nEND IF;\n\
-                        IF @f = 0 AND @h THEN\nEXECUTE IMMEDIATE 'E';\nEND IF;\nEND";
+                        IF @outcome = 0 THEN\nB7;\nC;\nEND IF;\nIF @outcome IS NULL THEN\nEXECUTE IMMEDIATE 'D x''00''';\nEND IF;\n\
+                        IF @outcome = 0 AND @shared_rows THEN\nEXECUTE IMMEDIATE 'E';\nEND IF;\nEND";
         assert_eq!(script.block(), expected);
         assert_eq!(
             script.call(),
-            "CALL `@run5`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
-             [\"@f = 0,@h\",\"E\"]]')"
+            "CALL `@run6`('[[\"\",\"A\"], [\"@outcome = 0\",\"B7\"], [\"@outcome = 0\",\"C\"], [\"@outcome IS NULL\",\"D x''00''\"], \
+             [\"@outcome = 0,@shared_rows\",\"E\"]]')"
         );
+    }
+
+    #[test]
+    fn procedure_knows_every_condition() {
+        let files = [statements!("release"), statements!("drop_nodes"), statements!("trim")];
+        let of_files = files.iter().flat_map(|file| file.lines()).filter_map(|line| {
+            let (condition, _) = line.strip_prefix("IF ")?.split_once(" THEN ")?;
+            Some(condition)
+        });
+        for condition in [HELD, FAILED, TIGHT, ROOMY, REPLACED].into_iter().chain(of_files) {
+            let check = format!("(NOT FIND_IN_SET('{condition}', needs) OR {condition})");
+            assert!(PROCEDURE.contains(&check), "{condition}");
+        }
     }
 }

@@ -110,7 +110,7 @@ impl Log for Rows {
         for row in log.iter().map(plain) {
             let id = row.number(0)?;
             last = last.max(id);
-            if self.numbers.tell(id) {
+            if self.numbers.deliver(id) {
                 let by = row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
                 let by = by.ok_or(Malformed("the id of an operation is too short"))?;
                 let invalidations = Invalidation::decode(row.bytes(4)?);

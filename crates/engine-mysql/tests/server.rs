@@ -483,13 +483,13 @@ fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
         format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')");
     root.query_drop(insert).unwrap();
     committed(&engine, add_file(10));
-    let told = changes.next(Duration::from_secs(60)).unwrap();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].invalidations.contains(&Invalidation::Dirent(Ino(2), name(10))));
+    let found = changes.next(Duration::from_secs(60)).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].invalidations.contains(&Invalidation::Dirent(Ino(2), name(10))));
     // The row of a long transaction is reported when it commits, with its own number.
     root.query_drop("COMMIT").unwrap();
     let late = changes.next(Duration::from_secs(60)).unwrap();
-    assert_eq!((late.len(), late[0].seq < told[0].seq), (1, true), "{late:?}");
+    assert_eq!((late.len(), late[0].seq < found[0].seq), (1, true), "{late:?}");
     root.query_drop("START TRANSACTION").unwrap();
     root.query_drop(format!(
         "INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')"
@@ -499,7 +499,7 @@ fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
     committed(&engine, add_file(11));
     assert_eq!(changes.next(Duration::from_secs(60)).unwrap().len(), 1);
     let passed = Instant::now() + Duration::from_secs(60);
-    while !format!("{changes:?}").contains("told: {}") {
+    while !format!("{changes:?}").contains("delivered: {}") {
         assert_eq!(changes.next(Duration::from_millis(50)).unwrap(), []);
         assert!(
             Instant::now() < passed,
@@ -670,15 +670,15 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     };
     let wait = Duration::from_millis(30);
     let until = |changes: &mut dyn Changes, count: usize| {
-        let mut told = 0;
-        while told < count {
-            told += changes.next(Duration::from_secs(60)).unwrap().len();
+        let mut found = 0;
+        while found < count {
+            found += changes.next(Duration::from_secs(60)).unwrap().len();
         }
         // Until the stream knows that the numbers skipped by `age` never appear.
-        while !format!("{changes:?}").contains("told: {}") {
+        while !format!("{changes:?}").contains("delivered: {}") {
             assert_eq!(changes.next(wait).unwrap(), []);
         }
-        assert_eq!(told, count);
+        assert_eq!(found, count);
     };
     let (mut reading, mut asleep) = (engine.watch().unwrap().unwrap(), engine.watch().unwrap().unwrap());
     add();
@@ -690,7 +690,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
         until(&mut *reading, 400);
     }
     let mut missed = asleep.next(wait);
-    while missed.as_ref().is_ok_and(|told| !told.is_empty()) {
+    while missed.as_ref().is_ok_and(|changes| !changes.is_empty()) {
         missed = asleep.next(wait);
     }
     missed.unwrap_err();

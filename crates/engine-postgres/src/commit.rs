@@ -15,9 +15,10 @@ use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
 
+use crate::code;
 use crate::error::Failure;
 use crate::gather::Gathered;
-use crate::read::fact;
+use crate::read::reply_row;
 use crate::shared::Shared;
 
 /// The maximum number of transactions in one call of the server.
@@ -80,24 +81,24 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
     let mut left = Found::default();
     let (mut failed, mut looked) = (Vec::new(), Found::default());
     for row in rows {
-        let fact = fact(row)?;
-        match fact.about {
+        let row = reply_row(row)?;
+        match i64::from(row.kind) {
             // The halves of the operation ids, and the sequence numbers of the commits.
-            20 | 21 => {
-                let count = fact.row.0.len() / 3;
+            code::COMMITTED | code::REPEATED => {
+                let count = row.row.0.len() / 3;
                 for at in 0..count {
-                    let id = u128::from(fact.number(at)?) << 64 | u128::from(fact.number(count + at)?);
+                    let id = u128::from(row.number(at)?) << 64 | u128::from(row.number(count + at)?);
                     let place = run.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
                     let Some((txn, outcome)) = place else {
                         return Err(Failure::Malformed("the result of an unknown transaction"));
                     };
-                    let is_repeated = fact.about == 21;
+                    let is_repeated = i64::from(row.kind) == code::REPEATED;
                     let inodes = if is_repeated { Vec::new() } else { changed_inodes(txn, &left.inodes) };
-                    *outcome = Some(Outcome::Committed { seq: Seq(fact.number(2 * count + at)?), inodes });
+                    *outcome = Some(Outcome::Committed { seq: Seq(row.number(2 * count + at)?), inodes });
                 }
             }
-            22 => failed.extend(fact.row.0.iter().flatten()),
-            23 => {
+            code::FAILED => failed.extend(row.row.0.iter().flatten()),
+            code::CONFLICT_END => {
                 for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
                     // The guards of transaction 0 apply to every transaction.
                     if failed.contains(&t) || failed.contains(&0) {
@@ -108,8 +109,8 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                 }
                 (failed, looked) = Default::default();
             }
-            _ if failed.is_empty() => left.take(&fact)?,
-            _ => looked.take(&fact)?,
+            _ if failed.is_empty() => left.take(&row)?,
+            _ => looked.take(&row)?,
         }
     }
     // The server sends nothing for a transaction without effects whose guards hold.

@@ -10,7 +10,7 @@ use crate::config::Target;
 use crate::connection::get;
 use crate::error::Failure;
 use crate::gather::Gathered;
-use crate::read::fact;
+use crate::read::reply_row;
 use crate::schema::{Names, VERSION};
 use crate::shared::{Shared, Sql};
 use crate::{changes, commit, read, scan};
@@ -59,7 +59,7 @@ impl PostgresEngine {
             pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))
         })?;
         let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
-        let call = |function: &str| names.text(&format!("SELECT fact, numbers, bytes FROM {function}"));
+        let call = |function: &str| names.text(&format!("SELECT row_kind, numbers, bytes FROM {function}"));
         let sql = Sql {
             functions: names.functions(),
             commit: call(&format!("@commit#(ROW({args})::@args#)")),
@@ -101,7 +101,7 @@ impl Engine for PostgresEngine {
             let rows = connection.call(&shared.sql.functions, &shared.sql.read, &args)?;
             let mut found = Found::default();
             for row in &rows {
-                found.take(&fact(row)?)?;
+                found.take(&reply_row(row)?)?;
             }
             Ok::<_, Failure>(found.answer(wants))
         })?;

@@ -1,103 +1,104 @@
--- The functions that requests call. @ is the table prefix. # is a suffix computed from this text, so that
--- clients of different versions each call their own functions. A fact is its kind, its numbers and its byte
--- strings: see read.rs.
+-- The functions that requests call. @ is the table prefix. A colon and a name in capitals is a number of
+-- code.rs or of the crate tables. # is a suffix computed from this text, so that clients of different versions
+-- each call their own functions. The row of a reply is its kind, its numbers and its byte strings: see read.rs.
 
 CREATE OR REPLACE FUNCTION @blocks#(kind bigint, size bigint, xattr_blocks bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
     SELECT xattr_blocks + CASE WHEN kind = 8 THEN size / 4096 + (size % 4096 > 0)::int ELSE 0 END
 $f$;
 
--- Returns the records of record keys. An absent record has no fact. The function is STABLE, so all its
+-- Returns the records of record keys. An absent record has no row. The function is STABLE, so all its
 -- queries use the caller's snapshot.
 CREATE OR REPLACE FUNCTION @read#(p_what bigint[], p_a bigint[], p_b bigint[], p_x bytea[])
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
+RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
 DECLARE
     v_inos bigint[] := '{}';
 BEGIN
-    IF p_what && '{2}' THEN
+    IF p_what && '{:DIRENT}' THEN
         RETURN QUERY
-        SELECT 2::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name]
+        SELECT :DIRENT::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name]
         FROM unnest(p_what, p_a, p_x) w (what, a, x) JOIN @edge e ON e.parent = w.a AND e.name = w.x
-        WHERE w.what = 2;
+        WHERE w.what = :DIRENT;
         v_inos := ARRAY(
             SELECT e.ino FROM unnest(p_what, p_a, p_x) w (what, a, x) JOIN @edge e ON e.parent = w.a AND e.name = w.x
-            WHERE w.what = 2);
+            WHERE w.what = :DIRENT);
     END IF;
-    IF p_what && '{1}' THEN
-        v_inos := v_inos || ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 1);
+    IF p_what && '{:INODE}' THEN
+        v_inos := v_inos || ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :INODE);
     END IF;
     IF v_inos <> '{}' THEN
         RETURN QUERY
-        SELECT 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
+        SELECT :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
                                   n.ctime, n.parent, n.access_rev, n.xattr_blocks],
                ARRAY[n.access_acl, n.default_acl]
         FROM @node n WHERE n.ino = ANY (v_inos);
         RETURN QUERY
-        SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
+        SELECT :ACL::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
         FROM @acl l WHERE l.id = ANY (ARRAY(
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
-    IF NOT p_what && '{3,4,5,6,7,8,9,10,11,12,13}' THEN
+    IF p_what <@ '{:INODE,:DIRENT}' THEN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT 3::smallint, ARRAY[w.a], NULL::bytea[] FROM unnest(p_what, p_a) w (what, a)
-    WHERE w.what = 3 AND EXISTS (SELECT FROM @edge e WHERE e.parent = w.a);
-    IF p_what && '{4}' THEN
+    SELECT :NOT_EMPTY::smallint, ARRAY[w.a], NULL::bytea[] FROM unnest(p_what, p_a) w (what, a)
+    WHERE w.what = :NOT_EMPTY AND EXISTS (SELECT FROM @edge e WHERE e.parent = w.a);
+    IF p_what && '{:XATTR}' THEN
         RETURN QUERY
-        SELECT 4::smallint, ARRAY[r.ino], ARRAY[r.name, r.value]
-        FROM unnest(p_what, p_a) w (what, a) JOIN @xattr r ON r.ino = w.a WHERE w.what = 4;
+        SELECT :XATTR::smallint, ARRAY[r.ino], ARRAY[r.name, r.value]
+        FROM unnest(p_what, p_a) w (what, a) JOIN @xattr r ON r.ino = w.a WHERE w.what = :XATTR;
     END IF;
-    IF p_what && '{5}' THEN
+    IF p_what && '{:SYMLINK}' THEN
         RETURN QUERY
-        SELECT 5::smallint, ARRAY[r.ino], ARRAY[r.target]
-        FROM unnest(p_what, p_a) w (what, a) JOIN @symlink r ON r.ino = w.a WHERE w.what = 5;
+        SELECT :SYMLINK::smallint, ARRAY[r.ino], ARRAY[r.target]
+        FROM unnest(p_what, p_a) w (what, a) JOIN @symlink r ON r.ino = w.a WHERE w.what = :SYMLINK;
     END IF;
-    IF p_what && '{6}' THEN
+    IF p_what && '{:SLICE}' THEN
         RETURN QUERY
-        SELECT 6::smallint, ARRAY[r.ino, r.chunk, r.pos, r.len, r.slice, r.slice_off, r.slice_size], ARRAY[r.data]
-        FROM (SELECT DISTINCT w.a, w.b FROM unnest(p_what, p_a, p_b) w (what, a, b) WHERE w.what = 6) w
+        SELECT :SLICE::smallint, ARRAY[r.ino, r.chunk, r.pos, r.len, r.slice, r.slice_off, r.slice_size], ARRAY[r.data]
+        FROM (SELECT DISTINCT w.a, w.b FROM unnest(p_what, p_a, p_b) w (what, a, b) WHERE w.what = :SLICE) w
              JOIN @slice r ON r.ino = w.a AND r.chunk = w.b ORDER BY r.ino, r.chunk, r.seq;
     END IF;
-    IF p_what && '{7}' THEN
+    IF p_what && '{:ACL}' THEN
         RETURN QUERY
-        SELECT 7::smallint, NULL::bigint[], ARRAY[r.id, convert_to(r.text, 'UTF8')]
-        FROM unnest(p_what, p_x) w (what, x) JOIN @acl r ON r.id = w.x WHERE w.what = 7;
+        SELECT :ACL::smallint, NULL::bigint[], ARRAY[r.id, convert_to(r.text, 'UTF8')]
+        FROM unnest(p_what, p_x) w (what, x) JOIN @acl r ON r.id = w.x WHERE w.what = :ACL;
     END IF;
-    IF p_what && '{8}' THEN
+    IF p_what && '{:SETTING}' THEN
         RETURN QUERY
-        SELECT 8::smallint, NULL::bigint[], ARRAY[convert_to(r.name, 'UTF8'), convert_to(r.value, 'UTF8')]
+        SELECT :SETTING::smallint, NULL::bigint[], ARRAY[convert_to(r.name, 'UTF8'), convert_to(r.value, 'UTF8')]
         FROM @setting r;
     END IF;
-    IF p_what && '{9}' THEN
-        RETURN QUERY SELECT 9::smallint, ARRAY[r.value], ARRAY[convert_to(r.name, 'UTF8')] FROM @counter r;
+    IF p_what && '{:COUNTER}' THEN
+        RETURN QUERY SELECT :COUNTER::smallint, ARRAY[r.value], ARRAY[convert_to(r.name, 'UTF8')] FROM @counter r;
     END IF;
-    IF p_what && '{10}' THEN
+    IF p_what && '{:USAGE}' THEN
         RETURN QUERY
-        SELECT 10::smallint, ARRAY[sum(r.inodes)::bigint, sum(r.blocks)::bigint], NULL::bytea[] FROM @usage r;
+        SELECT :USAGE::smallint, ARRAY[sum(r.inodes)::bigint, sum(r.blocks)::bigint], NULL::bytea[] FROM @usage r;
     END IF;
-    IF p_what && '{11}' THEN
+    IF p_what && '{:LOCK}' THEN
         RETURN QUERY
-        SELECT 11::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
-        FROM (SELECT DISTINCT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 11) w
+        SELECT :LOCK::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        FROM (SELECT DISTINCT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :LOCK) w
              JOIN @lock r ON r.ino = w.a;
     END IF;
-    IF p_what && '{12}' THEN
+    IF p_what && '{:LOCK_WAIT}' THEN
         RETURN QUERY
-        SELECT 12::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        SELECT :LOCK_WAIT::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
         FROM @lock_wait r;
     END IF;
-    IF p_what && '{13}' THEN
+    IF p_what && '{:SESSION}' THEN
         RETURN QUERY
-        SELECT 13::smallint, ARRAY[r.id, r.pid, r.since, r.heartbeat, r.pid_namespace, r.start_time, r.first_slice],
+        SELECT :SESSION::smallint, ARRAY[r.id, r.pid, r.since, r.heartbeat, r.pid_namespace, r.start_time, r.first_slice],
                ARRAY[convert_to(r.host, 'UTF8'), convert_to(r.mountpoint, 'UTF8'), convert_to(r.boot_id, 'UTF8'),
                      convert_to(r.version, 'UTF8')]
-        FROM @session r WHERE r.id = ANY (ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 13));
+        FROM @session r WHERE r.id = ANY (ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :SESSION));
     END IF;
 END $f$;
 
--- Returns the transactions that have a guard that does not hold. A guard's kind divided by ten is the kind of
--- the record key that decides it. A guard of transaction 0 applies to every transaction.
+-- Returns the transactions that have a guard that does not hold. A guard's kind divided by
+-- :GUARDS_PER_RECORD is the kind of the record key that decides it: guards on inodes come first, then those
+-- on dirents. A guard of transaction 0 applies to every transaction.
 CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                     g_x bytea[], g_y bytea[])
 RETURNS bigint[] LANGUAGE plpgsql STABLE AS $f$
@@ -106,60 +107,63 @@ DECLARE
 BEGIN
     v_failed := ARRAY(
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b) g (t, what, a, b) LEFT JOIN @node n ON n.ino = g.a
-        WHERE g.what < 20 AND (CASE g.what
-            WHEN 10 THEN n.access_rev = g.b WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
-            WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b WHEN 15 THEN n.xattr_blocks <= g.b END) IS NOT TRUE
+        WHERE g.what < :GUARD_DIRENT_IS AND (CASE g.what
+            WHEN :GUARD_ACCESS THEN n.access_rev = g.b WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL
+            WHEN :GUARD_LINKS THEN n.nlink = g.b WHEN :GUARD_PARENT_IS THEN n.parent = g.b
+            WHEN :GUARD_SIZE THEN n.size = g.b WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks <= g.b END) IS NOT TRUE
         UNION ALL
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
-        WHERE g.what IN (20, 21) AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
-    IF NOT g_what && '{30,40,60,80,90,100,110,130,131}' THEN
+        WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
+            AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+    IF NOT g_what && ARRAY[:GUARD_EMPTY, :GUARD_XATTR, :GUARD_ROWS, :GUARD_SETTING, :GUARD_COUNTER, :GUARD_ROOM,
+                           :GUARD_LOCKS, :GUARD_SESSION, :GUARD_TERM]::bigint[] THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_c, g_x, g_y) g (t, what, a, b, c, x, y)
-        WHERE g.what > 29 AND NOT CASE g.what
-            WHEN 30 THEN NOT EXISTS (SELECT FROM @edge e WHERE e.parent = g.a)
-            WHEN 40 THEN coalesce((SELECT greatest(1, (octet_length(r.value) + 4095) / 4096)
+        WHERE g.what > :GUARD_DIRENT_ABSENT AND NOT CASE g.what
+            WHEN :GUARD_EMPTY THEN NOT EXISTS (SELECT FROM @edge e WHERE e.parent = g.a)
+            WHEN :GUARD_XATTR THEN coalesce((SELECT greatest(1, (octet_length(r.value) + 4095) / 4096)
                                    FROM @xattr r WHERE r.ino = g.a AND r.name = g.x), 0) = g.b
-            WHEN 60 THEN coalesce((
+            WHEN :GUARD_ROWS THEN coalesce((
                 SELECT string_agg(concat_ws(',', o.pos, o.len, coalesce(o.slice::text, ''), coalesce(o.slice_off::text, ''),
                                             coalesce(o.slice_size::text, ''), coalesce(encode(o.data, 'hex'), '-')), ';'
                                   ORDER BY o.seq)
                 FROM (SELECT r.* FROM @slice r WHERE r.ino = g.a AND r.chunk = g.b ORDER BY r.seq LIMIT g.c) o), '')
                 = convert_from(g.x, 'UTF8')
-            WHEN 80 THEN (SELECT r.value FROM @setting r WHERE r.name = convert_from(g.x, 'UTF8'))
+            WHEN :GUARD_SETTING THEN (SELECT r.value FROM @setting r WHERE r.name = convert_from(g.x, 'UTF8'))
                 IS NOT DISTINCT FROM convert_from(g.y, 'UTF8')
-            WHEN 90 THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.a
-            WHEN 100 THEN (SELECT sum(r.inodes) < g.a AND sum(r.blocks) < g.b FROM @usage r)
-            WHEN 110 THEN EXISTS (SELECT FROM @node n WHERE n.ino = g.a) AND coalesce((
+            WHEN :GUARD_COUNTER THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.a
+            WHEN :GUARD_ROOM THEN (SELECT sum(r.inodes) < g.a AND sum(r.blocks) < g.b FROM @usage r)
+            WHEN :GUARD_LOCKS THEN EXISTS (SELECT FROM @node n WHERE n.ino = g.a) AND coalesce((
                 SELECT string_agg(concat_ws(',', r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid), ';'
                                   ORDER BY r.first, r.last, r.session, r.owner, r.kind)
                 FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.x, 'UTF8')
-            WHEN 130 THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND (g.b IS NULL OR r.heartbeat = g.b))
-            WHEN 131 THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND g.b = ANY (r.terms))
+            WHEN :GUARD_SESSION THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND (g.b IS NULL OR r.heartbeat = g.b))
+            WHEN :GUARD_TERM THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND g.b = ANY (r.terms))
             END);
 END $f$;
 
 -- Checks transactions that have only guards, with one snapshot and no lock.
 CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                    g_x bytea[], g_y bytea[])
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
+RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
 DECLARE
     v_failed bigint[] := @failed#(g_t, g_what, g_a, g_b, g_c, g_x, g_y);
 BEGIN
     IF v_failed <> '{}' THEN
-        RETURN QUERY SELECT 22::smallint, v_failed, NULL::bytea[];
+        RETURN QUERY SELECT :FAILED::smallint, v_failed, NULL::bytea[];
         RETURN QUERY SELECT r.* FROM @conflict#(v_failed, g_t, g_what, g_a, g_b, g_x) r;
-        RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
+        RETURN QUERY SELECT :CONFLICT_END::smallint, NULL::bigint[], NULL::bytea[];
     END IF;
 END $f$;
 
 -- Returns the records that the guards of these transactions read.
 CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_x bytea[])
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
+RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
     SELECT r.* FROM (
-        SELECT array_agg(g.what / 10), array_agg(g.a), array_agg(g.b), array_agg(g.x)
+        SELECT array_agg(g.what / :GUARDS_PER_RECORD), array_agg(g.a), array_agg(g.b), array_agg(g.x)
         FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
         WHERE g.t = ANY (p_failed) OR g.t = 0 OR 0 = ANY (p_failed)) w (what, a, b, x),
         LATERAL @read#(w.what, w.a, w.b, w.x) r
@@ -204,11 +208,11 @@ END $f$;
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
         changing bigint[], -- the transactions that have effects
-        layers int,
+        stages int,
         numbers boolean, rare boolean, look boolean, fresh boolean, sized boolean, folded boolean, room boolean,
         careful boolean, trim boolean,
         ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::ahead_of_room
-        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL if it has no effects
+        session bigint[], op bigint[], invalidations bytea[], -- of each transaction; the last is NULL if it has no effects
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively
         s bigint[], s_term bigint[], s_alone bigint[],
@@ -219,8 +223,8 @@ DO $d$ BEGIN
         n_t bigint[], n bigint[], n_acl bytea[], n_default bytea[],
         -- changes of other inodes. The rows of c: 1 transaction, 2 ino, 3 links to add, 4 the minimum of the
         -- link count after that, 5 the minimum of the size, 6 the length that the size is cut to before that,
-        -- 7 a bit mask of the columns that are set: 8 atime (1), 9 mtime (2), 10 ctime (4), 11 parent (8), 12
-        -- mode (16), 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the minimum
+        -- 7 a bit mask of the columns that are set (:SETS_ATIME and others): 8 atime, 9 mtime, 10 ctime, 11
+        -- parent, 12 mode, 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the minimum
         -- of the xattr blocks after that. The array has no NULLs, because PostgreSQL would then scan it from
         -- its start for each access. Rows of one transaction and stage are adjacent, ordered by inode. If
         -- there are several transactions, the combined changes of all of them to an inode have the number 0.
@@ -234,8 +238,7 @@ DO $d$ BEGIN
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $d$;
 
--- Applies the rarer effects of one stage, each kind with one statement. From kind 4 on, the kind is that of
--- the fact of the row (see the crate tables), plus 100 if rows are removed.
+-- Applies the rarer effects of one stage, each kind with one statement.
 CREATE OR REPLACE FUNCTION @rest#(p @args#, p_live bigint[])
 RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
@@ -247,17 +250,17 @@ DECLARE
     v_row record;
 BEGIN
     v_kinds := ARRAY(SELECT DISTINCT e.what FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.t = ANY (p_live));
-    IF v_kinds && '{1}' THEN -- drop slices of chunks
+    IF v_kinds && '{:EFFECT_DROP_SLICES}' THEN -- drop slices of chunks
         WITH gone AS (
             DELETE FROM @slice r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
-            WHERE e.t = ANY (p_live) AND e.what = 1 AND r.ino = e.a AND r.chunk >= e.b AND r.chunk < e.c
+            WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_SLICES AND r.ino = e.a AND r.chunk >= e.b AND r.chunk < e.c
             RETURNING r.slice, r.slice_size)
         SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
     END IF;
-    IF v_kinds && '{2}' THEN -- replace a chunk's oldest rows by those of kind 3
+    IF v_kinds && '{:EFFECT_REPLACE_ROWS}' THEN -- replace a chunk's oldest rows by those of kind :EFFECT_REPLACING_ROW
         FOR v_row IN
             SELECT e.a, e.b, e.c FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
-            WHERE e.t = ANY (p_live) AND e.what = 2
+            WHERE e.t = ANY (p_live) AND e.what = :EFFECT_REPLACE_ROWS
         LOOP
             WITH gone AS (
                 DELETE FROM @slice r WHERE r.ino = v_row.a AND r.chunk = v_row.b AND r.seq IN (
@@ -270,89 +273,89 @@ BEGIN
                     SELECT e.*, row_number() OVER (ORDER BY e.i) AS k
                     FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
                          e (t, what, a, b, c, d, e, f, g, x, i)
-                    WHERE e.t = ANY (p_live) AND e.what = 3 AND e.a = v_row.a AND e.b = v_row.b) e ON e.k = place.i)
+                    WHERE e.t = ANY (p_live) AND e.what = :EFFECT_REPLACING_ROW AND e.a = v_row.a AND e.b = v_row.b) e ON e.k = place.i)
             SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_more_slices, v_more_sizes
             FROM gone g WHERE g.slice IS NOT NULL;
             v_slices := v_slices || v_more_slices;
             v_sizes := v_sizes || v_more_sizes;
         END LOOP;
     END IF;
-    IF v_kinds && '{6}' THEN -- append rows
+    IF v_kinds && '{:EFFECT_APPEND_SLICE}' THEN -- append rows
         INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
         SELECT e.a, e.b, row_number() OVER (PARTITION BY e.a, e.b ORDER BY e.i)
                          + coalesce((SELECT max(r.seq) FROM @slice r WHERE r.ino = e.a AND r.chunk = e.b), 0),
                e.c, e.d, e.x, e.e, e.f, e.g
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
              e (t, what, a, b, c, d, e, f, g, x, i)
-        WHERE e.t = ANY (p_live) AND e.what = 6 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a);
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_APPEND_SLICE AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a);
     END IF;
     IF v_slices IS NOT NULL THEN
         PERFORM @release#(v_slices, v_sizes);
     END IF;
-    IF v_kinds && '{16}' THEN -- add a reference to a slice
+    IF v_kinds && '{:EFFECT_SHARE}' THEN -- add a reference to a slice
         INSERT INTO @shared AS r (slice, extra)
         SELECT e.a, count(*) FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 16 GROUP BY e.a ORDER BY e.a
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_SHARE GROUP BY e.a ORDER BY e.a
         ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
     END IF;
-    IF v_kinds && '{115}' THEN -- remove garbage
+    IF v_kinds && '{:EFFECT_DROP_GARBAGE}' THEN -- remove garbage
         DELETE FROM @garbage r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 115 AND r.slice = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_GARBAGE AND r.slice = e.a;
     END IF;
-    IF v_kinds && '{4}' THEN -- set extended attributes
+    IF v_kinds && '{:EFFECT_PUT_XATTR}' THEN -- set extended attributes
         INSERT INTO @xattr (ino, name, value)
         SELECT e.a, e.x, e.y FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) e (t, what, a, x, y)
-        WHERE e.t = ANY (p_live) AND e.what = 4 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_XATTR AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF v_kinds && '{104}' THEN -- remove extended attributes
+    IF v_kinds && '{:EFFECT_DROP_XATTR}' THEN -- remove extended attributes
         DELETE FROM @xattr r USING unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 104 AND r.ino = e.a AND r.name = e.x;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_XATTR AND r.ino = e.a AND r.name = e.x;
     END IF;
-    IF v_kinds && '{5}' THEN -- set targets of symlinks
+    IF v_kinds && '{:EFFECT_PUT_SYMLINK}' THEN -- set targets of symlinks
         INSERT INTO @symlink (ino, target)
         SELECT e.a, e.x FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 5 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_SYMLINK AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino) DO UPDATE SET target = excluded.target;
     END IF;
-    IF v_kinds && '{111}' THEN -- replace the locks of an inode by those of kind 11
+    IF v_kinds && '{:EFFECT_DROP_LOCKS}' THEN -- replace the locks of an inode by those of kind :EFFECT_PUT_LOCK
         DELETE FROM @lock r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 111 AND r.ino = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_LOCKS AND r.ino = e.a;
         INSERT INTO @lock (ino, first, last, session, owner, kind, exclusive, pid)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
-        WHERE e.t = ANY (p_live) AND e.what = 11 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_LOCK AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT DO NOTHING;
     END IF;
-    IF v_kinds && '{12}' THEN -- add waiting lock requests
+    IF v_kinds && '{:EFFECT_PUT_WAIT}' THEN -- add waiting lock requests
         INSERT INTO @lock_wait (ino, first, last, session, owner, kind, exclusive, pid)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
-        WHERE e.t = ANY (p_live) AND e.what = 12 ORDER BY e.d, e.e, e.f
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_WAIT ORDER BY e.d, e.e, e.f
         ON CONFLICT (session, owner, kind) DO UPDATE
         SET (ino, first, last, exclusive, pid) = (excluded.ino, excluded.first, excluded.last, excluded.exclusive, excluded.pid);
     END IF;
-    IF v_kinds && '{112}' THEN -- remove waiting lock requests
+    IF v_kinds && '{:EFFECT_DROP_WAIT}' THEN -- remove waiting lock requests
         DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
-        WHERE e.t = ANY (p_live) AND e.what = 112 AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_WAIT AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
-    IF v_kinds && '{7}' THEN -- store ACLs
+    IF v_kinds && '{:EFFECT_PUT_ACL}' THEN -- store ACLs
         INSERT INTO @acl (id, text)
         SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
-        WHERE e.t = ANY (p_live) AND e.what = 7 ORDER BY e.x, e.i
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_ACL ORDER BY e.x, e.i
         ON CONFLICT DO NOTHING;
     END IF;
-    IF v_kinds && '{14,114}' THEN -- orphans
+    IF v_kinds && '{:EFFECT_PUT_ORPHAN,:EFFECT_DROP_ORPHAN}' THEN -- orphans
         INSERT INTO @orphan (session, ino)
         SELECT e.a, e.b FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-        WHERE e.t = ANY (p_live) AND e.what = 14 ORDER BY e.a, e.b
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_ORPHAN ORDER BY e.a, e.b
         ON CONFLICT DO NOTHING;
         DELETE FROM @orphan r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-        WHERE e.t = ANY (p_live) AND e.what = 114 AND r.session = e.a AND r.ino = e.b;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_ORPHAN AND r.session = e.a AND r.ino = e.b;
     END IF;
-    IF v_kinds && '{13,113}' THEN -- sessions
-        -- A row of kind 213 has the other two strings.
+    IF v_kinds && '{:EFFECT_PUT_SESSION,:EFFECT_DROP_SESSION}' THEN -- sessions
+        -- A row of kind :EFFECT_SESSION_TEXTS has the other two strings.
         INSERT INTO @session (id, pid, since, heartbeat, pid_namespace, start_time, first_slice,
                               host, mountpoint, boot_id, version)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g,
@@ -360,36 +363,36 @@ BEGIN
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x, p.r_y)
                  e (t, what, a, b, c, d, e, f, g, x, y)
              JOIN unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) m (t, what, a, x, y)
-                 ON m.what = 213 AND m.t = e.t AND m.a = e.a
-        WHERE e.t = ANY (p_live) AND e.what = 13 ORDER BY e.a
+                 ON m.what = :EFFECT_SESSION_TEXTS AND m.t = e.t AND m.a = e.a
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_SESSION ORDER BY e.a
         ON CONFLICT (id) DO UPDATE
         SET (pid, since, heartbeat, pid_namespace, start_time, first_slice, host, mountpoint, boot_id, version)
             = (excluded.pid, excluded.since, excluded.heartbeat, excluded.pid_namespace, excluded.start_time,
                excluded.first_slice, excluded.host, excluded.mountpoint, excluded.boot_id, excluded.version);
         DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 113 AND r.id = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_SESSION AND r.id = e.a;
     END IF;
-    IF v_kinds && '{17}' THEN -- begin terms, and end those of kind 117
+    IF v_kinds && '{:EFFECT_BEGIN_TERM}' THEN -- begin terms, and end those of kind :EFFECT_END_TERM
         UPDATE @session r SET terms = ARRAY(
             SELECT o.term FROM (
                 SELECT unnest(r.terms) UNION
                 SELECT e.b FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-                WHERE e.t = ANY (p_live) AND e.what = 17 AND e.a = r.id) o (term)
+                WHERE e.t = ANY (p_live) AND e.what = :EFFECT_BEGIN_TERM AND e.a = r.id) o (term)
             WHERE NOT EXISTS (
                 SELECT FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-                WHERE e.t = ANY (p_live) AND e.what = 117 AND e.a = r.id AND e.b = o.term))
+                WHERE e.t = ANY (p_live) AND e.what = :EFFECT_END_TERM AND e.a = r.id AND e.b = o.term))
         WHERE r.id = ANY (ARRAY(
-            SELECT e.a FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a) WHERE e.t = ANY (p_live) AND e.what = 17));
+            SELECT e.a FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a) WHERE e.t = ANY (p_live) AND e.what = :EFFECT_BEGIN_TERM));
     END IF;
-    IF v_kinds && '{8}' THEN -- settings
+    IF v_kinds && '{:EFFECT_PUT_SETTING}' THEN -- settings
         INSERT INTO @setting (name, value)
         SELECT convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
-        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) e (t, what, x, y) WHERE e.t = ANY (p_live) AND e.what = 8
+        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) e (t, what, x, y) WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_SETTING
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF v_kinds && '{9}' THEN -- counters
+    IF v_kinds && '{:EFFECT_SET_COUNTER}' THEN -- counters
         UPDATE @counter r SET value = e.a FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 9 AND r.name = convert_from(e.x, 'UTF8');
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_SET_COUNTER AND r.name = convert_from(e.x, 'UTF8');
     END IF;
 END $f$;
 
@@ -397,7 +400,7 @@ END $f$;
 -- Its plans are generic and made once per connection: plans for given arrays look cheaper, but planning each
 -- one costs as much as running it.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
+RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
     v_odd boolean := p.rare;
@@ -464,15 +467,15 @@ BEGIN
     IF p.look AND NOT v_odd THEN
         -- The locking statement has already compared access_rev.
         v_odd := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
-                         WHERE g.what < 20 AND (g.what > 10 OR p.touched[p.g_t[g.i]] IS NULL)
-                             AND (CASE g.what WHEN 10 THEN n.access_rev = p.g_b[g.i]
-                             WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = p.g_b[g.i]
-                             WHEN 13 THEN n.parent = p.g_b[g.i] WHEN 14 THEN n.size = p.g_b[g.i]
-                             WHEN 15 THEN n.xattr_blocks <= p.g_b[g.i] END) IS NOT TRUE)
+                         WHERE g.what < :GUARD_DIRENT_IS AND (g.what > :GUARD_ACCESS OR p.invalidations[p.g_t[g.i]] IS NULL)
+                             AND (CASE g.what WHEN :GUARD_ACCESS THEN n.access_rev = p.g_b[g.i]
+                             WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL WHEN :GUARD_LINKS THEN n.nlink = p.g_b[g.i]
+                             WHEN :GUARD_PARENT_IS THEN n.parent = p.g_b[g.i] WHEN :GUARD_SIZE THEN n.size = p.g_b[g.i]
+                             WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks <= p.g_b[g.i] END) IS NOT TRUE)
             OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
                             LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
-                       WHERE g.what IN (20, 21)
-                           AND (CASE g.what WHEN 20 THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
+                       WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
+                           AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
     END IF;
     IF NOT v_odd THEN
         BEGIN
@@ -488,7 +491,7 @@ END $f$;
 -- Applies the group under its locks. Unless v_odd is true, the whole group fails with unique_violation if a
 -- name or an inode to be created exists, or if an operation was applied before.
 CREATE OR REPLACE FUNCTION @apply#(p @args#, v_odd boolean, v_alone boolean)
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
+RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
 DECLARE
     v_ok bigint[] := p.changing;
     v_failed bigint[] := '{}';
@@ -511,7 +514,7 @@ BEGIN
         v_repeated := ARRAY(
             SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
         RETURN QUERY
-        SELECT 21::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
+        SELECT :REPEATED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
         FROM unnest(v_repeated) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t];
         v_failed := @failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y);
         IF 0 = ANY (v_failed) THEN
@@ -531,10 +534,10 @@ BEGIN
         END IF;
         v_inodes := 0;
         v_blocks := 0;
-        FOR v_layer IN 0 .. CASE WHEN v_part = '{}' THEN -1 ELSE p.layers - 1 END LOOP
+        FOR v_stage IN 0 .. CASE WHEN v_part = '{}' THEN -1 ELSE p.stages - 1 END LOOP
             v_live := v_part;
-            IF v_layer > 0 THEN
-                v_live := ARRAY(SELECT v_layer::bigint << 16 | t FROM unnest(v_part) t);
+            IF v_stage > 0 THEN
+                v_live := ARRAY(SELECT v_stage::bigint << 16 | t FROM unnest(v_part) t);
             END IF;
             IF p.d_t <> '{}' THEN
                 SELECT r.* INTO v_all FROM @forget#(ARRAY(
@@ -543,7 +546,7 @@ BEGIN
                 v_blocks := v_blocks - v_all.v_blocks;
             END IF;
             IF p.n_t <> '{}' THEN
-                IF v_odd OR v_layer > 0 THEN -- replace inodes that exist
+                IF v_odd OR v_stage > 0 THEN -- replace inodes that exist
                     v_inos := ARRAY(
                         SELECT n.ino FROM unnest(p.n_t) WITH ORDINALITY c (t, i) JOIN @node n ON n.ino = p.n[2][c.i]
                         WHERE c.t = ANY (v_live));
@@ -585,20 +588,20 @@ BEGIN
                          default_acl) = (
                         SELECT least(greatest(n.nlink + p.c[3][i], p.c[4][i]), 4294967295),
                                greatest(least(n.size, p.c[6][i]), p.c[5][i]),
-                               CASE WHEN p.c[7][i] & 1 > 0 THEN p.c[8][i] ELSE n.atime END,
-                               CASE WHEN p.c[7][i] & 2 > 0 THEN p.c[9][i] ELSE n.mtime END,
-                               CASE WHEN p.c[7][i] & 4 > 0 THEN greatest(p.c[10][i], n.ctime) ELSE n.ctime END,
-                               CASE WHEN p.c[7][i] & 8 > 0 THEN p.c[11][i] ELSE n.parent END,
+                               CASE WHEN p.c[7][i] & :SETS_ATIME > 0 THEN p.c[8][i] ELSE n.atime END,
+                               CASE WHEN p.c[7][i] & :SETS_MTIME > 0 THEN p.c[9][i] ELSE n.mtime END,
+                               CASE WHEN p.c[7][i] & :SETS_CTIME > 0 THEN greatest(p.c[10][i], n.ctime) ELSE n.ctime END,
+                               CASE WHEN p.c[7][i] & :SETS_PARENT > 0 THEN p.c[11][i] ELSE n.parent END,
                                n.access_rev + p.c[15][i],
                                least(greatest(n.xattr_blocks + p.c[16][i], p.c[17][i]), 65535),
-                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[12][i] ELSE n.mode END,
-                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[13][i] ELSE n.uid END,
-                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[14][i] ELSE n.gid END,
-                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c_acl[i] ELSE n.access_acl END,
-                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c_default[i] ELSE n.default_acl END
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[12][i] ELSE n.mode END,
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[13][i] ELSE n.uid END,
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[14][i] ELSE n.gid END,
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c_acl[i] ELSE n.access_acl END,
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c_default[i] ELSE n.default_acl END
                         FROM (SELECT v_first + width_bucket(n.ino, v_inos) OFFSET 0) c (i))
                     WHERE n.ino = ANY (v_inos)
-                    RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
+                    RETURNING :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
                                                  n.mtime, n.ctime, n.parent, n.access_rev, n.xattr_blocks],
                               ARRAY[n.access_acl, n.default_acl];
                 END LOOP;
@@ -610,14 +613,14 @@ BEGIN
             END IF;
             IF p.r_t <> '{}' THEN
                 PERFORM @rest#(p, v_live);
-                IF p.r_what && '{10}' AND EXISTS (
-                    SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 10 AND e.t = ANY (v_live))
+                IF p.r_what && '{:EFFECT_ADD_USAGE}' AND EXISTS (
+                    SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = :EFFECT_ADD_USAGE AND e.t = ANY (v_live))
                 THEN -- correct the usage, but not below zero
                     PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
                     SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
                            greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
                     FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b), @usage r
-                    WHERE e.what = 10 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
+                    WHERE e.what = :EFFECT_ADD_USAGE AND e.t = ANY (v_live) GROUP BY e.a, e.b;
                     v_inodes := v_all.inodes;
                     v_blocks := v_all.blocks;
                 END IF;
@@ -649,9 +652,9 @@ BEGIN
             UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks WHERE r.part = v_count;
         END IF;
         IF v_stop = ANY (v_failed) THEN
-            RETURN QUERY SELECT 22::smallint, ARRAY[v_stop], NULL::bytea[];
+            RETURN QUERY SELECT :FAILED::smallint, ARRAY[v_stop], NULL::bytea[];
             RETURN QUERY SELECT r.* FROM @conflict#(ARRAY[v_stop], p.g_t, p.g_what, p.g_a, p.g_b, p.g_x) r;
-            RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
+            RETURN QUERY SELECT :CONFLICT_END::smallint, NULL::bigint[], NULL::bytea[];
         END IF;
     END LOOP;
 
@@ -664,10 +667,10 @@ BEGIN
         RETURN QUERY
         WITH l AS (
             INSERT INTO @log AS l (session, op, seq, xid, at, touched)
-            SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.touched[t]
+            SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t]
             FROM unnest(v_ok) t
             RETURNING l.session, l.op, l.seq)
-        SELECT 20::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
+        SELECT :COMMITTED::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
         IF p.trim THEN
             PERFORM @trim#();
         END IF;
@@ -689,7 +692,7 @@ BEGIN
     INTO tight, fits, shut
     FROM (SELECT sum(r.inodes)::bigint AS inodes, sum(r.blocks)::bigint AS blocks FROM @usage r) u,
          unnest(p.g_t, p.g_what, p.g_a, p.g_b) g (t, what, a, b)
-    WHERE g.what = 100;
+    WHERE g.what = :GUARD_ROOM;
 END $f$;
 
 -- Removes transactions from the log that are older than five minutes and older than 16,384 others, which is

@@ -14,6 +14,7 @@ use meta::{Effect, Guard, Invalidation, RecordKey, Txn, Usage, ahead_of_room};
 use tables::{Change, Line, Locks};
 use types::{SessionId, Term, Time};
 
+use crate::code;
 use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 
 /// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of
@@ -126,8 +127,7 @@ impl Gathered {
         args
     }
 
-    /// A guard's kind divided by ten is the kind of the record key that decides it. The arguments of the
-    /// guard begin with those of the record key.
+    /// The arguments of a guard begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
         let want = guard.want();
         self.head.rare |= !matches!(
@@ -136,49 +136,56 @@ impl Gathered {
         );
         let guards = &mut self.guards;
         match guard {
-            Guard::Access { ino, rev } => guards.push(&[t, 10, int(ino.0), int(*rev)], &[]),
-            Guard::InodeAbsent { ino } => guards.push(&[t, 11, int(ino.0)], &[]),
-            Guard::Links { ino, nlink } => guards.push(&[t, 12, int(ino.0), int(*nlink)], &[]),
-            Guard::ParentIs { ino, parent } => guards.push(&[t, 13, int(ino.0), int(parent.0)], &[]),
-            Guard::Size { ino, size } => guards.push(&[t, 14, int(ino.0), int(*size)], &[]),
-            Guard::XattrBlocks { ino, most } => guards.push(&[t, 15, int(ino.0), int(*most)], &[]),
+            Guard::Access { ino, rev } => guards.push(&[t, code::GUARD_ACCESS, int(ino.0), int(*rev)], &[]),
+            Guard::InodeAbsent { ino } => guards.push(&[t, code::GUARD_INODE_ABSENT, int(ino.0)], &[]),
+            Guard::Links { ino, nlink } => guards.push(&[t, code::GUARD_LINKS, int(ino.0), int(*nlink)], &[]),
+            Guard::ParentIs { ino, parent } => {
+                guards.push(&[t, code::GUARD_PARENT_IS, int(ino.0), int(parent.0)], &[])
+            }
+            Guard::Size { ino, size } => guards.push(&[t, code::GUARD_SIZE, int(ino.0), int(*size)], &[]),
+            Guard::XattrBlocks { ino, most } => {
+                guards.push(&[t, code::GUARD_XATTR_BLOCKS, int(ino.0), int(*most)], &[])
+            }
             Guard::DirentIs { parent, name, ino } => {
-                guards.push(&[t, 20, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
+                guards.push(&[t, code::GUARD_DIRENT_IS, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
             }
             Guard::DirentAbsent { parent, name } => {
-                guards.push(&[t, 21, int(parent.0)], &[Some(name.as_bytes())]);
+                guards.push(&[t, code::GUARD_DIRENT_ABSENT, int(parent.0)], &[Some(name.as_bytes())]);
             }
-            Guard::Empty { ino } => guards.push(&[t, 30, int(ino.0)], &[]),
+            Guard::Empty { ino } => guards.push(&[t, code::GUARD_EMPTY, int(ino.0)], &[]),
             Guard::Xattr { ino, name, blocks } => {
-                guards.push(&[t, 40, int(ino.0), int(*blocks)], &[Some(name.as_bytes())]);
+                guards.push(&[t, code::GUARD_XATTR, int(ino.0), int(*blocks)], &[Some(name.as_bytes())]);
             }
             Guard::Rows { ino, chunk, rows } => {
-                let numbers = [t, 60, int(ino.0), int(chunk.0), rows.len() as i64];
+                let numbers = [t, code::GUARD_ROWS, int(ino.0), int(chunk.0), rows.len() as i64];
                 guards.push(&numbers, &[Some(rows_text(rows).as_bytes())]);
             }
             Guard::Setting { name, value } => {
                 let value = value.as_deref().map(str::as_bytes);
-                guards.push(&[t, 80], &[Some(name.as_bytes()), value]);
+                guards.push(&[t, code::GUARD_SETTING], &[Some(name.as_bytes()), value]);
             }
             Guard::Counter { counter, value } => {
-                guards.push(&[t, 90, int(*value)], &[Some(counter.name().as_bytes())]);
+                guards.push(&[t, code::GUARD_COUNTER, int(*value)], &[Some(counter.name().as_bytes())]);
             }
             Guard::Room { max_inodes, max_blocks } => {
                 self.head.room = true;
                 let inodes = bound(max_inodes.saturating_sub(ahead.inodes));
                 let blocks = bound(max_blocks.saturating_sub(ahead.blocks));
-                guards.push(&[t, 100, inodes, blocks], &[]);
+                guards.push(&[t, code::GUARD_ROOM, inodes, blocks], &[]);
             }
             Guard::Locks { ino, locks } => {
-                guards.push(&[t, 110, int(ino.0)], &[Some(locks_text(locks).as_bytes())]);
+                guards.push(&[t, code::GUARD_LOCKS, int(ino.0)], &[Some(locks_text(locks).as_bytes())]);
             }
             Guard::Session { session, heartbeat } => {
-                guards.push(&[Some(t), Some(130), Some(int(session.0)), heartbeat.map(Time::nanos)], &[]);
+                guards.push(
+                    &[Some(t), Some(code::GUARD_SESSION), Some(int(session.0)), heartbeat.map(Time::nanos)],
+                    &[],
+                );
                 // The session's existence is checked together with the locks.
                 self.head.rare |= heartbeat.is_some();
             }
             Guard::Term { session, term } => {
-                guards.push(&[t, 131, int(session.0), term.0.into()], &[]);
+                guards.push(&[t, code::GUARD_TERM, int(session.0), term.0.into()], &[]);
                 self.head.rare |= self.terms.insert(*session, *term).is_some_and(|other| other != *term);
             }
         }
@@ -239,8 +246,10 @@ impl Gathered {
             access.map(|access| int(access.uid)),
             access.map(|access| int(access.gid)),
         ];
-        // The bit of the mode covers all access fields.
-        let which = (0..5).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
+        // The mode is set together with all fields that access depends on.
+        let bits =
+            [code::SETS_ATIME, code::SETS_MTIME, code::SETS_CTIME, code::SETS_PARENT, code::SETS_ACCESS];
+        let which = bits.iter().zip(given).filter(|(_, number)| number.is_some()).map(|(bit, _)| bit).sum();
         let (links, xattrs) = (change.links, change.xattr_blocks);
         let first = [t, ino, links.added, links.least, bound(low), bound(high), which];
         let given = given.map(Option::unwrap_or_default);
@@ -263,33 +272,40 @@ impl Gathered {
             }
             Effect::DropSlices { ino, from, to } => {
                 // No chunk lies beyond i64::MAX.
-                rest.push(&[t, 1, int(ino.0), bound(from.0), bound(to.0)], &[]);
+                rest.push(&[t, code::EFFECT_DROP_SLICES, int(ino.0), bound(from.0), bound(to.0)], &[]);
             }
             Effect::ReplaceRows { ino, chunk, count, .. } => {
-                rest.push(&[t, 2, int(ino.0), int(chunk.0), int(*count)], &[]);
-                tables::put(effect).iter().for_each(|line| rest.line(&[t, 3], line));
+                rest.push(&[t, code::EFFECT_REPLACE_ROWS, int(ino.0), int(chunk.0), int(*count)], &[]);
+                tables::put(effect).iter().for_each(|line| rest.line(&[t, code::EFFECT_REPLACING_ROW], line));
             }
-            Effect::AddUsage { inodes, blocks } => rest.push(&[t, 10, *inodes, *blocks], &[]),
+            Effect::AddUsage { inodes, blocks } => {
+                rest.push(&[t, code::EFFECT_ADD_USAGE, *inodes, *blocks], &[])
+            }
             Effect::PutSession(session) => {
                 for line in tables::put(effect) {
-                    rest.line(&[t, 13], &line);
+                    rest.line(&[t, code::EFFECT_PUT_SESSION], &line);
                     let others = line.strings.iter().skip(2).map(Option::as_deref);
-                    rest.push(&[t, 213, int(session.id.0)], &others.collect::<Vec<_>>());
+                    rest.push(
+                        &[t, code::EFFECT_SESSION_TEXTS, int(session.id.0)],
+                        &others.collect::<Vec<_>>(),
+                    );
                 }
             }
             Effect::BeginTerm { session, term, ended } => {
-                rest.push(&[t, 17, int(session.0), term.0.into()], &[]);
-                ended.iter().for_each(|term| rest.push(&[t, 117, int(session.0), term.0.into()], &[]));
+                rest.push(&[t, code::EFFECT_BEGIN_TERM, int(session.0), term.0.into()], &[]);
+                ended.iter().for_each(|term| {
+                    rest.push(&[t, code::EFFECT_END_TERM, int(session.0), term.0.into()], &[])
+                });
                 // Commits in these terms either come before this change or find the terms ended.
                 *self.to_lock.sessions.entry(*session).or_default() |= !ended.is_empty();
             }
-            Effect::Share { slice } => rest.push(&[t, 16, int(slice.0)], &[]),
+            Effect::Share { slice } => rest.push(&[t, code::EFFECT_SHARE, int(slice.0)], &[]),
             _ => {
                 if let Some(key) = tables::removed(effect) {
-                    rest.line(&[t, 100 + i64::from(key.table.fact)], &key);
+                    rest.line(&[t, code::REMOVED + i64::from(key.table.kind)], &key);
                 }
                 for line in tables::put(effect) {
-                    rest.line(&[t, line.table.fact.into()], &line);
+                    rest.line(&[t, line.table.kind.into()], &line);
                 }
             }
         }

@@ -11,9 +11,10 @@
 //! | `tls` | TLS connections |
 //! | `connection` | one connection: prepares each statement once; polled by the thread that uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
+//! | `code` | the numbers by which the functions and this code name guards, effects and rows |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `shared` | the state that requests and streams of changes share |
-//! | `read`, `scan` | record keys and ranges as arguments, and the facts of a reply (crate `tables`) |
+//! | `read`, `scan` | record keys and ranges as arguments, and the rows of a reply (crate `tables`) |
 //! | `gather` | the effects and guards of a group, arranged by kind in arrays |
 //! | `columns` | rows as arrays, one per column; texts that guards compare |
 //! | `commit` | groups of transactions, and their outcomes |
@@ -21,6 +22,7 @@
 //! | `error` | one table from an error of the server to an engine error |
 
 mod changes;
+mod code;
 mod columns;
 mod commit;
 mod config;

@@ -1,7 +1,7 @@
-//! Record keys as arrays, and facts from rows. The header of the crate `tables` describes the facts.
+//! Record keys as arrays, and the rows of replies, which the header of the crate `tables` describes.
 
 use meta::RecordKey;
-use tables::Fact;
+use tables::ReplyRow;
 
 use crate::columns::Rows;
 use crate::connection::get;
@@ -10,17 +10,17 @@ use crate::error::Failure;
 /// The numbers and byte strings of a row.
 pub(crate) type Values<'r> = (Vec<Option<i64>>, Vec<Option<&'r [u8]>>);
 
-/// The fact in a row of a reply.
-pub(crate) fn fact(row: &tokio_postgres::Row) -> Result<Fact<Values<'_>>, Failure> {
+/// A row of a reply.
+pub(crate) fn reply_row(row: &tokio_postgres::Row) -> Result<ReplyRow<Values<'_>>, Failure> {
     let (numbers, bytes) = (get::<Option<_>>(row, 1)?, get::<Option<_>>(row, 2)?);
-    Ok(Fact { about: get(row, 0)?, row: (numbers.unwrap_or_default(), bytes.unwrap_or_default()) })
+    Ok(ReplyRow { kind: get(row, 0)?, row: (numbers.unwrap_or_default(), bytes.unwrap_or_default()) })
 }
 
 /// Record keys as arrays: the kind, two numbers, a name.
 pub(crate) fn wants(wants: &[RecordKey]) -> Rows<3, 1> {
     let mut rows = Rows::default();
     for want in wants {
-        rows.line(&[tables::want(want).into()], &tables::wanted(want));
+        rows.line(&[tables::kind_of(want).into()], &tables::wanted(want));
     }
     rows
 }

@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::connection::Connection;
 use crate::error::Failure;
-use crate::read::fact;
+use crate::read::reply_row;
 use crate::schema::Names;
 
 /// Reads one page of a range with one statement.
@@ -20,8 +20,8 @@ pub(crate) fn page(
     let args: Vec<_> = select.args.iter().map(value).collect();
     let args: Vec<_> = args.iter().map(|value| &**value).collect();
     let rows = connection.query(&names.text(&statement(scan, &select)), &args)?;
-    let snapshot = rows.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
-    Ok(tables::page(scan, seq, &snapshot)?)
+    let rows = rows.iter().map(reply_row).collect::<Result<Vec<_>, _>>()?;
+    Ok(tables::page(scan, seq, &rows)?)
 }
 
 fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
@@ -38,24 +38,24 @@ fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> Str
     let sql = match scan {
         Scan::Dir { beside: Beside::Inodes, .. } => format!(
             "{page} {} FROM page r UNION ALL {} FROM page p JOIN @node r ON r.ino = p.ino",
-            snapshot(table),
-            snapshot(&Table::NODE)
+            columns(table),
+            columns(&Table::NODE)
         ),
         Scan::Dir { beside: Beside::InodesWithAcls, .. } => format!(
             "{page}, inode AS MATERIALIZED (SELECT n.* FROM page p JOIN @node n ON n.ino = p.ino) \
              {} FROM page r UNION ALL {} FROM inode r UNION ALL {} FROM @acl r \
              WHERE r.id = ANY (ARRAY(SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM inode n))",
-            snapshot(table),
-            snapshot(&Table::NODE),
-            snapshot(&Table::ACL)
+            columns(table),
+            columns(&Table::NODE),
+            columns(&Table::ACL)
         ),
-        _ => format!("{} FROM {from} {range}", snapshot(table)),
+        _ => format!("{} FROM {from} {range}", columns(table)),
     };
     sql.replace('`', "").replace('?', "$")
 }
 
-/// The columns of rows `r` as facts.
-fn snapshot(table: &Table) -> String {
+/// The columns of rows `r` as in other replies.
+fn columns(table: &Table) -> String {
     let column = |name: &&str| match *name {
         "text" | "host" | "mountpoint" | "boot_id" | "version" => format!("convert_to(r.{name}, 'UTF8')"),
         _ => format!("r.{name}"),
@@ -65,5 +65,5 @@ fn snapshot(table: &Table) -> String {
         _ => format!("ARRAY[{}]", list(columns.iter().map(column))),
     };
     let (numbers, strings) = (array(table.numbers, "bigint"), array(table.strings, "bytea"));
-    format!("SELECT {}::smallint, {numbers}, {strings}", table.fact)
+    format!("SELECT {}::smallint, {numbers}, {strings}", table.kind)
 }

@@ -1,5 +1,8 @@
 //! The tables (`schema.sql`), the functions (`functions.sql`), and the version of the tables.
 
+use std::sync::LazyLock;
+
+use crate::code;
 use crate::connection::Connection;
 use crate::error::Failure;
 
@@ -7,10 +10,14 @@ use crate::error::Failure;
 pub const VERSION: u64 = 3;
 
 const TABLES: &str = include_str!("schema.sql");
-const FUNCTIONS: &str = include_str!("functions.sql");
 
-/// Part of the functions' names, so that this code calls exactly the functions that it was built with.
-const SUFFIX: u32 = fnv(FUNCTIONS.as_bytes());
+/// The functions, and a part of their names, so that this code calls exactly the functions that it was built
+/// with.
+static FUNCTIONS: LazyLock<(String, String)> = LazyLock::new(|| {
+    let sql = code::substituted(include_str!("functions.sql"));
+    let suffix = format!("_{:08x}", fnv(sql.as_bytes()));
+    (sql, suffix)
+});
 
 /// The texts of statements, for one table prefix.
 #[derive(Clone, Debug)]
@@ -25,13 +32,13 @@ impl Names {
 
     /// Replaces `@` by the table prefix and `#` by the suffix of the functions.
     pub(crate) fn text(&self, sql: &str) -> String {
-        sql.replace('@', &self.prefix).replace('#', &format!("_{SUFFIX:08x}"))
+        sql.replace('@', &self.prefix).replace('#', &FUNCTIONS.1)
     }
 
     /// Creates the functions. Takes a lock first, because two clients that create them at once would conflict
     /// in the server's catalogue.
     pub(crate) fn functions(&self) -> String {
-        self.text(&format!("{LOCK}; {FUNCTIONS}"))
+        self.text(&format!("{LOCK}; {}", FUNCTIONS.0))
     }
 
     /// Removes all rows, and notifies watchers that everything changed. The sequence numbers continue.
@@ -78,12 +85,6 @@ const ROWS: &str = "INSERT INTO @counter VALUES ('next_ino', 0), ('next_slice', 
                     INSERT INTO @log VALUES (-1, -1, nextval('@seq'), pg_current_xact_id(), now(), NULL)";
 
 /// The hash FNV-1a (RFC 9923) in 32 bits.
-const fn fnv(bytes: &[u8]) -> u32 {
-    let mut hash = 0x811c_9dc5_u32;
-    let mut at = 0;
-    while at < bytes.len() {
-        hash = (hash ^ bytes[at] as u32).wrapping_mul(0x0100_0193);
-        at += 1;
-    }
-    hash
+fn fnv(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

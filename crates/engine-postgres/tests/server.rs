@@ -560,7 +560,7 @@ fn malformed_reply_to_a_commit_is_indeterminate() {
     // The server runs the request, and returns something else.
     shared().sql(&format!(
         "ALTER FUNCTION {name} RENAME TO {name}_done; \
-         CREATE FUNCTION {name}(p {args}) RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql AS \
+         CREATE FUNCTION {name}(p {args}) RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql AS \
          'SELECT r.* FROM {name}_done(p) r UNION ALL SELECT 99::smallint, NULL, NULL'",
         args = name.replace("commit", "args")
     ));
@@ -579,7 +579,7 @@ fn incomplete_conflict_is_an_error() {
     let stale = || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], Vec::new());
     let is_conflict = |outcome: &Outcome| matches!(outcome, Outcome::Conflict(_));
     let changing = [create(2, 10), stale()];
-    let columns = "(fact smallint, numbers bigint[], bytes bytea[])";
+    let columns = "(row_kind smallint, numbers bigint[], bytes bytea[])";
     let bigints = ["bigint[]"; 5].join(", ");
     let functions = ["claim", "commit"].map(|function| {
         let named =
@@ -595,7 +595,7 @@ fn incomplete_conflict_is_an_error() {
         shared().sql(&format!(
             "ALTER FUNCTION {name} RENAME TO {name}_done; \
              CREATE FUNCTION {name}({types}) RETURNS TABLE {columns} LANGUAGE sql AS \
-             'SELECT r.* FROM {name}_done({values}) r WHERE r.fact <> 23'"
+             'SELECT r.* FROM {name}_done({values}) r WHERE r.row_kind <> 23'"
         ));
     }
     assert!(done(&commit(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new())).unwrap()));

@@ -6,6 +6,7 @@ use keyspace::Writer;
 use meta::{Effect, Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn};
 use types::{Ino, Slice};
 
+use crate::code;
 use crate::error::Malformed;
 use crate::read;
 use crate::request::{Answer, Request};
@@ -78,38 +79,44 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(Effect::adds)
 }
 
-/// Every guard and effect starts with a tag of four letters.
+/// Every guard and effect starts with its code.
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::DirentIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
-        Guard::DirentAbsent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
-        Guard::Access { ino, rev } => to.fixed(b"arev").id(ino.0).id(*rev),
-        Guard::InodeAbsent { ino } => to.fixed(b"none").id(ino.0),
+        Guard::DirentIs { parent, name, ino } => {
+            to.code(code::GUARD_DIRENT_IS).id(parent.0).string(name).id(ino.0)
+        }
+        Guard::DirentAbsent { parent, name } => to.code(code::GUARD_DIRENT_ABSENT).id(parent.0).string(name),
+        Guard::Access { ino, rev } => to.code(code::GUARD_ACCESS).id(ino.0).id(*rev),
+        Guard::InodeAbsent { ino } => to.code(code::GUARD_INODE_ABSENT).id(ino.0),
         Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
         Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
-        Guard::Empty { ino } => to.fixed(b"void").id(ino.0),
+        Guard::Empty { ino } => to.code(code::GUARD_EMPTY).id(ino.0),
         Guard::Xattr { ino, name, blocks } => {
-            to.fixed(b"attr").id(ino.0).string(name).number((*blocks).into())
+            to.code(code::GUARD_XATTR).id(ino.0).string(name).number((*blocks).into())
         }
-        Guard::XattrBlocks { ino, most } => to.fixed(b"most").id(ino.0).number((*most).into()),
-        Guard::Setting { name, value: Some(value) } => to.fixed(b"sett").string(name).string(value),
-        Guard::Setting { name, value: None } => to.fixed(b"nset").string(name),
-        Guard::Counter { counter, value } => to.fixed(b"cntr").string(counter.name()).id(*value),
+        Guard::XattrBlocks { ino, most } => {
+            to.code(code::GUARD_XATTR_BLOCKS).id(ino.0).number((*most).into())
+        }
+        Guard::Setting { name, value: Some(value) } => {
+            to.code(code::GUARD_SETTING).string(name).string(value)
+        }
+        Guard::Setting { name, value: None } => to.code(code::GUARD_NO_SETTING).string(name),
+        Guard::Counter { counter, value } => to.code(code::GUARD_COUNTER).string(counter.name()).id(*value),
         Guard::Size { ino, size } => add_same(to, *ino, rows::SIZE, &size.to_be_bytes()),
-        Guard::Locks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
-        Guard::Rows { ino, chunk, rows } => add_rows(to.fixed(b"rows").id(ino.0).id(chunk.0), rows),
-        Guard::Room { max_inodes, max_blocks } => to.fixed(b"room").id(*max_inodes).id(*max_blocks),
-        Guard::Session { session, heartbeat: None } => to.fixed(b"live").id(session.0),
+        Guard::Locks { ino, locks } => to.code(code::GUARD_LOCKS).id(ino.0).string(rows::put_locks(locks)),
+        Guard::Rows { ino, chunk, rows } => add_rows(to.code(code::GUARD_ROWS).id(ino.0).id(chunk.0), rows),
+        Guard::Room { max_inodes, max_blocks } => to.code(code::GUARD_ROOM).id(*max_inodes).id(*max_blocks),
+        Guard::Session { session, heartbeat: None } => to.code(code::GUARD_SESSION).id(session.0),
         Guard::Session { session, heartbeat: Some(heartbeat) } => {
-            to.fixed(b"beat").id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
+            to.code(code::GUARD_HEARTBEAT).id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
         }
-        Guard::Term { session, term } => to.fixed(b"term").fixed(&term.key(*session)),
+        Guard::Term { session, term } => to.code(code::GUARD_TERM).fixed(&term.key(*session)),
     };
 }
 
 /// Adds a guard that the stored inode holds `bytes` at offset `place`, counted from 1.
 fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
-    to.fixed(b"same").id(ino.0).fixed(&[place]).string(bytes)
+    to.code(code::GUARD_INODE_BYTES).id(ino.0).fixed(&[place]).string(bytes)
 }
 
 fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
@@ -135,81 +142,106 @@ fn add_effects(to: &mut Request, txn: &Txn) {
             && inode.blocks() == 0
         {
             let (dirent, time) = (rows::put_dirent(ino, kind), rows::time(time));
-            to.fixed(b"made").fixed(&dirent).string(rows::put_inode(inode)).fixed(&time);
+            to.code(code::EFFECT_CREATE).fixed(&dirent).string(rows::put_inode(inode)).fixed(&time);
             left = rest;
         } else {
             add_effect(to, effect);
         }
     }
-    to.fixed(b"done");
+    to.code(code::TXN_END);
 }
 
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
-        Effect::PutInode(inode) => to.fixed(b"node").id(inode.ino.0).string(rows::put_inode(inode)),
-        Effect::DropInode { ino } => to.fixed(b"gone").id(ino.0),
-        Effect::PutDirent { parent, name, ino, kind } => {
-            to.fixed(b"edge").id(parent.0).string(name).string(rows::put_dirent(*ino, *kind))
+        Effect::PutInode(inode) => {
+            to.code(code::EFFECT_PUT_INODE).id(inode.ino.0).string(rows::put_inode(inode))
         }
-        Effect::DropDirent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
+        Effect::DropInode { ino } => to.code(code::EFFECT_DROP_INODE).id(ino.0),
+        Effect::PutDirent { parent, name, ino, kind } => {
+            to.code(code::EFFECT_PUT_DIRENT).id(parent.0).string(name).string(rows::put_dirent(*ino, *kind))
+        }
+        Effect::DropDirent { parent, name } => to.code(code::EFFECT_DROP_DIRENT).id(parent.0).string(name),
         Effect::SetAccess { ino, access } => {
-            to.fixed(b"perm").id(ino.0).string(rows::access_fields(access.mode, access.uid, access.gid));
+            to.code(code::EFFECT_SET_ACCESS).id(ino.0).string(rows::access_fields(
+                access.mode,
+                access.uid,
+                access.gid,
+            ));
             to.string(rows::acls(access.access_acl, access.default_acl))
         }
-        Effect::SetParent { ino, parent } => to.fixed(b"home").id(ino.0).id(parent.0),
-        Effect::AddLinks { ino, delta } => to.fixed(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
+        Effect::SetParent { ino, parent } => to.code(code::EFFECT_SET_PARENT).id(ino.0).id(parent.0),
+        Effect::AddLinks { ino, delta } => {
+            to.code(code::EFFECT_ADD_LINKS).id(ino.0).fixed(&delta.to_be_bytes())
+        }
         Effect::SetTimes { ino, atime: None, mtime: Some(time), ctime } if *ctime == Some(*time) => {
-            to.fixed(b"both").id(ino.0).fixed(&rows::time(*ctime))
+            to.code(code::EFFECT_SET_MTIME_CTIME).id(ino.0).fixed(&rows::time(*ctime))
         }
         Effect::SetTimes { ino, atime, mtime, ctime } => {
-            to.fixed(b"time").id(ino.0);
+            to.code(code::EFFECT_SET_TIMES).id(ino.0);
             to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
         }
-        Effect::SetSize { ino, size } => to.fixed(b"size").id(ino.0).id(*size),
-        Effect::Extend { ino, size } => to.fixed(b"grow").id(ino.0).id(*size),
-        Effect::AddXattrBlocks { ino, delta } => to.fixed(b"bulk").id(ino.0).fixed(&delta.to_be_bytes()),
+        Effect::SetSize { ino, size } => to.code(code::EFFECT_SET_SIZE).id(ino.0).id(*size),
+        Effect::Extend { ino, size } => to.code(code::EFFECT_EXTEND).id(ino.0).id(*size),
+        Effect::AddXattrBlocks { ino, delta } => {
+            to.code(code::EFFECT_ADD_XATTR_BLOCKS).id(ino.0).fixed(&delta.to_be_bytes())
+        }
         Effect::AppendSlice { ino, chunk, slice } => {
-            to.fixed(b"data").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
+            to.code(code::EFFECT_APPEND_SLICE).id(ino.0).id(chunk.0).string(rows::put_slice(slice))
         }
-        Effect::DropSlices { ino, from, to: end } => to.fixed(b"trim").id(ino.0).id(from.0).id(end.0),
-        Effect::ReplaceRows { ino, chunk, count, rows } => {
-            add_rows(to.fixed(b"swap").id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()), rows)
+        Effect::DropSlices { ino, from, to: end } => {
+            to.code(code::EFFECT_DROP_SLICES).id(ino.0).id(from.0).id(end.0)
         }
-        Effect::Share { slice } => to.fixed(b"refs").id(slice.0),
-        Effect::PutXattr { ino, name, value } => to.fixed(b"attr").id(ino.0).string(name).string(value),
-        Effect::DropXattr { ino, name } => to.fixed(b"noat").id(ino.0).string(name),
-        Effect::PutAcl { id, text } => to.fixed(b"acls").fixed(&id.to_bytes()).string(&**text),
-        Effect::PutSymlink { ino, target } => to.fixed(b"path").id(ino.0).string(target),
-        Effect::PutOrphan { session, ino } => to.fixed(b"orph").fixed(&rows::orphan(*session, *ino)),
-        Effect::DropOrphan { session, ino } => to.fixed(b"heir").fixed(&rows::orphan(*session, *ino)),
+        Effect::ReplaceRows { ino, chunk, count, rows } => add_rows(
+            to.code(code::EFFECT_REPLACE_ROWS).id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()),
+            rows,
+        ),
+        Effect::Share { slice } => to.code(code::EFFECT_SHARE).id(slice.0),
+        Effect::PutXattr { ino, name, value } => {
+            to.code(code::EFFECT_PUT_XATTR).id(ino.0).string(name).string(value)
+        }
+        Effect::DropXattr { ino, name } => to.code(code::EFFECT_DROP_XATTR).id(ino.0).string(name),
+        Effect::PutAcl { id, text } => to.code(code::EFFECT_PUT_ACL).fixed(&id.to_bytes()).string(&**text),
+        Effect::PutSymlink { ino, target } => to.code(code::EFFECT_PUT_SYMLINK).id(ino.0).string(target),
+        Effect::PutOrphan { session, ino } => {
+            to.code(code::EFFECT_PUT_ORPHAN).fixed(&rows::orphan(*session, *ino))
+        }
+        Effect::DropOrphan { session, ino } => {
+            to.code(code::EFFECT_DROP_ORPHAN).fixed(&rows::orphan(*session, *ino))
+        }
         Effect::PutSession(session) => {
-            to.fixed(b"keep").string("sessions").string(session.id.0.to_be_bytes());
+            to.code(code::EFFECT_PUT_MEMBER).string("sessions").string(session.id.0.to_be_bytes());
             to.string(Writer::default().session(session).into_vec())
         }
         Effect::DropSession { session } => add_drop(to, "sessions", &session.0.to_be_bytes()),
         Effect::BeginTerm { session, term, ended } => {
-            to.fixed(b"term").fixed(&term.key(*session));
+            to.code(code::EFFECT_BEGIN_TERM).fixed(&term.key(*session));
             to.string(ended.iter().flat_map(|term| term.0.to_be_bytes()).collect::<Vec<_>>())
         }
         Effect::PutLocks { ino, locks } if locks.is_empty() => add_drop(to, "locks", &ino.0.to_be_bytes()),
-        Effect::PutLocks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
+        Effect::PutLocks { ino, locks } => {
+            to.code(code::EFFECT_PUT_LOCKS).id(ino.0).string(rows::put_locks(locks))
+        }
         Effect::PutWait(wait) => {
-            to.fixed(b"keep").string("waits").string(rows::put_owner(wait.lock.owner));
+            to.code(code::EFFECT_PUT_MEMBER).string("waits").string(rows::put_owner(wait.lock.owner));
             to.string(Writer::default().u64(wait.ino.0).lock(&wait.lock).into_vec())
         }
         Effect::DropWait { owner } => add_drop(to, "waits", &rows::put_owner(*owner)),
         Effect::DropGarbage { slice } => add_drop(to, "garbage", &slice.0.to_be_bytes()),
-        Effect::PutSetting { name, value } => to.fixed(b"sets").string("settings").string(name).string(value),
-        Effect::SetCounter { counter, value } => {
-            to.fixed(b"sets").string("counters").string(counter.name()).string(value.to_be_bytes())
+        Effect::PutSetting { name, value } => {
+            to.code(code::EFFECT_PUT_FIELD).string("settings").string(name).string(value)
         }
+        Effect::SetCounter { counter, value } => to
+            .code(code::EFFECT_PUT_FIELD)
+            .string("counters")
+            .string(counter.name())
+            .string(value.to_be_bytes()),
         Effect::AddUsage { inodes, blocks } => {
-            to.fixed(b"used").fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
+            to.code(code::EFFECT_ADD_USAGE).fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
         }
     };
 }
 
 /// Encodes the removal of `key` from `map`.
 fn add_drop<'a>(to: &'a mut Request, map: &str, key: &[u8]) -> &'a mut Request {
-    to.fixed(b"drop").string(map).string(key)
+    to.code(code::EFFECT_DROP_MEMBER).string(map).string(key)
 }

@@ -1,5 +1,6 @@
 //! Finds the master and communicates with it.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use meta::EngineError;
@@ -10,16 +11,16 @@ use redis::{
     IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 
+use crate::code;
 use crate::config::{Config, address};
 use crate::error::Failure;
 use crate::request::{Answer, Request, take};
 
 /// The scripts. Each one starts with the common part.
-const SCRIPTS: [&str; 3] = [
-    concat!(include_str!("lua/common.lua"), include_str!("lua/read.lua")),
-    concat!(include_str!("lua/common.lua"), include_str!("lua/scan.lua")),
-    concat!(include_str!("lua/common.lua"), include_str!("lua/commit.lua")),
-];
+static SCRIPTS: LazyLock<[String; 3]> = LazyLock::new(|| {
+    [include_str!("lua/read.lua"), include_str!("lua/scan.lua"), include_str!("lua/commit.lua")]
+        .map(|script| code::substituted(include_str!("lua/common.lua")) + &code::substituted(script))
+});
 
 /// An index into [`SCRIPTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ impl Connector {
         let mut commands = redis::pipe();
         // In a Cluster, only the node that stores the key answers this command; the others return MOVED.
         commands.cmd("EXISTS").arg(self.config.key("state")).cmd("ROLE");
-        for script in SCRIPTS {
+        for script in SCRIPTS.iter() {
             commands.cmd("SCRIPT").arg("LOAD").arg(script);
         }
         let mut answers = send(inner, &commands.get_packed_pipeline(), commands.len())?;
@@ -173,7 +174,7 @@ impl Conn {
         let mut answer = self.ask_master(&command);
         if matches!(&answer, Err(Failure::Redis(error)) if error.code() == Some("NOSCRIPT")) {
             // The server lost its scripts, for example because it restarted. It did not run this request.
-            self.ask::<()>(redis::pipe().cmd("SCRIPT").arg("LOAD").arg(SCRIPTS[script as usize]))?;
+            self.ask::<()>(redis::pipe().cmd("SCRIPT").arg("LOAD").arg(&SCRIPTS[script as usize]))?;
             answer = self.ask_master(&command);
         }
         Ok(take(answer?)?)

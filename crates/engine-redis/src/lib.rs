@@ -7,6 +7,7 @@
 //! | `lua/` | the scripts `read`, `scan` and `commit`; `common` is prepended to each |
 //! | `connect` | finds the master, directly or through Sentinel or Cluster, and sends requests |
 //! | `engine` | [`RedisEngine`]: `open`, `impl Engine`, `warnings` |
+//! | `code` | the codes by which requests name guards, effects and records |
 //! | `request` | encodes requests and decodes answers |
 //! | `rows` | the stored forms of records |
 //! | `read`, `scan`, `commit` | the arguments and answers of each script |
@@ -16,6 +17,7 @@
 //! The scripts are run by EVALSHA, and are not functions (FCALL): the same text serves Redis 6.2, 7 and Valkey,
 //! nothing is installed on the server, and a script that the server has lost is sent again with the request.
 
+mod code;
 mod commit;
 mod config;
 mod connect;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use meta::{Inode, Record, RecordKey, Seq, Snapshot, Usage, Xattrs};
 use types::{Ino, Slice, XattrName};
 
+use crate::code;
 use crate::error::Malformed;
 use crate::request::{Answer, Request};
 use crate::rows;
@@ -16,19 +17,19 @@ pub(crate) fn request(wants: &[RecordKey]) -> Request {
     let id = |id: u64| id.to_be_bytes();
     for want in wants {
         match want {
-            RecordKey::Inode(ino) => add("node", &id(ino.0), b""),
-            RecordKey::Entry(parent, name) => add("entry", &id(parent.0), name.as_bytes()),
-            RecordKey::Empty(ino) => add("empty", &id(ino.0), b""),
-            RecordKey::Xattrs(ino) => add("xattrs", &id(ino.0), b""),
-            RecordKey::Symlink(ino) => add("symlink", &id(ino.0), b""),
-            RecordKey::Slices(ino, chunk) => add("slices", &id(ino.0), &id(chunk.0)),
-            RecordKey::Acl(id) => add("acl", &id.to_bytes(), b""),
-            RecordKey::Settings => add("settings", b"", b""),
-            RecordKey::Counter(counter) => add("counter", counter.name().as_bytes(), b""),
-            RecordKey::Usage => add("usage", b"", b""),
-            RecordKey::Locks(ino) => add("locks", &id(ino.0), b""),
-            RecordKey::Waits => add("waits", b"", b""),
-            RecordKey::Session(session) => add("session", &id(session.0), b""),
+            RecordKey::Inode(ino) => add(code::RECORD_INODE, &id(ino.0), b""),
+            RecordKey::Entry(parent, name) => add(code::RECORD_ENTRY, &id(parent.0), name.as_bytes()),
+            RecordKey::Empty(ino) => add(code::RECORD_EMPTY, &id(ino.0), b""),
+            RecordKey::Xattrs(ino) => add(code::RECORD_XATTRS, &id(ino.0), b""),
+            RecordKey::Symlink(ino) => add(code::RECORD_SYMLINK, &id(ino.0), b""),
+            RecordKey::Slices(ino, chunk) => add(code::RECORD_SLICES, &id(ino.0), &id(chunk.0)),
+            RecordKey::Acl(id) => add(code::RECORD_ACL, &id.to_bytes(), b""),
+            RecordKey::Settings => add(code::RECORD_SETTINGS, b"", b""),
+            RecordKey::Counter(counter) => add(code::RECORD_COUNTER, counter.name().as_bytes(), b""),
+            RecordKey::Usage => add(code::RECORD_USAGE, b"", b""),
+            RecordKey::Locks(ino) => add(code::RECORD_LOCKS, &id(ino.0), b""),
+            RecordKey::Waits => add(code::RECORD_WAITS, b"", b""),
+            RecordKey::Session(session) => add(code::RECORD_SESSION, &id(session.0), b""),
         }
     }
     request

@@ -33,6 +33,11 @@ impl Request {
         self
     }
 
+    /// Adds a code of four letters.
+    pub(crate) fn code(&mut self, code: &str) -> &mut Self {
+        self.fixed(code.as_bytes())
+    }
+
     pub(crate) fn id(&mut self, id: u64) -> &mut Self {
         self.fixed(&id.to_be_bytes())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meta::{Beside, Inode, Page, Record, Scan, Seq, Snapshot};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
+use crate::code;
 use crate::error::Malformed;
 use crate::read;
 use crate::request::{Answer, Request};
@@ -20,16 +21,16 @@ pub(crate) fn request(scan: &Scan) -> Request {
     let (kind, place, after) = match scan {
         Scan::Dir { parent, after, beside, .. } => {
             let kind = match beside {
-                Beside::Nothing => "entries",
-                Beside::Inodes => "inodes",
-                Beside::InodesWithAcls => "directory",
+                Beside::Nothing => code::SCAN_DIR,
+                Beside::Inodes => code::SCAN_DIR_INODES,
+                Beside::InodesWithAcls => code::SCAN_DIR_ACLS,
             };
             (kind, id(parent.0), name(after))
         }
-        Scan::Slices { ino, from, .. } => ("slices", id(ino.0), id(from.0)),
-        Scan::Orphans { after, .. } => ("orphans", rows::orphan(after.0, after.1), Vec::new()),
+        Scan::Slices { ino, from, .. } => (code::SCAN_SLICES, id(ino.0), id(from.0)),
+        Scan::Orphans { after, .. } => (code::SCAN_ORPHANS, rows::orphan(after.0, after.1), Vec::new()),
         Scan::Acls { after, .. } => ("acls", after.to_bytes().to_vec(), Vec::new()),
-        Scan::Inodes { after, .. } => ("nodes", id(after.0), Vec::new()),
+        Scan::Inodes { after, .. } => (code::SCAN_INODES, id(after.0), Vec::new()),
         Scan::Sessions { after, .. } => ("sessions", id(after.0), Vec::new()),
         Scan::Locks { after, .. } => ("locks", id(after.0), Vec::new()),
         Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),

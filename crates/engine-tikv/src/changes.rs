@@ -1,11 +1,11 @@
 //! The stream of changes. TiKV sends no notifications of changes, so the heads of all shards are polled. The
-//! module `told` of the crate `keyspace` explains why no change is missed or reported twice.
+//! module `change_log` of the crate `keyspace` explains why no change is missed or reported twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, Head, KeyState, ReadSet, Source, decode_head, decode_told};
+use keyspace::{Access, Head, KeyState, ReadSet, Source, decode_changes, decode_head};
 use meta::{Change, EngineError, Order};
 use pool::{Log, Tail};
 
@@ -47,15 +47,16 @@ impl Log for Seen {
         if self.at < idle {
             return Err(lost());
         }
-        let gone = |(lane, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(lane);
+        let gone =
+            |(shard, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(shard);
         if self.heads.iter().any(gone) {
             return Err(EngineError::permanent("the volume was wiped"));
         }
         let mut keys = Vec::new();
-        for (lane, (head, _)) in &heads {
-            let before = self.heads.get(lane).map(|(head, _)| *head);
+        for (shard, (head, _)) in &heads {
+            let before = self.heads.get(shard).map(|(head, _)| *head);
             let new = head.since(before).ok_or_else(lost)?;
-            keys.extend(new.map(|number| self.shared.keys.told(*lane, number)));
+            keys.extend(new.map(|number| self.shared.keys.changes(*shard, number)));
         }
         let mut news = Vec::new();
         if !keys.is_empty() {
@@ -77,9 +78,9 @@ impl Log for Seen {
 impl Seen {
     fn take(&self, key: &[u8], read_set: &ReadSet, news: &mut Vec<Change>) -> Result<(), EngineError> {
         let KeyState::StoredValue(held) = read_set.get(key) else { return Err(lost()) };
-        for told in decode_told(key, &held.value)? {
-            let by = told.op.session();
-            news.push(Change { seq: seq(held.version, told.index), by, invalidations: told.invalidations });
+        for entry in decode_changes(key, &held.value)? {
+            let by = entry.op.session();
+            news.push(Change { seq: seq(held.version, entry.index), by, invalidations: entry.invalidations });
         }
         Ok(())
     }
@@ -91,10 +92,10 @@ impl Shared {
         let read_set = self.read_as_of(at, &[Access::Span(self.keys.heads())])?;
         let mut heads = BTreeMap::new();
         for (key, held) in read_set.found() {
-            let lane = self.keys.parse_head(key);
-            let lane =
-                lane.ok_or_else(|| EngineError::permanent("the head of a shard has an invalid key"))?;
-            heads.insert(lane, (decode_head(key, &held.value)?, held.version));
+            let shard = self.keys.parse_head(key);
+            let shard =
+                shard.ok_or_else(|| EngineError::permanent("the head of a shard has an invalid key"))?;
+            heads.insert(shard, (decode_head(key, &held.value)?, held.version));
         }
         Ok(heads)
     }

@@ -21,8 +21,8 @@
 //! the async commits that another client left unfinished.
 
 use keyspace::{
-    Access, Answer, Batch, CachedSource, Claim, Done, Head, KeyState, Options, ReadSet, ReadStop, Source,
-    Told, Write, answer, decide, decode_head, encode_head, encode_told, wants,
+    Access, Answer, Batch, CachedSource, ChangeEntry, Claim, Done, Head, KeyState, Options, ReadSet,
+    ReadStop, Source, Write, answer, decide, decode_head, encode_changes, encode_head, wants,
 };
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
@@ -48,10 +48,10 @@ enum Plan {
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         self.order.commit(|label| {
-            let lane = self.lanes.take();
+            let shard = self.slots.take();
             gradually(txns, |rest, outcomes| {
                 let some = rest.get(..MOST_TXNS).unwrap_or(rest);
-                self.commit_some(some, lane.number_for(some), label, outcomes)
+                self.commit_some(some, shard.number_for(some), label, outcomes)
             })
         })
     }
@@ -60,7 +60,7 @@ impl Shared {
     fn commit_some(
         &self,
         txns: &[Txn],
-        lane: u64,
+        shard: u64,
         label: Seq,
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), EngineError> {
@@ -73,10 +73,10 @@ impl Shared {
             let transaction = self.store.begin(phases)?;
             let start = transaction.started_at();
             let nothing = ReadSet::default();
-            let (_, mut first) = self.plan(txns, lane, &CachedSource::new(&nothing, &self.memory));
+            let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.memory));
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
-            first.extend([0, lane].map(|lane| Access::Key(self.keys.lane(lane))));
-            let (plan, _) = self.read_until(Some(start), first, |source| self.plan(txns, lane, source))?;
+            first.extend([0, shard].map(|shard| Access::Key(self.keys.usage_shard(shard))));
+            let (plan, _) = self.read_until(Some(start), first, |source| self.plan(txns, shard, source))?;
             let (batch, head) = match plan {
                 Plan::Conflict(records) => {
                     outcomes.push(Outcome::Conflict(Snapshot { seq: label, records }));
@@ -85,9 +85,9 @@ impl Shared {
                 Plan::Commit(batch, head) => (batch, head),
             };
             if !batch.writes.is_empty() {
-                let mut mutations = self.telling(txns, &batch, lane, start, head);
+                let mut mutations = self.telling(txns, &batch, shard, start, head);
                 // The head is written, so it needs no lock.
-                let head = self.keys.head(lane);
+                let head = self.keys.head(shard);
                 let others = self.mutations(start, &batch.claims, &batch.writes)?;
                 mutations.extend(others.into_iter().filter(|other| other.key() != head));
                 match transaction.commit(mutations) {
@@ -112,10 +112,10 @@ impl Shared {
     }
 
     /// Decides with the known values, or returns what else must be read.
-    fn plan(&self, txns: &[Txn], lane: u64, source: &dyn Source) -> Answer<Plan> {
-        let options = Options { blind: false, lane, most_claims: MOST_CLAIMS, show: true };
+    fn plan(&self, txns: &[Txn], shard: u64, source: &dyn Source) -> Answer<Plan> {
+        let options = Options { blind: false, shard, most_claims: MOST_CLAIMS, show: true };
         let batch = decide(&self.keys, txns, source, options);
-        let key = self.keys.head(lane);
+        let key = self.keys.head(shard);
         let mut looked = batch.accessed.clone();
         looked.insert(Access::Key(key.clone()));
         let plan = if let Some(damaged) = batch.damaged() {
@@ -138,30 +138,30 @@ impl Shared {
         (plan, looked)
     }
 
-    /// The writes that report the batch to other clients; see the module `told` of the crate `keyspace`.
+    /// The writes that report the batch to other clients; see the module `change_log` of the crate `keyspace`.
     fn telling(
         &self,
         txns: &[Txn],
         batch: &Batch,
-        lane: u64,
+        shard: u64,
         start: u64,
         head: Option<Head>,
     ) -> Vec<Mutation> {
-        let told = |(done, txn): (&Done, &Txn)| match done {
+        let entry = |(done, txn): (&Done, &Txn)| match done {
             Done::Committed { index, .. } => {
-                Some(Told { op: txn.op_id, index: *index, invalidations: txn.invalidations() })
+                Some(ChangeEntry { op: txn.op_id, index: *index, invalidations: txn.invalidations() })
             }
             Done::Claimed | Done::Repeated { .. } => None,
         };
-        let told: Vec<Told> = batch.done.iter().zip(txns).filter_map(told).collect();
+        let entries: Vec<ChangeEntry> = batch.done.iter().zip(txns).filter_map(entry).collect();
         let head = Head::after(head, start);
         let put = |key, value: &[u8]| Mutation::Put(key, seal(value, start));
         let mut mutations = vec![
-            put(self.keys.head(lane), &encode_head(head)),
-            put(self.keys.told(lane, head.last), &encode_told(&told)),
+            put(self.keys.head(shard), &encode_head(head)),
+            put(self.keys.changes(shard, head.last), &encode_changes(&entries)),
         ];
         let old = head.last.checked_sub(keyspace::KEPT).filter(|old| *old >= head.first);
-        mutations.extend(old.map(|old| Mutation::Delete(self.keys.told(lane, old))));
+        mutations.extend(old.map(|old| Mutation::Delete(self.keys.changes(shard, old))));
         mutations
     }
 

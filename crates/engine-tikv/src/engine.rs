@@ -41,7 +41,7 @@ impl TikvEngine {
             keys: Keyspace::new(format!("{prefix}/")),
             store,
             memory: Memory::default(),
-            lanes: CommitSlots::default(),
+            slots: CommitSlots::default(),
             done: CompletedOps::default(),
             order: Order::default(),
             jitter: Jitter::default(),

@@ -13,7 +13,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Keyspace,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Memory,
-    pub(crate) lanes: CommitSlots,
+    pub(crate) slots: CommitSlots,
     pub(crate) done: CompletedOps,
     pub(crate) order: Order,
     pub(crate) jitter: Jitter,

@@ -46,8 +46,8 @@ pub(crate) fn before(now: u64, age: Duration) -> u64 {
 impl Shared {
     pub(crate) fn keep_up(&self) {
         warn(self.forget_ops(), "cannot remove the results of old operations");
-        warn(self.fold_lanes(), "cannot merge the usage shards");
-        warn(self.clear_lanes(IDLE), "cannot remove the shards of closed handles");
+        warn(self.merge_usage_shards(), "cannot merge the usage shards");
+        warn(self.remove_idle_shards(IDLE), "cannot remove the shards of closed handles");
     }
 
     fn forget_ops(&self) -> Result<(), EngineError> {
@@ -74,10 +74,10 @@ impl Shared {
     }
 
     /// Merges the usage into one shard, if there are many.
-    fn fold_lanes(&self) -> Result<(), EngineError> {
+    fn merge_usage_shards(&self) -> Result<(), EngineError> {
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
-        let read_set = self.read_as_of(start, &[Access::Span(self.keys.lanes())])?;
+        let read_set = self.read_as_of(start, &[Access::Span(self.keys.usage_shards())])?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         match attempt.commit(self.mutations(start, &claims, &writes)?) {
@@ -89,19 +89,20 @@ impl Shared {
 
     /// Removes the shards that nothing was written to for `idle`. Every stream of changes has read them or
     /// will fail.
-    pub(crate) fn clear_lanes(&self, idle: Duration) -> Result<(), EngineError> {
+    pub(crate) fn remove_idle_shards(&self, idle: Duration) -> Result<(), EngineError> {
         let now = self.store.timestamp()?;
-        for (lane, (_, version)) in self.heads(now)? {
+        for (shard, (_, version)) in self.heads(now)? {
             if version >= before(now, idle) {
                 continue;
             }
             let attempt = self.store.begin(Phases::Two)?;
             let start = attempt.started_at();
-            let told = self.read_as_of(start, &[Access::Span(self.keys.all_told(lane))])?;
-            let mut writes: Vec<Write> = told.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
-            writes.push(Write::Delete(self.keys.head(lane)));
+            let changes = self.read_as_of(start, &[Access::Span(self.keys.all_changes(shard))])?;
+            let mut writes: Vec<Write> =
+                changes.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
+            writes.push(Write::Delete(self.keys.head(shard)));
             // If the shard was written in the meantime, its head has a new version.
-            let unchanged = self.heads(start)?.get(&lane).is_some_and(|(_, again)| *again == version);
+            let unchanged = self.heads(start)?.get(&shard).is_some_and(|(_, again)| *again == version);
             if unchanged {
                 let mutations = self.mutations(start, &[] as &[Claim], &writes)?;
                 if let Err(CommitError::Failed(error)) = attempt.commit(mutations) {

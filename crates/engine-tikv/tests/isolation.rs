@@ -432,10 +432,10 @@ fn commit_with_a_lost_reply_is_repeated_once() {
         assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
         // The locks that it may have left show that it was committed.
         assert_eq!((inodes(&other), entries(&other)), (4, 2), "others see the commit");
-        let told = changes.next(Duration::ZERO).unwrap();
-        assert_eq!(told.iter().map(|change| change.by).collect::<Vec<_>>(), [SessionId(1), SessionId(1)]);
+        let found = changes.next(Duration::ZERO).unwrap();
+        assert_eq!(found.iter().map(|change| change.by).collect::<Vec<_>>(), [SessionId(1), SessionId(1)]);
         let again = engine.commit(&[create(1), create(2)]).unwrap();
-        let repeated = told.iter().map(|change| Outcome::Committed { seq: change.seq, inodes: Vec::new() });
+        let repeated = found.iter().map(|change| Outcome::Committed { seq: change.seq, inodes: Vec::new() });
         assert_eq!(again, repeated.collect::<Vec<_>>(), "it is not applied twice");
         assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
         assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
@@ -499,9 +499,9 @@ fn periodic_work_bounds_the_number_of_keys() {
         cluster.advance(Duration::from_secs(250));
         assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
     }
-    let lanes = cluster.records();
+    let shards = cluster.records();
     engine.keep_up();
-    assert!(cluster.records() > lanes, "idle shards were removed");
+    assert!(cluster.records() > shards, "idle shards were removed");
     assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
     done(&engine, create(1000));
     assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);

@@ -10,9 +10,9 @@ use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Access, Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, Entry, InodeRow, Stored, decode_bytes, decode_entry, decode_lane, decode_links,
-    decode_locks, decode_place, decode_row, decode_session, decode_text, decode_time, decode_u64,
-    decode_wait, encode_place,
+    Amount, Damaged, Entry, InodeRow, Stored, decode_bytes, decode_entry, decode_inode_row, decode_links,
+    decode_locks, decode_row, decode_session, decode_shard, decode_text, decode_time, decode_u64,
+    decode_wait, encode_inode_row,
 };
 
 /// An answer, and the keys and ranges that were accessed for it.
@@ -46,10 +46,10 @@ pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Re
 
 /// If the key is a dirent that is an inode's location: the key and value that the inode's location record
 /// must have.
-pub(crate) fn implied_place(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
+pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
     let (parent, name, _) = keys.parse_entry(key).filter(|(_, _, part)| part.is_none())?;
     let stored = decode_entry(key, value).ok()?.stored?;
-    Some((keys.place(stored.inode.ino), encode_place(&InodeRow::At(InodeLocation::At(parent, name)))))
+    Some((keys.inode_row(stored.inode.ino), encode_inode_row(&InodeRow::At(InodeLocation::At(parent, name)))))
 }
 
 /// The number of keys requested at once when a whole range is read.
@@ -117,8 +117,8 @@ impl Reader<'_> {
             }
             RecordKey::Usage => {
                 let mut used = Amount::default();
-                for (key, held) in self.look.span(&self.keys.lanes())? {
-                    used = used.plus(decode_lane(key, &held.value)?.used);
+                for (key, held) in self.look.span(&self.keys.usage_shards())? {
+                    used = used.plus(decode_shard(key, &held.value)?.used);
                 }
                 let (inodes, blocks) = (used.inodes.max(0).unsigned_abs(), used.blocks.max(0).unsigned_abs());
                 records.push(Record::Usage(Usage { inodes, blocks }));
@@ -159,9 +159,9 @@ impl Reader<'_> {
 
     /// An inode by its number.
     fn inode(&mut self, ino: Ino, records: &mut Vec<Record>) -> Result<(), ReadStop> {
-        let key = self.keys.place(ino);
+        let key = self.keys.inode_row(ino);
         let held = self.look.location(&key, Assume::Nothing)?;
-        match held.map(|held| decode_place(&key, &held.value)).transpose()? {
+        match held.map(|held| decode_inode_row(&key, &held.value)).transpose()? {
             Some(InodeRow::Here(stored)) => self.whole(&key, stored, records),
             Some(InodeRow::At(location)) => {
                 let key = self.keys.location(&location);
@@ -386,14 +386,15 @@ impl Reader<'_> {
     fn inodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let mut inos = Vec::new();
-        let mut more = self.visit(keys.after_place(after), keys.table(b'n').end, limit, |_, key, _| {
-            let rest = keys.rest(key, b'n').unwrap_or_default();
-            let ino = rest.first_chunk().map(|ino| Ino(u64::from_be_bytes(*ino)));
-            let ino = ino.ok_or_else(|| Damaged::new("a key that is not valid", key))?;
-            let is_row = rest.len() == 8;
-            inos.extend(Some(ino).filter(|_| is_row));
-            Ok(is_row)
-        })?;
+        let mut more =
+            self.visit(keys.after_inode_row(after), keys.table(b'n').end, limit, |_, key, _| {
+                let rest = keys.rest(key, b'n').unwrap_or_default();
+                let ino = rest.first_chunk().map(|ino| Ino(u64::from_be_bytes(*ino)));
+                let ino = ino.ok_or_else(|| Damaged::new("a key that is not valid", key))?;
+                let is_row = rest.len() == 8;
+                inos.extend(Some(ino).filter(|_| is_row));
+                Ok(is_row)
+            })?;
         more |= inos.len() > limit;
         inos.truncate(limit);
         let mut records = Vec::with_capacity(inos.len());

@@ -5,7 +5,7 @@ use meta::{Effect, Inode};
 use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
-use crate::slots::{session_lanes, term_lanes};
+use crate::slots::{session_shards, term_shards};
 use crate::source::{Assume, ReadStop};
 use crate::state::{DirentState, InodeState, Part, State};
 use crate::value::{
@@ -88,7 +88,7 @@ impl State<'_> {
                 self.delete(self.keys.session(*session));
                 if !self.options.blind {
                     // An in-flight commit of the session writes one of these heads.
-                    self.untouched.extend(session_lanes(*session).map(|lane| self.keys.head(lane)));
+                    self.untouched.extend(session_shards(*session).map(|shard| self.keys.head(shard)));
                 }
                 // The results of a session's operations are removed with it, because its client will not
                 // retry them.
@@ -132,7 +132,7 @@ impl State<'_> {
         }
         for term in ended {
             if !self.options.blind {
-                self.untouched.extend(term_lanes(session, *term).map(|lane| self.keys.head(lane)));
+                self.untouched.extend(term_shards(session, *term).map(|shard| self.keys.head(shard)));
             }
             self.delete(self.keys.fence(session, *term));
         }

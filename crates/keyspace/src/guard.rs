@@ -4,7 +4,7 @@ use meta::{Guard, Inode, xattr_blocks};
 use types::{Ino, SessionId, Term, Time};
 
 use crate::keys::Span;
-use crate::slots::term_lane;
+use crate::slots::term_shard;
 use crate::source::{Assume, ReadStop};
 use crate::state::State;
 use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};
@@ -102,7 +102,7 @@ impl State<'_> {
         if self.options.blind {
             return Ok(self.value(&key, Assume::Nothing)?.is_some());
         }
-        self.untouched.insert(self.keys.head(term_lane(session, term, self.options.lane)));
+        self.untouched.insert(self.keys.head(term_shard(session, term, self.options.shard)));
         match self.values.get(&key) {
             Some(value) => Ok(value.is_some()),
             None => Ok(self.look.key(&key, Assume::Nothing)?.is_some()),

@@ -110,19 +110,19 @@ impl Keyspace {
         self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[1]])
     }
 
-    pub(crate) fn place(&self, ino: Ino) -> Vec<u8> {
+    pub(crate) fn inode_row(&self, ino: Ino) -> Vec<u8> {
         self.key(b'n', &[&ino.0.to_be_bytes()])
     }
 
     /// The first key that the location of a later inode can have.
-    pub(crate) fn after_place(&self, ino: Ino) -> Vec<u8> {
+    pub(crate) fn after_inode_row(&self, ino: Ino) -> Vec<u8> {
         self.key(b'n', &[&ino.0.to_be_bytes(), &[0xff]])
     }
 
     pub(crate) fn location(&self, location: &InodeLocation) -> Vec<u8> {
         match location {
             InodeLocation::At(parent, name) => self.entry(*parent, name),
-            InodeLocation::Here(ino) => self.place(*ino),
+            InodeLocation::Here(ino) => self.inode_row(*ino),
         }
     }
 
@@ -183,11 +183,11 @@ impl Keyspace {
         self.key(b'c', &[counter.name().as_bytes()])
     }
 
-    pub fn lane(&self, lane: u64) -> Vec<u8> {
-        self.key(b'u', &[&lane.to_be_bytes()])
+    pub fn usage_shard(&self, shard: u64) -> Vec<u8> {
+        self.key(b'u', &[&shard.to_be_bytes()])
     }
 
-    pub fn lanes(&self) -> Span {
+    pub fn usage_shards(&self) -> Span {
         self.table(b'u')
     }
 
@@ -255,8 +255,8 @@ impl Keyspace {
     }
 
     /// The key that counts the writes of a shard's writer.
-    pub fn head(&self, lane: u64) -> Vec<u8> {
-        self.key(b'b', &[&lane.to_be_bytes()])
+    pub fn head(&self, shard: u64) -> Vec<u8> {
+        self.key(b'b', &[&shard.to_be_bytes()])
     }
 
     pub fn heads(&self) -> Span {
@@ -268,13 +268,13 @@ impl Keyspace {
         Some(u64::from_be_bytes(self.rest(key, b'b')?.try_into().ok()?))
     }
 
-    /// The key with what the `number`th write of a shard's writer touched.
-    pub fn told(&self, lane: u64, number: u64) -> Vec<u8> {
-        self.key(b'd', &[&lane.to_be_bytes(), &number.to_be_bytes()])
+    /// The key with what the `number`th write of a shard's writer invalidates.
+    pub fn changes(&self, shard: u64, number: u64) -> Vec<u8> {
+        self.key(b'd', &[&shard.to_be_bytes(), &number.to_be_bytes()])
     }
 
-    pub fn all_told(&self, lane: u64) -> Span {
-        let start = self.key(b'd', &[&lane.to_be_bytes()]);
+    pub fn all_changes(&self, shard: u64) -> Span {
+        let start = self.key(b'd', &[&shard.to_be_bytes()]);
         Span { end: after_prefix(&start), start, limit: usize::MAX }
     }
 
@@ -371,7 +371,7 @@ mod tests {
                 assert!(key >= body.start && key < body.end, "{key:?}");
             }
             assert!(keys.body(Ino(ino.0.wrapping_add(1))).start >= body.end || ino.0 == u64::MAX);
-            assert!(group(&keys.place(ino)).end < keys.after_place(ino));
+            assert!(group(&keys.inode_row(ino)).end < keys.after_inode_row(ino));
         }
         assert_eq!(keys.parse_log(&keys.log(OpId(u128::MAX))), Some(OpId(u128::MAX)));
     }

@@ -17,13 +17,14 @@
 //! | `settle` | the changes as writes of keys |
 //! | `memory` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
-//! | `told` | changes as keys, for stores that push none |
-//! | `lanes`, `share` | the usage, divided into shards, one per writer; reservations of space below a limit |
-//! | `upkeep` | periodic work in the background |
+//! | `change_log` | changes as keys, for stores that push none |
+//! | `slots`, `reservation` | the usage, divided into shards, one per writer; reservations of space below a limit |
+//! | `periodic_task` | periodic work in the background |
 
 mod answer;
 mod ask;
 mod batch;
+mod change_log;
 mod effect;
 mod form;
 mod guard;
@@ -35,12 +36,12 @@ mod settle;
 mod slots;
 mod source;
 mod state;
-mod told;
 mod value;
 
 pub use answer::{Answer, answer, page};
 pub use ask::{Fresh, disagree, is_needed, likely, until, wants};
 pub use batch::{Batch, Done, decide};
+pub use change_log::{ChangeEntry, Head, KEPT, decode_changes, decode_head, encode_changes, encode_head};
 pub use form::{Reader, Writer};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use memory::{CachedSource, Memory, Overlay};
@@ -49,5 +50,4 @@ pub use settle::{Claim, Write};
 pub use slots::{CommitSlots, ShardMerge, TakenSlot, merge_shards};
 pub use source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;
-pub use told::{Head, KEPT, Told, decode_head, decode_told, encode_head, encode_told};
 pub use value::{Damaged, LogEntry, decode_log};

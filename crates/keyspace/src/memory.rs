@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::answer::implied_place;
+use crate::answer::implied_inode_row;
 use crate::keys::{Keyspace, Span};
 use crate::settle::Write;
 use crate::source::{KeyState, ReadSet, Source, StoredValue};
@@ -86,7 +86,7 @@ impl Memory {
         let single = read_set.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
         for (key, held) in single.chain(read_set.found().map(|(key, held)| (&key[..], Some(held)))) {
             self.note(key, held.cloned(), as_of);
-            let implied = held.and_then(|held| implied_place(keys, key, &held.value));
+            let implied = held.and_then(|held| implied_inode_row(keys, key, &held.value));
             if let Some((place, value)) = implied
                 && self.get(&place) == KeyState::Unknown
             {

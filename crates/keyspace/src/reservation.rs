@@ -19,7 +19,7 @@
 use crate::settle::{Writes, put};
 use crate::source::{Assume, ReadStop};
 use crate::state::State;
-use crate::value::{Amount, Reservation, UsageShard, decode_lane, encode_lane};
+use crate::value::{Amount, Reservation, UsageShard, decode_shard, encode_shard};
 
 /// A reservation is this fraction of the space that is left.
 const PART: i64 = 64;
@@ -51,73 +51,77 @@ impl State<'_> {
             return Ok(self.usage()?.is_below(below));
         }
         self.room = Some(self.room.map_or(below, |room| room.least(below)));
-        let mut lane = self.own_lane()?;
-        lane.used = lane.used.plus(self.added());
-        if let Some(Reservation { upto, within }) = lane.reservation
-            && within.minus(upto.minus(lane.used)).is_below(below)
+        let mut shard = self.own_shard()?;
+        shard.used = shard.used.plus(self.added());
+        if let Some(Reservation { upto, within }) = shard.reservation
+            && within.minus(upto.minus(shard.used)).is_below(below)
         {
             return Ok(true);
         }
         let others = self.others()?;
-        if others.reservation(&lane, below).is_some() {
+        if others.reservation(&shard, below).is_some() {
             self.claim_counted(&others);
             return Ok(true);
         }
-        self.unchanged.insert(self.keys.lanes());
-        Ok(others.used.plus(lane.used).is_below(below))
+        self.unchanged.insert(self.keys.usage_shards());
+        Ok(others.used.plus(shard.used).is_below(below))
     }
 
     /// Writes the shard with everything that was added, and its new reservation.
-    pub(crate) fn write_lane(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
-        let before = self.own_lane()?;
-        let mut lane = UsageShard { used: before.used.plus(self.added()), ..before };
+    pub(crate) fn write_shard(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
+        let before = self.own_shard()?;
+        let mut shard = UsageShard { used: before.used.plus(self.added()), ..before };
         if self.options.blind
-            && !lane.used.fits(
+            && !shard.used.fits(
                 before.used.most(before.reservation.map_or(Amount::LEAST, |reservation| reservation.upto)),
             )
         {
-            lane.reservation = self.take_share(&lane, puts)?;
+            shard.reservation = self.take_reservation(&shard, puts)?;
         }
-        put(puts, self.keys.lane(self.options.lane), encode_lane(lane));
+        put(puts, self.keys.usage_shard(self.options.shard), encode_shard(shard));
         Ok(())
     }
 
     /// A new reservation for a shard that exceeds the one it has.
-    fn take_share(&mut self, lane: &UsageShard, puts: &mut Writes) -> Result<Option<Reservation>, ReadStop> {
-        let first = self.keys.lane(0);
+    fn take_reservation(
+        &mut self,
+        shard: &UsageShard,
+        puts: &mut Writes,
+    ) -> Result<Option<Reservation>, ReadStop> {
+        let first = self.keys.usage_shard(0);
         if self.room.is_none() {
             let held = self.value(&first, Assume::Absent)?;
-            let held = held.map_or(Ok(UsageShard::default()), |held| decode_lane(&first, &held))?;
+            let held = held.map_or(Ok(UsageShard::default()), |held| decode_shard(&first, &held))?;
             if held.reservation.is_none() {
                 return Ok(None);
             }
         }
         let mut others = self.others()?;
-        let mut reservation = self.room.and_then(|room| others.reservation(lane, room));
+        let mut reservation = self.room.and_then(|room| others.reservation(shard, room));
         if reservation.is_some() {
             self.claim_counted(&others);
         } else {
-            self.unchanged.insert(self.keys.lanes());
-            for (key, lane) in std::mem::take(&mut others.sharing) {
-                put(puts, key, encode_lane(UsageShard { reservation: None, ..lane }));
+            self.unchanged.insert(self.keys.usage_shards());
+            for (key, shard) in std::mem::take(&mut others.sharing) {
+                put(puts, key, encode_shard(UsageShard { reservation: None, ..shard }));
             }
             // Without the withdrawn reservations there may be enough space.
             (others.most, others.within, others.first.reservation) = (others.used, Amount::MOST, None);
             reservation = self
                 .room
-                .and_then(|room| others.reservation(&UsageShard { reservation: None, ..*lane }, room));
+                .and_then(|room| others.reservation(&UsageShard { reservation: None, ..*shard }, room));
         }
         if reservation.is_some() {
-            put(puts, first, encode_lane(UsageShard { reservation: Some(MARK), ..others.first }));
+            put(puts, first, encode_shard(UsageShard { reservation: Some(MARK), ..others.first }));
         }
         Ok(reservation)
     }
 
     /// Claims that all other shards grow no further than was counted.
     fn claim_counted(&mut self, others: &Others) {
-        self.claims.insert(self.keys.lane(0), others.first_version);
+        self.claims.insert(self.keys.usage_shard(0), others.first_version);
         if others.first.reservation.is_none() {
-            self.unchanged.insert(self.keys.lanes());
+            self.unchanged.insert(self.keys.usage_shards());
         }
     }
 
@@ -125,14 +129,14 @@ impl State<'_> {
         Amount { inodes: self.inodes, blocks: self.blocks }
     }
 
-    fn own_lane(&mut self) -> Result<UsageShard, ReadStop> {
-        let key = self.keys.lane(self.options.lane);
+    fn own_shard(&mut self) -> Result<UsageShard, ReadStop> {
+        let key = self.keys.usage_shard(self.options.shard);
         let held = self.value(&key, Assume::Absent)?;
-        Ok(held.map_or(Ok(UsageShard::default()), |held| decode_lane(&key, &held))?)
+        Ok(held.map_or(Ok(UsageShard::default()), |held| decode_shard(&key, &held))?)
     }
 
     fn others(&mut self) -> Result<Others, ReadStop> {
-        let (own, first) = (self.keys.lane(self.options.lane), self.keys.lane(0));
+        let (own, first) = (self.keys.usage_shard(self.options.shard), self.keys.usage_shard(0));
         let mut others = Others {
             used: Amount::default(),
             most: Amount::default(),
@@ -141,18 +145,18 @@ impl State<'_> {
             first: UsageShard::default(),
             first_version: None,
         };
-        for (key, held) in self.look.span(&self.keys.lanes())?.iter().filter(|(key, _)| *key != own) {
-            let lane = decode_lane(key, &held.value)?;
-            others.used = others.used.plus(lane.used);
+        for (key, held) in self.look.span(&self.keys.usage_shards())?.iter().filter(|(key, _)| *key != own) {
+            let shard = decode_shard(key, &held.value)?;
+            others.used = others.used.plus(shard.used);
             others.most = others
                 .most
-                .plus(lane.reservation.map_or(lane.used, |reservation| lane.used.most(reservation.upto)));
-            if let Some(reservation) = lane.reservation {
+                .plus(shard.reservation.map_or(shard.used, |reservation| shard.used.most(reservation.upto)));
+            if let Some(reservation) = shard.reservation {
                 others.within = others.within.least(reservation.within);
-                others.sharing.push((key.to_vec(), lane));
+                others.sharing.push((key.to_vec(), shard));
             }
             if *key == first {
-                (others.first, others.first_version) = (lane, Some(held.version));
+                (others.first, others.first_version) = (shard, Some(held.version));
             }
         }
         Ok(others)
@@ -161,15 +165,15 @@ impl State<'_> {
 
 impl Others {
     /// The reservation that a shard next to these can have of the space below a limit.
-    fn reservation(&self, lane: &UsageShard, below: Amount) -> Option<Reservation> {
+    fn reservation(&self, shard: &UsageShard, below: Amount) -> Option<Reservation> {
         let within = self
             .within
             .least(below)
-            .least(lane.reservation.map_or(Amount::MOST, |reservation| reservation.within));
-        let left = within.minus(self.most.plus(lane.used));
+            .least(shard.reservation.map_or(Amount::MOST, |reservation| reservation.within));
+        let left = within.minus(self.most.plus(shard.used));
         let part = Amount { inodes: left.inodes / PART, blocks: left.blocks / PART };
         let least = if self.first.reservation.is_some() { LEAST } else { LEAST.plus(LEAST) };
-        least.fits(part).then(|| Reservation { upto: lane.used.plus(part), within })
+        least.fits(part).then(|| Reservation { upto: shard.used.plus(part), within })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::keys::{CTIME, InodeLocation, LINKS, MTIME, PARTS, Span, part};
 use crate::source::{Assume, ReadStop};
 use crate::state::{Part, State};
 use crate::value::{
-    Entry, InodeRow, UsageShard, decode_lane, encode_entry, encode_lane, encode_links, encode_place,
+    Entry, InodeRow, UsageShard, decode_shard, encode_entry, encode_inode_row, encode_links, encode_shard,
     encode_time,
 };
 
@@ -136,18 +136,18 @@ impl State<'_> {
         for (ino, inode) in &self.inode_states {
             let location = locations.get(ino);
             let moved = inode.base.as_ref() != location;
-            let place = self.keys.place(*ino);
+            let place = self.keys.inode_row(*ino);
             match (location, &inode.stored) {
                 (Some(location @ InodeLocation::At(parent, name)), Some(_)) => {
                     if moved {
-                        put(puts, place, encode_place(&InodeRow::At(location.clone())));
+                        put(puts, place, encode_inode_row(&InodeRow::At(location.clone())));
                     }
                     if moved || inode.dirty {
                         entries.insert((*parent, name.clone()));
                     }
                 }
                 (Some(InodeLocation::Here(_)), Some(stored)) if moved || inode.dirty => {
-                    put(puts, place, encode_place(&InodeRow::Here(*stored)));
+                    put(puts, place, encode_inode_row(&InodeRow::Here(*stored)));
                 }
                 (None, _) if inode.base.is_some() => delete(deletes, place),
                 _ => {}
@@ -211,15 +211,15 @@ impl State<'_> {
         if (self.inodes, self.blocks) == (0, 0) {
             return Ok(());
         }
-        self.write_lane(puts)?;
-        let key = self.keys.lane(self.options.lane);
+        self.write_shard(puts)?;
+        let key = self.keys.usage_shard(self.options.shard);
         if self.value(&key, Assume::Absent)?.is_none() && !self.options.blind {
             // A writer that claims the usage, but not by a range, claims this key, and so conflicts with a
             // new shard.
-            let first = self.keys.lane(0);
+            let first = self.keys.usage_shard(0);
             let base = self.value(&first, Assume::Nothing)?;
-            let base = base.map_or(Ok(UsageShard::default()), |base| decode_lane(&first, &base))?;
-            put(puts, first, encode_lane(base));
+            let base = base.map_or(Ok(UsageShard::default()), |base| decode_shard(&first, &base))?;
+            put(puts, first, encode_shard(base));
         }
         Ok(())
     }

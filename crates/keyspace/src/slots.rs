@@ -12,10 +12,10 @@ use types::{SessionId, Term};
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
 use crate::source::StoredValue;
-use crate::value::{Damaged, UsageShard, decode_lane, encode_lane};
+use crate::value::{Damaged, UsageShard, decode_shard, encode_shard};
 
 /// The number of shards above which they are merged, and how many are merged at once.
-const MOST_LANES: usize = 64;
+const MOST_SHARDS: usize = 64;
 
 /// The shards that one handle writes: one per commit in flight, reused.
 #[derive(Debug)]
@@ -27,14 +27,14 @@ pub struct CommitSlots {
 /// A shard in use; it is free again when dropped.
 #[derive(Debug)]
 pub struct TakenSlot<'a> {
-    lanes: &'a CommitSlots,
+    slots: &'a CommitSlots,
     number: u64,
 }
 
 impl Default for CommitSlots {
     /// The first number is random, so that no two handles share a shard.
     fn default() -> Self {
-        CommitSlots { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("lanes")) }
+        CommitSlots { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("shards")) }
     }
 }
 
@@ -43,7 +43,7 @@ impl CommitSlots {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // Shard 0 is the one into which others are merged.
         let number = free.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed).max(1));
-        TakenSlot { lanes: self, number }
+        TakenSlot { slots: self, number }
     }
 }
 
@@ -55,44 +55,44 @@ impl TakenSlot<'_> {
     /// The shard to write for the transactions. If a term guards them, it is the shard of that term that
     /// corresponds to this one, because the end of the term claims the heads of the term's shards.
     pub fn number_for(&self, txns: &[Txn]) -> u64 {
-        let lane = |guard: &Guard| match guard {
-            Guard::Term { session, term } => Some(term_lane(*session, *term, self.number)),
+        let shard = |guard: &Guard| match guard {
+            Guard::Term { session, term } => Some(term_shard(*session, *term, self.number)),
             _ => None,
         };
-        txns.iter().flat_map(|txn| &txn.guards).find_map(lane).unwrap_or(self.number)
+        txns.iter().flat_map(|txn| &txn.guards).find_map(shard).unwrap_or(self.number)
     }
 }
 
 /// The number of shards of a term. If a handle has more commits in flight than this, some of them use the
 /// same shard, where they conflict and are retried.
-const TERM_LANES: u64 = 16;
+const SHARDS_PER_TERM: u64 = 16;
 
 /// The number of terms of a session with separate shards: the end of a term must not conflict with commits of
 /// the next terms.
 const TERMS: u64 = 4;
 
-const SESSION_LANES: u64 = TERMS * TERM_LANES;
+const SHARDS_PER_SESSION: u64 = TERMS * SHARDS_PER_TERM;
 
 /// The shard of a term that corresponds to a handle's shard. It is never shard 0. Two sessions can share a
 /// shard only if their numbers exceed 2^57; then their commits may conflict needlessly.
-pub(crate) fn term_lane(session: SessionId, term: Term, lane: u64) -> u64 {
-    let place = u64::from(term.0) % TERMS * TERM_LANES + lane % TERM_LANES;
-    1 << 63 | session.0.wrapping_mul(SESSION_LANES) | place
+pub(crate) fn term_shard(session: SessionId, term: Term, shard: u64) -> u64 {
+    let place = u64::from(term.0) % TERMS * SHARDS_PER_TERM + shard % SHARDS_PER_TERM;
+    1 << 63 | session.0.wrapping_mul(SHARDS_PER_SESSION) | place
 }
 
 /// All shards of a term.
-pub(crate) fn term_lanes(session: SessionId, term: Term) -> impl Iterator<Item = u64> {
-    (0..TERM_LANES).map(move |lane| term_lane(session, term, lane))
+pub(crate) fn term_shards(session: SessionId, term: Term) -> impl Iterator<Item = u64> {
+    (0..SHARDS_PER_TERM).map(move |shard| term_shard(session, term, shard))
 }
 
 /// All shards of the terms of a session.
-pub(crate) fn session_lanes(session: SessionId) -> impl Iterator<Item = u64> {
-    (0..TERMS as u32).flat_map(move |term| term_lanes(session, Term(term)))
+pub(crate) fn session_shards(session: SessionId) -> impl Iterator<Item = u64> {
+    (0..TERMS as u32).flat_map(move |term| term_shards(session, Term(term)))
 }
 
 impl Drop for TakenSlot<'_> {
     fn drop(&mut self) {
-        self.lanes.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
     }
 }
 
@@ -104,24 +104,24 @@ pub struct ShardMerge {
 }
 
 /// Merges usage shards into shard 0 if handles that are gone have left many; their reservations are dropped.
-/// `found` is the whole content of [`Keyspace::lanes`]. If another writer writes one of the shards in the
+/// `found` is the whole content of [`Keyspace::usage_shards`]. If another writer writes one of the shards in the
 /// meantime, the write fails, and the merge is done another time.
 ///
 /// # Errors
 /// [`Damaged`].
 pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<Option<ShardMerge>, Damaged> {
-    if found.len() <= MOST_LANES {
+    if found.len() <= MOST_SHARDS {
         return Ok(None);
     }
-    let first = keys.lane(0);
+    let first = keys.usage_shard(0);
     let (mut sum, mut claims, mut writes) = (UsageShard::default(), Vec::new(), Vec::new());
     // Shard 0 is the first in key order, so if it exists it is among the merged ones.
-    for (key, held) in found.iter().take(MOST_LANES) {
-        let lane = decode_lane(key, &held.value)?;
-        sum.used = sum.used.plus(lane.used);
+    for (key, held) in found.iter().take(MOST_SHARDS) {
+        let shard = decode_shard(key, &held.value)?;
+        sum.used = sum.used.plus(shard.used);
         if *key == first {
             // It marks that there are reservations.
-            sum.reservation = lane.reservation;
+            sum.reservation = shard.reservation;
         }
         claims.push(Claim::Key(key.to_vec(), Some(held.version)));
         if *key != first {
@@ -131,6 +131,6 @@ pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<O
     if !claims.iter().any(|claim| matches!(claim, Claim::Key(key, _) if *key == first)) {
         claims.push(Claim::Key(first.clone(), None));
     }
-    writes.push(Write::Put(first, encode_lane(sum)));
+    writes.push(Write::Put(first, encode_shard(sum)));
     Ok(Some(ShardMerge { claims, writes }))
 }

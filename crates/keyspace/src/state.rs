@@ -13,7 +13,8 @@ use types::{Ino, Name, Time};
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, InodeRow, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
+    Amount, Damaged, InodeRow, Stored, decode_entry, decode_inode_row, decode_links, decode_shard,
+    decode_time,
 };
 
 /// The abilities of a store, and the options of a batch.
@@ -23,7 +24,7 @@ pub struct Options {
     /// it is greater: then values that decide nothing need not be read.
     pub blind: bool,
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
-    pub lane: u64,
+    pub shard: u64,
     /// The maximum number of claims of one request. One transaction alone may need more.
     pub most_claims: usize,
     /// Whether to return the changed inodes: only when all of them can be known.
@@ -118,9 +119,9 @@ impl<'a> State<'a> {
     /// Loads an inode into `nodes`.
     pub(crate) fn load(&mut self, ino: Ino, assume: Assume) -> Result<&mut InodeState, ReadStop> {
         if !self.inode_states.contains_key(&ino) {
-            let key = self.keys.place(ino);
+            let key = self.keys.inode_row(ino);
             let held = self.look.location(&key, assume)?;
-            match held.as_ref().map(|held| decode_place(&key, &held.value)).transpose()? {
+            match held.as_ref().map(|held| decode_inode_row(&key, &held.value)).transpose()? {
                 Some(InodeRow::At(InodeLocation::At(parent, name))) => {
                     // The dirent is claimed: while the inode is stored in it, the location record says so
                     // too.
@@ -316,17 +317,17 @@ impl<'a> State<'a> {
 
     /// The current usage of the volume.
     pub(crate) fn usage(&mut self) -> Result<Amount, ReadStop> {
-        let span = self.keys.lanes();
+        let span = self.keys.usage_shards();
         let mut used = Amount { inodes: self.inodes, blocks: self.blocks };
         for (key, held) in self.look.span(&span)? {
-            used = used.plus(decode_lane(key, &held.value)?.used);
+            used = used.plus(decode_shard(key, &held.value)?.used);
             if !self.options.blind {
                 self.claims.insert(key.to_vec(), Some(held.version));
             }
         }
         if !self.options.blind {
             // A writer that adds a shard writes this one.
-            let first = self.keys.lane(0);
+            let first = self.keys.usage_shard(0);
             let held = self.look.key(&first, Assume::Nothing)?;
             self.claim(first, held.as_ref());
         }

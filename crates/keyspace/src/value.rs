@@ -63,7 +63,7 @@ pub(crate) struct UsageShard {
     pub(crate) reservation: Option<Reservation>,
 }
 
-/// Space that is reserved for one writer; see the module `share`.
+/// Space that is reserved for one writer; see the module `reservation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     /// The shard may grow up to this without a read of the others.
@@ -117,8 +117,8 @@ pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
     }
 }
 
-pub(crate) fn encode_place(place: &InodeRow) -> Bytes {
-    match place {
+pub(crate) fn encode_inode_row(row: &InodeRow) -> Bytes {
+    match row {
         InodeRow::At(InodeLocation::At(parent, name)) => {
             Writer::versioned().u8(b'e').u64(parent.0).bytes(name.as_bytes()).done()
         }
@@ -148,10 +148,11 @@ pub(crate) fn encode_u64(value: u64) -> Bytes {
     Writer::versioned().u64(value).done()
 }
 
-pub(crate) fn encode_lane(lane: UsageShard) -> Bytes {
+pub(crate) fn encode_shard(shard: UsageShard) -> Bytes {
     let write = |writer: Writer, amount: Amount| writer.i64(amount.inodes).i64(amount.blocks);
-    let writer = write(Writer::versioned(), lane.used);
-    lane.reservation
+    let writer = write(Writer::versioned(), shard.used);
+    shard
+        .reservation
         .map_or(writer.clone(), |reservation| write(write(writer, reservation.upto), reservation.within))
         .done()
 }
@@ -228,7 +229,7 @@ pub(crate) fn decode_entry(key: &[u8], value: &[u8]) -> Result<Entry, Damaged> {
     })
 }
 
-pub(crate) fn decode_place(key: &[u8], value: &[u8]) -> Result<InodeRow, Damaged> {
+pub(crate) fn decode_inode_row(key: &[u8], value: &[u8]) -> Result<InodeRow, Damaged> {
     decode("the location of an inode", key, value, |reader| match reader.u8()? {
         b'e' => {
             let parent = Ino(reader.u64()?);
@@ -263,7 +264,7 @@ pub(crate) fn decode_u64(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
     decode("a number", key, value, |reader| reader.u64())
 }
 
-pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<UsageShard, Damaged> {
+pub(crate) fn decode_shard(key: &[u8], value: &[u8]) -> Result<UsageShard, Damaged> {
     decode("a usage shard", key, value, |reader| {
         let used = reader.amount()?;
         let shares = !reader.0.is_empty();

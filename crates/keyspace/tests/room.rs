@@ -72,7 +72,7 @@ impl Store {
 
 #[derive(Debug, Default)]
 struct Client {
-    lane: u64,
+    shard: u64,
     memory: Memory,
     read_set: ReadSet,
     read_at: u64,
@@ -91,12 +91,12 @@ enum Step {
 }
 
 impl Client {
-    fn new(lane: u64) -> Self {
-        Client { lane, ..Client::default() }
+    fn new(shard: u64) -> Self {
+        Client { shard, ..Client::default() }
     }
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
-        let options = Options { blind: true, lane: self.lane, most_claims: 100, show: false };
+        let options = Options { blind: true, shard: self.shard, most_claims: 100, show: false };
         decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.memory), options)
     }
 
@@ -112,7 +112,7 @@ impl Client {
     fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
         let batch = self.decide(&store.keys, txn);
         assert_eq!(batch.damaged(), None);
-        let lanes = Access::Span(store.keys.lanes());
+        let shards = Access::Span(store.keys.usage_shards());
         if batch.is_missing() || batch.done.is_empty() {
             let fresh = batch.accessed.iter().all(|access| self.read_set.has(access));
             if fresh && batch.conflicts() {
@@ -135,7 +135,7 @@ impl Client {
                 assert!(inodes < *max_inodes, "{inodes} inodes exist, so no more fits below {max_inodes}");
             }
         }
-        self.looks += u64::from(batch.accessed.contains(&lanes));
+        self.looks += u64::from(batch.accessed.contains(&shards));
         store.write(&batch.writes);
         self.memory.note_writes(&batch.writes, store.revision);
         self.read_set = ReadSet::default();

@@ -8,7 +8,7 @@ pub struct Numbers {
     /// All numbers up to this one were delivered or will never appear.
     known: u64,
     /// Numbers beyond it that were delivered.
-    told: BTreeSet<u64>,
+    delivered: BTreeSet<u64>,
 }
 
 impl Numbers {
@@ -19,21 +19,21 @@ impl Numbers {
 
     /// Whether no number below a delivered one is missing.
     pub fn is_settled(&self) -> bool {
-        self.told.is_empty()
+        self.delivered.is_empty()
     }
 
     /// Returns whether the row of this number must be delivered, and records it as delivered.
-    pub fn tell(&mut self, id: u64) -> bool {
-        id > self.known && self.told.insert(id)
+    pub fn deliver(&mut self, id: u64) -> bool {
+        id > self.known && self.delivered.insert(id)
     }
 
     /// Records that no number up to `sure` can appear any more.
     pub fn pass(&mut self, sure: u64) {
-        while let Some(&id) = self.told.first()
+        while let Some(&id) = self.delivered.first()
             && (id == self.known + 1 || id <= sure)
         {
             self.known = id;
-            self.told.pop_first();
+            self.delivered.pop_first();
         }
         self.known = self.known.max(sure);
     }
@@ -46,16 +46,16 @@ mod tests {
     #[test]
     fn late_numbers_are_delivered_and_missing_ones_are_skipped() {
         let mut numbers = Numbers { known: 10, ..Numbers::default() };
-        assert!(numbers.tell(11) && numbers.tell(13));
+        assert!(numbers.deliver(11) && numbers.deliver(13));
         numbers.pass(0);
-        assert_eq!((numbers.known, numbers.told.len()), (11, 1));
-        assert!(!numbers.tell(11) && !numbers.tell(13) && numbers.tell(12));
+        assert_eq!((numbers.known, numbers.delivered.len()), (11, 1));
+        assert!(!numbers.deliver(11) && !numbers.deliver(13) && numbers.deliver(12));
         numbers.pass(0);
-        assert_eq!((numbers.known, numbers.told.len()), (13, 0));
-        assert!(numbers.tell(16) && numbers.tell(20));
+        assert_eq!((numbers.known, numbers.delivered.len()), (13, 0));
+        assert!(numbers.deliver(16) && numbers.deliver(20));
         numbers.pass(17);
-        assert_eq!((numbers.known, numbers.told.len()), (17, 1), "number 18 has not appeared yet");
+        assert_eq!((numbers.known, numbers.delivered.len()), (17, 1), "number 18 has not appeared yet");
         numbers.pass(18);
-        assert_eq!((numbers.known, numbers.told.len()), (18, 1));
+        assert_eq!((numbers.known, numbers.delivered.len()), (18, 1));
     }
 }

@@ -109,8 +109,8 @@ mod tests {
     fn changes_are_delivered_in_order_and_not_after_a_failure() {
         let log = Looks(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
         let mut tail = Tail::new("x", Duration::ZERO, || Ok(log)).unwrap();
-        let told: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
-        assert_eq!((told, tail.log.order().read()), (vec![2, 3], Seq(3)));
+        let found: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
+        assert_eq!((found, tail.log.order().read()), (vec![2, 3], Seq(3)));
         tail.next(Duration::ZERO).unwrap_err();
         tail.next(Duration::ZERO).unwrap_err();
     }

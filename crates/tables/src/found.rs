@@ -1,4 +1,4 @@
-//! Answers record keys from facts.
+//! Answers record keys from the rows of a reply.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,24 +6,25 @@ use std::sync::Arc;
 use meta::{Dirent, Inode, Lock, LockWait, Record, RecordKey, Session, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
-use crate::fact::{Fact, Malformed, Row, Values};
+use crate::kind;
+use crate::reply::{Malformed, ReplyRow, Row, Values};
 
-/// The kind of the facts that answer a record key.
-pub fn want(want: &RecordKey) -> i16 {
-    match want {
-        RecordKey::Inode(_) => 1,
-        RecordKey::Entry(..) => 2,
-        RecordKey::Empty(_) => 3,
-        RecordKey::Xattrs(_) => 4,
-        RecordKey::Symlink(_) => 5,
-        RecordKey::Slices(..) => 6,
-        RecordKey::Acl(_) => 7,
-        RecordKey::Settings => 8,
-        RecordKey::Counter(_) => 9,
-        RecordKey::Usage => 10,
-        RecordKey::Locks(_) => 11,
-        RecordKey::Waits => 12,
-        RecordKey::Session(_) => 13,
+/// The kind of the rows that answer a record key.
+pub fn kind_of(key: &RecordKey) -> i16 {
+    match key {
+        RecordKey::Inode(_) => kind::INODE,
+        RecordKey::Entry(..) => kind::DIRENT,
+        RecordKey::Empty(_) => kind::NOT_EMPTY,
+        RecordKey::Xattrs(_) => kind::XATTR,
+        RecordKey::Symlink(_) => kind::SYMLINK,
+        RecordKey::Slices(..) => kind::SLICE,
+        RecordKey::Acl(_) => kind::ACL,
+        RecordKey::Settings => kind::SETTING,
+        RecordKey::Counter(_) => kind::COUNTER,
+        RecordKey::Usage => kind::USAGE,
+        RecordKey::Locks(_) => kind::LOCK,
+        RecordKey::Waits => kind::LOCK_WAIT,
+        RecordKey::Session(_) => kind::SESSION,
     }
 }
 
@@ -48,41 +49,43 @@ pub struct Found {
 
 impl Found {
     /// # Errors
-    /// [`Malformed`], also for facts of a kind that answers no record key.
-    pub fn take<R: Row>(&mut self, fact: &Fact<R>) -> Result<(), Malformed> {
-        let values = fact.values();
-        match fact.about {
-            1 => self.take_inode(&values)?,
-            2 => self.take_dirent(&values)?,
-            3 => drop(self.filled.insert(values.ino(0)?)),
-            4 => {
+    /// [`Malformed`], also for rows of a kind that answers no record key.
+    pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+        let values = row.values();
+        match row.kind {
+            kind::INODE => self.take_inode(&values)?,
+            kind::DIRENT => self.take_dirent(&values)?,
+            kind::NOT_EMPTY => drop(self.filled.insert(values.ino(0)?)),
+            kind::XATTR => {
                 let name = XattrName::new(values.bytes(0)?);
                 let name = name.map_err(|_| Malformed("an extended attribute has an invalid name"))?;
                 self.xattrs.entry(values.ino(0)?).or_default().insert(name, values.bytes(1)?.into());
             }
-            5 => drop(self.symlinks.insert(values.ino(0)?, values.bytes(0)?.into())),
-            6 => {
+            kind::SYMLINK => drop(self.symlinks.insert(values.ino(0)?, values.bytes(0)?.into())),
+            kind::SLICE => {
                 let (chunk, place, slice) = values.slice()?;
                 self.slices.entry(chunk).or_default().push((place, slice));
             }
-            7 => self.acls.extend([values.acl()?]),
-            8 => drop(self.settings.insert(values.text(0)?.to_owned(), values.text(1)?.to_owned())),
-            9 => drop(self.counters.insert(values.text(0)?.to_owned(), values.number(0)?)),
-            10 => {
+            kind::ACL => self.acls.extend([values.acl()?]),
+            kind::SETTING => {
+                drop(self.settings.insert(values.text(0)?.to_owned(), values.text(1)?.to_owned()))
+            }
+            kind::COUNTER => drop(self.counters.insert(values.text(0)?.to_owned(), values.number(0)?)),
+            kind::USAGE => {
                 let known = |at| values.signed(at).map(|sum| u64::try_from(sum).unwrap_or(0));
                 self.usage = Usage { inodes: known(0)?, blocks: known(1)? };
             }
-            11 => self.locks.entry(values.ino(0)?).or_default().push(values.lock()?),
-            13 => {
+            kind::LOCK => self.locks.entry(values.ino(0)?).or_default().push(values.lock()?),
+            kind::SESSION => {
                 let session = values.session()?;
                 self.sessions.insert(session.id, session);
             }
-            12 => self.waits.push(LockWait { ino: values.ino(0)?, lock: values.lock()? }),
-            17 => {
+            kind::LOCK_WAIT => self.waits.push(LockWait { ino: values.ino(0)?, lock: values.lock()? }),
+            kind::DIRENT_WITH_INODE => {
                 self.take_dirent(&values)?;
                 self.take_joined(&values)?;
             }
-            _ => return Err(Malformed("a fact of an unknown kind")),
+            _ => return Err(Malformed("a row of an unknown kind")),
         }
         Ok(())
     }
@@ -93,7 +96,7 @@ impl Found {
         Ok(())
     }
 
-    /// Takes the inode of a fact of kind 17, if it is not absent.
+    /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if it is not absent.
     pub(crate) fn take_joined<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
         let inode = values.behind(3, 1);
         if inode.optional(0)?.is_some() { self.take_inode(&inode) } else { Ok(()) }

@@ -1,30 +1,31 @@
-//! Answers scans from facts.
+//! Answers scans from the rows of a reply.
 
 use std::collections::HashSet;
 
 use meta::{Beside, Page, Record, Scan, Seq, Snapshot};
 use types::{SessionId, SliceId};
 
-use crate::fact::{Fact, Malformed, Row};
 use crate::found::{Found, sorted};
+use crate::kind;
+use crate::reply::{Malformed, ReplyRow, Row};
 
-/// Builds the page from these facts. They are in the order of the scan, except those of a directory. An ACL
+/// Builds the page from these rows. They are in the order of the scan, except those of a directory. An ACL
 /// that several inodes have is returned once.
 ///
 /// # Errors
-/// [`Malformed`], also for facts that do not belong to the scan.
-pub fn page<R: Row>(scan: &Scan, seq: Seq, snapshot: &[Fact<R>]) -> Result<Page, Malformed> {
+/// [`Malformed`], also for rows that do not belong to the scan.
+pub fn page<R: Row>(scan: &Scan, seq: Seq, rows: &[ReplyRow<R>]) -> Result<Page, Malformed> {
     let limit = scan.limit();
     let (mut records, more) = match scan {
-        Scan::Dir { beside, .. } => entries(snapshot, limit, *beside)?,
+        Scan::Dir { beside, .. } => entries(rows, limit, *beside)?,
         _ => {
             // Rows of one chunk, and locks on one inode, are one record.
-            let together = |one: &Fact<R>, next: &Fact<R>| match one.about {
-                6 => one.number(0) == next.number(0) && one.number(1) == next.number(1),
-                11 => one.number(0) == next.number(0),
+            let together = |one: &ReplyRow<R>, next: &ReplyRow<R>| match one.kind {
+                kind::SLICE => one.number(0) == next.number(0) && one.number(1) == next.number(1),
+                kind::LOCK => one.number(0) == next.number(0),
                 _ => false,
             };
-            let mut records = snapshot.chunk_by(together).map(record).collect::<Result<Vec<_>, _>>()?;
+            let mut records = rows.chunk_by(together).map(record).collect::<Result<Vec<_>, _>>()?;
             let more = records.len() > limit;
             records.truncate(limit);
             (records, more)
@@ -35,20 +36,20 @@ pub fn page<R: Row>(scan: &Scan, seq: Seq, snapshot: &[Fact<R>]) -> Result<Page,
 }
 
 fn entries<R: Row>(
-    snapshot: &[Fact<R>],
+    rows: &[ReplyRow<R>],
     limit: usize,
     beside: Beside,
 ) -> Result<(Vec<Record>, bool), Malformed> {
-    let mut entries = Vec::with_capacity(snapshot.len());
+    let mut entries = Vec::with_capacity(rows.len());
     let mut found = Found::default();
-    for fact in snapshot {
-        match fact.about {
-            2 => entries.push(fact.values().dirent()?),
-            17 => {
-                entries.push(fact.values().dirent()?);
-                found.take_joined(&fact.values())?;
+    for row in rows {
+        match row.kind {
+            kind::DIRENT => entries.push(row.values().dirent()?),
+            kind::DIRENT_WITH_INODE => {
+                entries.push(row.values().dirent()?);
+                found.take_joined(&row.values())?;
             }
-            _ => found.take(fact)?,
+            _ => found.take(row)?,
         }
     }
     entries.sort_unstable_by(|(_, one, _), (_, other, _)| one.cmp(other));
@@ -69,31 +70,31 @@ fn entries<R: Row>(
     Ok((records, more))
 }
 
-fn record<R: Row>(snapshot: &[Fact<R>]) -> Result<Record, Malformed> {
-    let Some(fact) = snapshot.first() else { return Err(Malformed("no row")) };
-    let values = fact.values();
-    Ok(match fact.about {
-        1 => Record::Inode(values.ino(0)?, Some(values.inode()?)),
-        6 => {
+fn record<R: Row>(rows: &[ReplyRow<R>]) -> Result<Record, Malformed> {
+    let Some(row) = rows.first() else { return Err(Malformed("no row")) };
+    let values = row.values();
+    Ok(match row.kind {
+        kind::INODE => Record::Inode(values.ino(0)?, Some(values.inode()?)),
+        kind::SLICE => {
             let ((ino, chunk), ..) = values.slice()?;
-            let slices = snapshot.iter().map(|fact| Ok(fact.values().slice()?.2));
+            let slices = rows.iter().map(|row| Ok(row.values().slice()?.2));
             Record::Slices(ino, chunk, slices.collect::<Result<_, _>>()?)
         }
-        7 => {
+        kind::ACL => {
             let (id, text) = values.acl()?;
             Record::Acl(id, Some(text))
         }
-        11 => {
-            let locks = snapshot.iter().map(|fact| fact.values().lock()).collect::<Result<_, _>>()?;
+        kind::LOCK => {
+            let locks = rows.iter().map(|row| row.values().lock()).collect::<Result<_, _>>()?;
             Record::Locks(values.ino(0)?, sorted(locks))
         }
-        13 => {
+        kind::SESSION => {
             let session = values.session()?;
             Record::Session(session.id, Some(session))
         }
-        14 => Record::Orphan(SessionId(values.number(0)?), values.ino(1)?),
-        15 => Record::Garbage(values.garbage()?),
-        16 => Record::Shared(SliceId(values.number(0)?), values.number(1)?),
+        kind::ORPHAN => Record::Orphan(SessionId(values.number(0)?), values.ino(1)?),
+        kind::GARBAGE => Record::Garbage(values.garbage()?),
+        kind::SHARED => Record::Shared(SliceId(values.number(0)?), values.number(1)?),
         _ => return Err(Malformed("a row that does not belong to the scan")),
     })
 }
@@ -107,9 +108,9 @@ mod tests {
 
     type Line = (Vec<Option<i64>>, Vec<Option<&'static str>>);
 
-    fn fact(about: i16, numbers: &[i64], strings: &[&'static str]) -> Fact<Line> {
+    fn reply_row(kind: i16, numbers: &[i64], strings: &[&'static str]) -> ReplyRow<Line> {
         let numbers = numbers.iter().copied().map(Some).collect();
-        Fact { about, row: (numbers, strings.iter().copied().map(Some).collect()) }
+        ReplyRow { kind, row: (numbers, strings.iter().copied().map(Some).collect()) }
     }
 
     #[test]
@@ -117,11 +118,11 @@ mod tests {
         let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3, 0];
         let joined = |name, ino: i64| {
             let numbers = [&[2, ino, 8][..], if ino == 7 { &file } else { &[] }].concat();
-            fact(17, &numbers, &[name])
+            reply_row(kind::DIRENT_WITH_INODE, &numbers, &[name])
         };
-        let snapshot = [joined("b", 7), joined("c", 9), joined("a", 9)];
+        let rows = [joined("b", 7), joined("c", 9), joined("a", 9)];
         let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, beside: Beside::Inodes };
-        let Page { snapshot: Snapshot { records, .. }, more } = page(&scan, Seq(1), &snapshot).unwrap();
+        let Page { snapshot: Snapshot { records, .. }, more } = page(&scan, Seq(1), &rows).unwrap();
         assert!(more);
         let [
             Record::Dirent(_, first, _),
@@ -141,16 +142,16 @@ mod tests {
 
     #[test]
     fn rows_of_a_chunk_are_one_record_in_order_of_position() {
-        let row = |chunk, pos, place| fact(6, &[7, chunk, pos, 1, 0, 0, 0, place], &["x"]);
-        let snapshot = [row(0, 0, 2), row(0, 1, 1), row(3, 2, 1)];
+        let row = |chunk, pos, place| reply_row(kind::SLICE, &[7, chunk, pos, 1, 0, 0, 0, place], &["x"]);
+        let rows = [row(0, 0, 2), row(0, 1, 1), row(3, 2, 1)];
         let scan = Scan::Slices { ino: Ino(7), from: ChunkIndex(0), limit: 1 };
-        let found = page(&scan, Seq(1), &snapshot).unwrap();
+        let found = page(&scan, Seq(1), &rows).unwrap();
         assert!(found.more);
         assert!(
             matches!(&found.snapshot.records[..], [Record::Slices(_, ChunkIndex(0), rows)] if rows.len() == 2)
         );
         let mut all = Found::default();
-        snapshot.iter().for_each(|fact| all.take(fact).unwrap());
+        rows.iter().for_each(|row| all.take(row).unwrap());
         let wants = [
             RecordKey::Slices(Ino(7), ChunkIndex(0)),
             RecordKey::Empty(Ino(7)),
@@ -166,13 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn invalid_facts_are_malformed() {
+    fn invalid_rows_are_malformed() {
         let scan = Scan::Garbage { after: SliceId(0), limit: 10 };
-        assert!(page(&scan, Seq(1), &[fact(15, &[1], &[])]).is_err(), "it has no size");
-        assert!(page(&scan, Seq(1), &[fact(15, &[1, -1], &[])]).is_err(), "its size has 32 bits");
-        assert!(page(&scan, Seq(1), &[fact(99, &[1, 1], &[])]).is_err());
+        assert!(page(&scan, Seq(1), &[reply_row(kind::GARBAGE, &[1], &[])]).is_err(), "it has no size");
+        assert!(
+            page(&scan, Seq(1), &[reply_row(kind::GARBAGE, &[1, -1], &[])]).is_err(),
+            "its size has 32 bits"
+        );
+        assert!(page(&scan, Seq(1), &[reply_row(99, &[1, 1], &[])]).is_err());
         let dir = Scan::Dir { parent: Ino(2), after: None, limit: 9, beside: Beside::Nothing };
-        assert!(page(&dir, Seq(1), &[fact(2, &[2, 3, 8], &["a/b"])]).is_err());
-        assert!(page(&dir, Seq(1), &[fact(2, &[2, 3, 3], &["a"])]).is_err(), "no kind of inode");
+        assert!(page(&dir, Seq(1), &[reply_row(kind::DIRENT, &[2, 3, 8], &["a/b"])]).is_err());
+        assert!(
+            page(&dir, Seq(1), &[reply_row(kind::DIRENT, &[2, 3, 3], &["a"])]).is_err(),
+            "no kind of inode"
+        );
     }
 }

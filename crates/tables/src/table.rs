@@ -1,9 +1,11 @@
-//! The tables whose rows are facts.
+//! The tables, and the columns of the rows of replies.
 
-/// A table, and the columns with the numbers and byte strings of its fact.
+use crate::kind;
+
+/// A table, and the columns with the numbers and byte strings of its rows in replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    pub fact: i16,
+    pub kind: i16,
     pub name: &'static str,
     pub numbers: &'static [&'static str],
     /// Columns of byte strings and of texts.
@@ -11,17 +13,17 @@ pub struct Table {
 }
 
 const fn table(
-    fact: i16,
+    kind: i16,
     name: &'static str,
     numbers: &'static [&'static str],
     strings: &'static [&'static str],
 ) -> Table {
-    Table { fact, name, numbers, strings }
+    Table { kind, name, numbers, strings }
 }
 
 impl Table {
     pub const NODE: Table = table(
-        1,
+        kind::INODE,
         "node",
         &[
             "ino",
@@ -41,30 +43,38 @@ impl Table {
         ],
         &["access_acl", "default_acl"],
     );
-    pub const EDGE: Table = table(2, "edge", &["parent", "ino", "kind"], &["name"]);
-    pub const XATTR: Table = table(4, "xattr", &["ino"], &["name", "value"]);
-    pub const SYMLINK: Table = table(5, "symlink", &["ino"], &["target"]);
+    pub const EDGE: Table = table(kind::DIRENT, "edge", &["parent", "ino", "kind"], &["name"]);
+    pub const XATTR: Table = table(kind::XATTR, "xattr", &["ino"], &["name", "value"]);
+    pub const SYMLINK: Table = table(kind::SYMLINK, "symlink", &["ino"], &["target"]);
     /// Without the position of the row in its chunk.
-    pub const SLICE: Table =
-        table(6, "slice", &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size"], &["data"]);
-    pub const ACL: Table = table(7, "acl", &[], &["id", "text"]);
-    pub const SETTING: Table = table(8, "setting", &[], &["name", "value"]);
-    pub const COUNTER: Table = table(9, "counter", &["value"], &["name"]);
-    pub const USAGE: Table = table(10, "usage", &["inodes", "blocks"], &[]);
-    pub const LOCK: Table =
-        table(11, "lock", &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"], &[]);
-    pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
+    pub const SLICE: Table = table(
+        kind::SLICE,
+        "slice",
+        &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size"],
+        &["data"],
+    );
+    pub const ACL: Table = table(kind::ACL, "acl", &[], &["id", "text"]);
+    pub const SETTING: Table = table(kind::SETTING, "setting", &[], &["name", "value"]);
+    pub const COUNTER: Table = table(kind::COUNTER, "counter", &["value"], &["name"]);
+    pub const USAGE: Table = table(kind::USAGE, "usage", &["inodes", "blocks"], &[]);
+    pub const LOCK: Table = table(
+        kind::LOCK,
+        "lock",
+        &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"],
+        &[],
+    );
+    pub const LOCK_WAIT: Table = Table { kind: kind::LOCK_WAIT, name: "lock_wait", ..Table::LOCK };
     /// The key of a waiting lock request: its owner.
     pub const WAITER: Table = Table { numbers: &["session", "owner", "kind"], ..Table::LOCK_WAIT };
     pub const SESSION: Table = table(
-        13,
+        kind::SESSION,
         "session",
         &["id", "pid", "since", "heartbeat", "pid_namespace", "start_time", "first_slice"],
         &["host", "mountpoint", "boot_id", "version"],
     );
-    pub const ORPHAN: Table = table(14, "orphan", &["session", "ino"], &[]);
-    pub const GARBAGE: Table = table(15, "garbage", &["slice", "size"], &[]);
-    pub const SHARED: Table = table(16, "shared", &["slice", "extra"], &[]);
+    pub const ORPHAN: Table = table(kind::ORPHAN, "orphan", &["session", "ino"], &[]);
+    pub const GARBAGE: Table = table(kind::GARBAGE, "garbage", &["slice", "size"], &[]);
+    pub const SHARED: Table = table(kind::SHARED, "shared", &["slice", "extra"], &[]);
 
     /// The columns of its numbers, then those of its strings.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {

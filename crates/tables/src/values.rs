@@ -1,4 +1,4 @@
-//! The values of records as stored in columns, in the order of the facts: the reverse of `fact.rs`.
+//! The values of records as stored in columns, in the order of the rows of replies: the reverse of `reply.rs`.
 //!
 //! Numbers have 64 bits, some signed and some unsigned; an engine whose columns are all signed stores the
 //! same bits.
@@ -65,10 +65,10 @@ mod tests {
     use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
 
     use super::*;
-    use crate::{Fact, Found};
+    use crate::{Found, ReplyRow, kind};
 
     #[test]
-    fn facts_of_these_values_give_the_records_back() {
+    fn rows_of_these_values_give_the_records_back() {
         let sample = Inode {
             ino: Ino(u64::MAX),
             kind: FileType::Symlink,
@@ -97,17 +97,21 @@ mod tests {
         let rows = sources.map(|source| Slice { pos: 1, len: 2, source });
 
         let mut found = Found::default();
-        let mut take = |about, numbers: Vec<Option<i128>>, strings: &[Option<&[u8]>]| {
+        let mut take = |kind, numbers: Vec<Option<i128>>, strings: &[Option<&[u8]>]| {
             let numbers = numbers.into_iter().map(|number| number.map(|number| number as i64));
-            found.take(&Fact { about, row: (numbers.collect(), strings.to_vec()) }).unwrap();
+            found.take(&ReplyRow { kind, row: (numbers.collect(), strings.to_vec()) }).unwrap();
         };
         let acls = [acl(sample.access_acl), acl(sample.default_acl)];
-        take(1, inode(&sample).map(Some).into(), &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])));
+        take(
+            kind::INODE,
+            inode(&sample).map(Some).into(),
+            &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])),
+        );
         for row in &rows {
             let (numbers, data) = slice(row);
-            take(6, [&[Some(7), Some(0)], &numbers[..]].concat(), &[data]);
+            take(kind::SLICE, [&[Some(7), Some(0)], &numbers[..]].concat(), &[data]);
         }
-        take(11, [&[7], &lock(&held)[..]].concat().into_iter().map(Some).collect(), &[]);
+        take(kind::LOCK, [&[7], &lock(&held)[..]].concat().into_iter().map(Some).collect(), &[]);
         let wants = [
             RecordKey::Inode(sample.ino),
             RecordKey::Slices(Ino(7), ChunkIndex(0)),

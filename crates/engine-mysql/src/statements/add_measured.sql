@@ -2,4 +2,4 @@
 -- measure.sql.
 
 UPDATE `@usage` JOIN (SELECT COUNT(*) AS i, COALESCE(SUM(xattr_blocks + IF(kind = 8, (size + 4095) DIV 4096, 0)), 0) AS b FROM `@node` WHERE ino IN (?3)) AS now
-SET inodes = inodes + now.i - @i + ?1, blocks = blocks + now.b - @b + ?2 WHERE slot = CONNECTION_ID() % 64;
+SET inodes = inodes + now.i - @inodes_before + ?1, blocks = blocks + now.b - @blocks_before + ?2 WHERE slot = CONNECTION_ID() % 64;

@@ -3,7 +3,7 @@
 -- from `trimmed` whether they missed a removed row.
 
 START TRANSACTION;
-SELECT upto INTO @v FROM `@trimmed` WHERE id = 0 FOR UPDATE;
+SELECT upto INTO @ignored FROM `@trimmed` WHERE id = 0 FOR UPDATE;
 INSERT IGNORE INTO `@pinned` (ops) SELECT DISTINCT LEFT(op_id, 12) FROM `@log`
     WHERE id > ?1 AND id <= ?2 AND LEFT(op_id, 12) IN (SELECT ops FROM `@fence`);
 DELETE FROM `@log` WHERE id > ?1 AND id <= ?2 AND at < ?3 AND LEFT(op_id, 12) NOT IN (SELECT ops FROM `@pinned`);

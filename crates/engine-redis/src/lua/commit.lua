@@ -10,8 +10,9 @@
 -- the earlier commit that it repeats; or, if a guard does not hold, nil, seq, and an answer to the record key
 -- of each guard.
 --
--- Guards and effects begin with a word of four letters. The code that reads one also reads the word of the
--- next, because a call of `fields` costs more than what it decodes. The word `done` follows the last effect.
+-- Guards and effects begin with a code of four letters: `code.rs` has their values. What reads a guard or an
+-- effect also reads the code of the next, because a call of `fields` costs more than what it decodes. TXN_END
+-- follows the last effect.
 --
 -- A script is not rolled back, so no command may fail after the first write. If the server refuses writes
 -- (because it is a replica, or its disk or memory is full), it refuses the first write, and nothing has
@@ -43,7 +44,7 @@ local function settle()
   more_inodes, more_blocks = 0, 0
 end
 
--- The last word read. What the guard `free` has found: a directory, its key, the last name looked up in it,
+-- The last code read. What GUARD_DIRENT_ABSENT has found: a directory, its key, the last name looked up in it,
 -- and the entry of that name or false.
 local kind
 local dir, key, name, taken
@@ -69,11 +70,11 @@ end
 
 -- An existing inode whose times are to be changed, and the new times as 32-bit halves. mtime is that of the
 -- last change; ctime never goes back.
-local touched, mtime_high, mtime_low, ctime_high, ctime_low
+local timed, mtime_high, mtime_low, ctime_high, ctime_low
 
 local function settle_times()
-  if touched then
-    local found = nodes[touched]
+  if timed then
+    local found = nodes[timed]
     local behind, old, high, low = fields('>c31c8I4I4', found)
     local mtime = pack('>I4I4', mtime_high, mtime_low)
     local ctime = mtime
@@ -82,17 +83,17 @@ local function settle_times()
     elseif ctime_low ~= mtime_low or ctime_high ~= mtime_high then
       ctime = pack('>I4I4', ctime_high, ctime_low)
     end
-    nodes[touched] = behind .. mtime .. ctime .. sub(found, 48)
-    touched = nil
+    nodes[timed] = behind .. mtime .. ctime .. sub(found, 48)
+    timed = nil
   end
 end
 
-local function touch(ino, high, low)
-  if ino == touched then
+local function set_times(ino, high, low)
+  if ino == timed then
     if high > ctime_high or high == ctime_high and low > ctime_low then ctime_high, ctime_low = high, low end
   elseif nodes[ino] then
     settle_times()
-    touched, ctime_high, ctime_low = ino, high, low
+    timed, ctime_high, ctime_low = ino, high, low
   else
     return
   end
@@ -100,7 +101,7 @@ local function touch(ino, high, low)
 end
 
 -- Functions that are rarely needed, or not needed by creates. `seldom` creates them on demand.
-local apply, drop_node, holds, put_entry, facts
+local apply, drop_node, holds, put_entry, answer_guards
 
 local function seldom()
   -- True if the 64-bit number a is less than the one at offset `from` of b.
@@ -171,52 +172,52 @@ local function seldom()
 
   function holds()
     local a, b, c
-    if kind == 'edge' then
+    if kind == GUARD_DIRENT_IS then
       a, b, c, kind, at = fields('>c8I4c0c8c4', request, at)
       local found = entry(a, b)
       return found and sub(found, -8) == c
-    elseif kind == 'none' then
+    elseif kind == GUARD_INODE_ABSENT then
       a, kind, at = fields('c8c4', request, at)
       return not nodes[a]
-    elseif kind == 'void' then
+    elseif kind == GUARD_EMPTY then
       a, kind, at = fields('c8c4', request, at)
       enter()
       return call('EXISTS', P .. 'dir:' .. a) == 0
-    elseif kind == 'room' then
+    elseif kind == GUARD_ROOM then
       a, b, kind, at = fields('c8c8c4', request, at)
       settle()
       return less(inodes, a, 1) and less(blocks, b, 1)
-    elseif kind == 'rows' then
+    elseif kind == GUARD_ROWS then
       a, b, c, kind, at = fields('>c8c8I4c0c4', request, at)
       local found = rows(a, b)
       for n, row in ipairs(split(c)) do
         if not found[n] or sub(found[n], 17) ~= row then return false end
       end
       return true
-    elseif kind == 'attr' then
+    elseif kind == GUARD_XATTR then
       a, b, c, kind, at = fields('>c8I4c0I4c4', request, at)
       local length = call('HSTRLEN', P .. 'xattrs:' .. a, b)
       return (length > 0 and math.ceil(length / 4096) or call('HEXISTS', P .. 'xattrs:' .. a, b)) == c
-    elseif kind == 'most' then
+    elseif kind == GUARD_XATTR_BLOCKS then
       a, b, kind, at = fields('>c8I4c4', request, at)
       return node(a) and attr_blocks(node(a)) <= b
-    elseif kind == 'lock' then
+    elseif kind == GUARD_LOCKS then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       return node(a) and (value(P .. 'locks', a) or '') == b
-    elseif kind == 'live' then
+    elseif kind == GUARD_SESSION then
       a, kind, at = fields('c8c4', request, at)
       return member(P .. 'sessions', a)
-    elseif kind == 'beat' then
+    elseif kind == GUARD_HEARTBEAT then
       a, b, kind, at = fields('c8c8c4', request, at)
       local found = value(P .. 'sessions', a)
       return found and sub(found, 1, 8) == b
-    elseif kind == 'sett' then
+    elseif kind == GUARD_SETTING then
       a, b, kind, at = fields('>I4c0I4c0c4', request, at)
       return call('HGET', P .. 'settings', a) == b
-    elseif kind == 'nset' then
+    elseif kind == GUARD_NO_SETTING then
       a, kind, at = fields('>I4c0c4', request, at)
       return not call('HGET', P .. 'settings', a)
-    elseif kind == 'cntr' then
+    elseif kind == GUARD_COUNTER then
       a, b, kind, at = fields('>I4c0c8c4', request, at)
       return (call('HGET', P .. 'counters', a) or ZERO) == b
     end
@@ -224,24 +225,28 @@ local function seldom()
   end
 
   -- Reads this many guards and answers their record keys.
-  function facts(out, guards)
-    -- For each guard: the kind of its record key, and its format. The record key comes first, the next word
+  function answer_guards(out, guards)
+    -- For each guard: the code of its record key, and its format. The record key comes first, the next code
     -- last.
-    local wants = {
-      same = {'node', '>c8BI4c0c4'}, most = {'node', '>c8I4c4'}, arev = {'node', 'c8c8c4'}, free = {'entry', '>c8I4c0c4'},
-      edge = {'entry', '>c8I4c0c8c4'}, none = {'node', 'c8c4'}, void = {'empty', 'c8c4'}, room = {'usage', 'c8c8c4'},
-      rows = {'slices', '>c8c8I4c0c4'}, attr = {'xattrs', '>c8I4c0I4c4'}, lock = {'locks', '>c8I4c0c4'},
-      sett = {'settings', '>I4c0I4c0c4'}, nset = {'settings', '>I4c0c4'}, cntr = {'counter', '>I4c0c8c4'},
-      live = {'session', 'c8c4'}, beat = {'session', 'c8c8c4'}, term = {'session', 'c8c4c4'},
+    local records = {
+      [GUARD_INODE_BYTES] = {RECORD_INODE, '>c8BI4c0c4'}, [GUARD_XATTR_BLOCKS] = {RECORD_INODE, '>c8I4c4'},
+      [GUARD_ACCESS] = {RECORD_INODE, 'c8c8c4'}, [GUARD_INODE_ABSENT] = {RECORD_INODE, 'c8c4'},
+      [GUARD_DIRENT_IS] = {RECORD_ENTRY, '>c8I4c0c8c4'}, [GUARD_DIRENT_ABSENT] = {RECORD_ENTRY, '>c8I4c0c4'},
+      [GUARD_EMPTY] = {RECORD_EMPTY, 'c8c4'}, [GUARD_ROOM] = {RECORD_USAGE, 'c8c8c4'},
+      [GUARD_ROWS] = {RECORD_SLICES, '>c8c8I4c0c4'}, [GUARD_XATTR] = {RECORD_XATTRS, '>c8I4c0I4c4'},
+      [GUARD_LOCKS] = {RECORD_LOCKS, '>c8I4c0c4'}, [GUARD_SETTING] = {RECORD_SETTINGS, '>I4c0I4c0c4'},
+      [GUARD_NO_SETTING] = {RECORD_SETTINGS, '>I4c0c4'}, [GUARD_COUNTER] = {RECORD_COUNTER, '>I4c0c8c4'},
+      [GUARD_SESSION] = {RECORD_SESSION, 'c8c4'}, [GUARD_HEARTBEAT] = {RECORD_SESSION, 'c8c8c4'},
+      [GUARD_TERM] = {RECORD_SESSION, 'c8c4c4'},
     }
     enter()
     settle_times()
     settle()
     for _ = 1, guards do
-      local want, form = unpack(wants[kind])
+      local record, form = unpack(records[kind])
       local found = {fields(form, request, at)}
       kind, at = found[#found - 1], found[#found]
-      answer(out, want, found[1], found[2])
+      answer(out, record, found[1], found[2])
     end
   end
 
@@ -269,7 +274,7 @@ local function seldom()
       more_inodes = more_inodes - 1
       use_blocks(-1, found)
       nodes[ino] = false
-      if ino == touched then touched = nil end
+      if ino == timed then timed = nil end
       drop(P .. 'locks', ino)
       call('DEL', P .. 'xattrs:' .. ino, P .. 'symlink:' .. ino)
       if call('EXISTS', P .. 'rows:' .. ino) == 1 then drop_rows(P .. 'rows:' .. ino, '-', '+') end
@@ -284,32 +289,32 @@ local function seldom()
 
   function apply()
     local a, b, c, d
-    if kind == 'node' then
+    if kind == EFFECT_PUT_INODE then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       drop_node(a)
       nodes[a] = b
       more_inodes = more_inodes + 1
       use_blocks(1, b)
-    elseif kind == 'edge' then
+    elseif kind == EFFECT_PUT_DIRENT then
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
       put_entry(a, b, b .. '\0' .. c)
-    elseif kind == 'free' then
+    elseif kind == EFFECT_DROP_DIRENT then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       put_entry(a, b, false)
-    elseif kind == 'time' then
+    elseif kind == EFFECT_SET_TIMES then
       a, b, c, d, kind, at = fields('>c8I4c0I4c0I4c0c4', request, at)
-      if a == touched then settle_times() end
+      if a == timed then settle_times() end
       local found = nodes[a]
       if found then
         if d ~= '' and less(d, found, 40) then d = '' end
         nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
           .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
       end
-    elseif kind == 'gone' then
+    elseif kind == EFFECT_DROP_INODE then
       a, kind, at = fields('c8c4', request, at)
       drop_node(a)
-    elseif kind == 'grow' or kind == 'size' then
-      local always = kind == 'size'
+    elseif kind == EFFECT_EXTEND or kind == EFFECT_SET_SIZE then
+      local always = kind == EFFECT_SET_SIZE
       a, b, kind, at = fields('c8c8c4', request, at)
       local found = node(a)
       if found and (always or less(sub(found, 16, 23), b, 1)) then
@@ -318,7 +323,7 @@ local function seldom()
         use_blocks(1, found)
         nodes[a] = found
       end
-    elseif kind == 'bulk' then
+    elseif kind == EFFECT_ADD_XATTR_BLOCKS then
       a, b, kind, at = fields('>c8i4c4', request, at)
       local found = node(a)
       if found then
@@ -327,7 +332,7 @@ local function seldom()
         more_blocks = more_blocks + new - old
         nodes[a] = sub(found, 1, old > 0 and -3 or -1) .. (new > 0 and pack('>I2', new) or '')
       end
-    elseif kind == 'data' then
+    elseif kind == EFFECT_APPEND_SLICE then
       a, b, c, kind, at = fields('>c8c8I4c0c4', request, at)
       if node(a) then
         local key = P .. 'rows:' .. a
@@ -335,7 +340,7 @@ local function seldom()
         local number = newest and add(sub(newest, 9, 16), 0, 1) or ZERO
         call('ZADD', key, '0', b .. number .. c)
       end
-    elseif kind == 'perm' then
+    elseif kind == EFFECT_SET_ACCESS then
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
       local found = node(a)
       if found then
@@ -344,14 +349,14 @@ local function seldom()
         local rev = add(sub(found, 56, 63), 0, 1)
         nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. rest
       end
-    elseif kind == 'home' then
+    elseif kind == EFFECT_SET_PARENT then
       a, b, kind, at = fields('c8c8c4', request, at)
       local found = node(a)
       if found then nodes[a] = sub(found, 1, 47) .. b .. sub(found, 56) end
-    elseif kind == 'trim' then
+    elseif kind == EFFECT_DROP_SLICES then
       a, b, c, kind, at = fields('c8c8c8c4', request, at)
       drop_rows(P .. 'rows:' .. a, '[' .. b, '(' .. c)
-    elseif kind == 'swap' then
+    elseif kind == EFFECT_REPLACE_ROWS then
       a, b, c, d, kind, at = fields('>c8c8I4I4c0c4', request, at)
       local key, found, new = P .. 'rows:' .. a, rows(a, b), split(d)
       local count = math.min(c, #found)
@@ -360,51 +365,51 @@ local function seldom()
         if new[n] then call('ZADD', key, '0', sub(found[n], 1, 16) .. new[n]) end
       end
       for n = 1, count do release(sub(found[n], 17)) end
-    elseif kind == 'refs' then
+    elseif kind == EFFECT_SHARE then
       a, kind, at = fields('c8c4', request, at)
       put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
-    elseif kind == 'attr' then
+    elseif kind == EFFECT_PUT_XATTR then
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
       if node(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end
-    elseif kind == 'noat' then
+    elseif kind == EFFECT_DROP_XATTR then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       call('HDEL', P .. 'xattrs:' .. a, b)
-    elseif kind == 'path' then
+    elseif kind == EFFECT_PUT_SYMLINK then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       if node(a) then call('SET', P .. 'symlink:' .. a, b) end
-    elseif kind == 'lock' then
+    elseif kind == EFFECT_PUT_LOCKS then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       if node(a) then put(P .. 'locks', a, b) end
-    elseif kind == 'acls' then
+    elseif kind == EFFECT_PUT_ACL then
       a, b, kind, at = fields('>c16I4c0c4', request, at)
       if not member(P .. 'acls', a) then put(P .. 'acls', a, b) end
-    elseif kind == 'orph' then
+    elseif kind == EFFECT_PUT_ORPHAN then
       a, kind, at = fields('c16c4', request, at)
       call('ZADD', P .. 'orphans', '0', a)
-    elseif kind == 'heir' then
+    elseif kind == EFFECT_DROP_ORPHAN then
       a, kind, at = fields('c16c4', request, at)
       call('ZREM', P .. 'orphans', a)
-    elseif kind == 'keep' then
+    elseif kind == EFFECT_PUT_MEMBER then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       put(P .. a, b, c)
-    elseif kind == 'drop' then
+    elseif kind == EFFECT_DROP_MEMBER then
       a, b, kind, at = fields('>I4c0I4c0c4', request, at)
       drop(P .. a, b)
       if a == 'sessions' then
         local ended = call('ZRANGEBYLEX', P .. 'terms', '[' .. b, '[' .. b .. string.rep('\255', 5))
         for _, term in ipairs(ended) do end_term(term) end
       end
-    elseif kind == 'term' then
+    elseif kind == EFFECT_BEGIN_TERM then
       a, b, c, kind, at = fields('>c8c4I4c0c4', request, at)
       if member(P .. 'sessions', a) then
         call('ZADD', P .. 'terms', '0', a .. b)
         terms[a .. b] = nil
         for n = 1, #c, 4 do end_term(a .. sub(c, n, n + 3)) end
       end
-    elseif kind == 'sets' then
+    elseif kind == EFFECT_PUT_FIELD then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       call('HSET', P .. a, b, c)
-    elseif kind == 'used' then
+    elseif kind == EFFECT_ADD_USAGE then
       -- The upper half is signed.
       a, b, c, d, kind, at = fields('>i4I4i4I4c4', request, at)
       inodes, blocks = add(inodes, a, b), add(blocks, c, d)
@@ -440,26 +445,26 @@ end
 
 local first = tonumber(seq)
 local last, tens, digits = first, sub(seq, 1, -2), {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
-local noted, told, notes = {}, {}, 0
+local results, changes, noted = {}, {}, 0
 local applied = twice == 1 and {}
 local ops = keeper == '' and P .. 'ops' or P .. 'ops:' .. keeper
 local done = call('HMGET', ops, unpack(ARGV, 2))
 local done_before = keeper == '' and call('HMGET', P .. 'ops_before', unpack(ARGV, 2)) or {}
 for n = 2, #ARGV do
   local id, start = ARGV[n], at
-  local length, touches, guards
-  length, touches, guards, kind, at = fields('>I4I4c0I4c4', request, at)
-  local word, from, left = kind, at, guards
+  local length, invalidations, guards
+  length, invalidations, guards, kind, at = fields('>I4I4c0I4c4', request, at)
+  local code, from, left = kind, at, guards
   local a, b, c
   local repeated = done[n - 1] or done_before[n - 1] or applied and applied[id]
   local held = not repeated
   while held and left > 0 do
     left = left - 1
-    if kind == 'arev' then
+    if kind == GUARD_ACCESS then
       a, b, kind, at = fields('c8c8c4', request, at)
       local found = nodes[a]
       held = found and sub(found, 56, 63) == b
-    elseif kind == 'free' then
+    elseif kind == GUARD_DIRENT_ABSENT then
       a, name, kind, at = fields('>c8I4c0c4', request, at)
       if a ~= dir then dir, key = a, P .. 'dir:' .. a end
       if parents[name] == a then
@@ -470,14 +475,14 @@ for n = 2, #ARGV do
         taken = call('ZREVRANGEBYLEX', key, '(' .. name .. '\1', '[' .. name .. '\0')[1] or false
       end
       held = not taken
-    elseif kind == 'term' then
+    elseif kind == GUARD_TERM then
       a, kind, at = fields('c12c4', request, at)
       held = terms[a]
       if held == nil then
         held = call('ZSCORE', P .. 'terms', a)
         terms[a] = held
       end
-    elseif kind == 'same' then
+    elseif kind == GUARD_INODE_BYTES then
       a, b, c, kind, at = fields('>c8BI4c0c4', request, at)
       local found = nodes[a]
       held = found and sub(found, b, b + #c - 1) == c
@@ -491,23 +496,24 @@ for n = 2, #ARGV do
     out[outs] = '-' .. repeated
   elseif not held then
     if not apply then seldom() end
-    kind, at = word, from
+    kind, at = code, from
     out[outs], out[outs + 1] = false, string.format('%d', last)
-    facts(out, guards)
+    answer_guards(out, guards)
     outs = #out
   else
-    if kind ~= 'done' then
+    if kind ~= TXN_END then
       last = last + 1
       local digit = last % 10
       if digit == 0 then tens = string.format('%d', last / 10) end
       local number = tens .. digits[digit + 1]
       if applied then applied[id] = number end
-      noted[notes + 1], noted[notes + 2], told[notes + 1], told[notes + 2] = id, number, sub(id, 1, 8), touches
-      notes = notes + 2
+      results[noted + 1], results[noted + 2] = id, number
+      changes[noted + 1], changes[noted + 2] = sub(id, 1, 8), invalidations
+      noted = noted + 2
     end
     out[outs] = last
-    while kind ~= 'done' do
-      if kind == 'made' then
+    while kind ~= TXN_END do
+      if kind == EFFECT_CREATE then
         -- Creates an inode under the name that the transaction found absent, and sets the times of the
         -- directory.
         local high, low
@@ -534,12 +540,12 @@ for n = 2, #ARGV do
           taken, newest = c, name
           if parents[name] == dir then entries[name] = c end
         end
-        touch(dir, high, low)
-      elseif kind == 'both' then
+        set_times(dir, high, low)
+      elseif kind == EFFECT_SET_MTIME_CTIME then
         -- A directory changed: mtime and ctime get the same value.
         a, b, c, kind, at = fields('>c8I4I4c4', request, at)
-        touch(a, b, c)
-      elseif kind == 'link' then
+        set_times(a, b, c)
+      elseif kind == EFFECT_ADD_LINKS then
         a, b, kind, at = fields('>c8i4c4', request, at)
         local found = nodes[a]
         if found then
@@ -560,18 +566,18 @@ if last > first then
   enter()
   settle_times()
   settle()
-  local number = noted[notes]
+  local number = results[noted]
   call('HSET', P .. 'state', 'seq', number, 'inodes', inodes, 'blocks', blocks)
   -- Append to the stream for watchers, and keep the operations' results.
   local oldest = last > 65536 and string.format('%d', last - 65536) or '0'
-  call('XADD', P .. 'changes', 'MINID', '~', oldest, number .. '-0', unpack(told))
-  call('HSET', ops, unpack(noted))
+  call('XADD', P .. 'changes', 'MINID', '~', oldest, number .. '-0', unpack(changes))
+  call('HSET', ops, unpack(results))
   outs = 0
   for n = 1, #hashes do
     local hash = hashes[n]
     local names, inos, found, changed = hash.names, hash.inos, hash.found, hash.changed
     -- The arguments of HSET. This reuses a table that has already grown.
-    local new, count, gone = noted, 1, false
+    local new, count, gone = results, 1, false
     new[1] = hash.key
     for k = 1, #inos do
       local old, now = found[k], nodes[inos[k]]

@@ -72,37 +72,37 @@ local function add_node(out, ino)
 end
 
 -- Answers a record key, in the order in which `read.rs` decodes it.
-local function answer(out, want, a, b)
-  if want == 'node' then
+local function answer(out, record, a, b)
+  if record == RECORD_INODE then
     add_node(out, a)
-  elseif want == 'entry' then
-    local edge = value(P .. 'dir:' .. a, b)
-    out[#out + 1] = edge
-    if edge then add_node(out, sub(edge, 2)) end
-  elseif want == 'empty' then
+  elseif record == RECORD_ENTRY then
+    local entry = value(P .. 'dir:' .. a, b)
+    out[#out + 1] = entry
+    if entry then add_node(out, sub(entry, 2)) end
+  elseif record == RECORD_EMPTY then
     out[#out + 1] = 1 - call('EXISTS', P .. 'dir:' .. a)
-  elseif want == 'xattrs' then
+  elseif record == RECORD_XATTRS then
     out[#out + 1] = call('HGETALL', P .. 'xattrs:' .. a)
-  elseif want == 'symlink' then
+  elseif record == RECORD_SYMLINK then
     out[#out + 1] = call('GET', P .. 'symlink:' .. a)
-  elseif want == 'slices' then
+  elseif record == RECORD_SLICES then
     out[#out + 1] = rows(a, b)
-  elseif want == 'acl' then
+  elseif record == RECORD_ACL then
     out[#out + 1] = value(P .. 'acls', a)
-  elseif want == 'settings' then
+  elseif record == RECORD_SETTINGS then
     out[#out + 1] = call('HGETALL', P .. 'settings')
-  elseif want == 'counter' then
+  elseif record == RECORD_COUNTER then
     out[#out + 1] = call('HGET', P .. 'counters', a)
-  elseif want == 'usage' then
+  elseif record == RECORD_USAGE then
     out[#out + 1] = inodes
     out[#out + 1] = blocks
-  elseif want == 'locks' then
+  elseif record == RECORD_LOCKS then
     out[#out + 1] = value(P .. 'locks', a)
-  elseif want == 'session' then
+  elseif record == RECORD_SESSION then
     out[#out + 1] = value(P .. 'sessions', a)
-  elseif want == 'waits' then
+  elseif record == RECORD_WAITS then
     out[#out + 1] = call('ZRANGEBYLEX', P .. 'waits', '-', '+')
   else
-    error('unknown want ' .. tostring(want))
+    error('unknown record key ' .. tostring(record))
   end
 end

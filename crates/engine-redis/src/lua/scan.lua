@@ -14,14 +14,14 @@ local function members(key, from)
   return found
 end
 
-if kind == 'entries' or kind == 'inodes' or kind == 'directory' then
+if kind == SCAN_DIR or kind == SCAN_DIR_INODES or kind == SCAN_DIR_ACLS then
   -- `b` is the name after which to continue.
   for _, entry in ipairs(members(P .. 'dir:' .. a, b == '' and '-' or '[' .. b .. '\1')) do
     out[#out + 1] = entry
     -- The last eight bytes are the inode number.
-    if kind ~= 'entries' then out[#out + 1] = node(sub(entry, -8)) end
+    if kind ~= SCAN_DIR then out[#out + 1] = node(sub(entry, -8)) end
   end
-  if kind == 'directory' then
+  if kind == SCAN_DIR_ACLS then
     -- Each ACL is returned once.
     local seen = {[NONE] = true}
     for at = 2, #out, 2 do
@@ -38,7 +38,7 @@ if kind == 'entries' or kind == 'inodes' or kind == 'directory' then
       end
     end
   end
-elseif kind == 'nodes' then
+elseif kind == SCAN_INODES then
   local last = byte(a, 8)
   local from, low = '[' .. sub(a, 1, 7) .. char(last - last % 16), last % 16 + 1
   local first = sub(from, 2)
@@ -64,7 +64,7 @@ elseif kind == 'nodes' then
     if #buckets < 64 then break end
     from = '(' .. buckets[#buckets]
   end
-elseif kind == 'slices' then
+elseif kind == SCAN_SLICES then
   local key, from = P .. 'rows:' .. a, '[' .. b
   while true do
     local first = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', '0', '1')[1]
@@ -79,7 +79,7 @@ elseif kind == 'slices' then
     out[#out + 1] = found
     from = '[' .. chunk .. '\255'
   end
-elseif kind == 'orphans' then
+elseif kind == SCAN_ORPHANS then
   for _, orphan in ipairs(members(P .. 'orphans', '(' .. a)) do out[#out + 1] = orphan end
 else
   -- For any other kind, the kind is the name of a map.

@@ -1,4 +1,4 @@
-//! The values of a fact, in the order of the table in `lib.rs`.
+//! The values of a row of a reply, in the order of the table in `lib.rs`.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ impl<B: AsRef<[u8]>> Row for (Vec<Option<i64>>, Vec<Option<B>>) {
     }
 }
 
-/// A row, and the kind of the fact.
+/// A row of a reply, and its [`kind`](crate::kind).
 #[derive(Clone, Copy, Debug)]
-pub struct Fact<R> {
-    pub about: i16,
+pub struct ReplyRow<R> {
+    pub kind: i16,
     pub row: R,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Values<'r, R> {
     strings: usize,
 }
 
-impl<R: Row> Fact<R> {
+impl<R: Row> ReplyRow<R> {
     pub(crate) fn values(&self) -> Values<'_, R> {
         Values { row: &self.row, numbers: 0, strings: 0 }
     }
@@ -78,7 +78,7 @@ impl<R: Row> Fact<R> {
         self.values().bytes(at)
     }
 
-    /// The inode of a fact of kind 1.
+    /// The inode of a row of kind [`INODE`](crate::kind::INODE).
     ///
     /// # Errors
     /// [`Malformed`].

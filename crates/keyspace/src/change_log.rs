@@ -1,6 +1,6 @@
 //! Changes as keys, for stores that push none: a client that needs changes polls.
 //!
-//! Each writer counts its writes in one key, the head of its shard, and stores what each write touched next
+//! Each writer counts its writes in one key, the head of its shard, and stores what each write invalidates next
 //! to it under the count. Both are written by the transaction that changes the records, so they become
 //! visible with the records. Two writes of one shard conflict on its head, so the counts are in the order in
 //! which the writes become visible, without gaps. Therefore a read of all heads as of one moment shows
@@ -25,7 +25,7 @@ pub struct Head {
 
 /// A committed transaction, as delivered to other clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ChangeEntry {
     pub op: OpId,
     /// Its position among the transactions committed by the same write.
     pub index: u8,
@@ -60,30 +60,30 @@ pub fn encode_head(head: Head) -> Bytes {
 /// # Errors
 /// [`Damaged`].
 pub fn decode_head(key: &[u8], value: &[u8]) -> Result<Head, Damaged> {
-    decode("the head of a lane", key, value, |reader| {
+    decode("the head of a shard", key, value, |reader| {
         Some(Head { first: reader.u64()?, last: reader.u64()? })
     })
 }
 
-pub fn encode_told(all: &[Told]) -> Bytes {
-    let write = |writer: Writer, told: &Told| {
-        let invalidations = Invalidation::encode(&told.invalidations);
-        let (session, count) = ((told.op.0 >> 64) as u64, told.op.0 as u64);
+pub fn encode_changes(all: &[ChangeEntry]) -> Bytes {
+    let write = |writer: Writer, entry: &ChangeEntry| {
+        let invalidations = Invalidation::encode(&entry.invalidations);
+        let (session, count) = ((entry.op.0 >> 64) as u64, entry.op.0 as u64);
         // The invalidations of one transaction are far below 4 GiB.
         let length = u32::try_from(invalidations.len()).unwrap_or(u32::MAX);
-        writer.u64(session).u64(count).u8(told.index).u32(length).bytes(&invalidations)
+        writer.u64(session).u64(count).u8(entry.index).u32(length).bytes(&invalidations)
     };
     all.iter().fold(Writer::versioned(), write).done()
 }
 
 /// # Errors
 /// [`Damaged`].
-pub fn decode_told(key: &[u8], value: &[u8]) -> Result<Vec<Told>, Damaged> {
+pub fn decode_changes(key: &[u8], value: &[u8]) -> Result<Vec<ChangeEntry>, Damaged> {
     decode("the invalidations of a write", key, value, |reader| {
         reader.all(|reader| {
             let op = OpId(u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?));
             let index = reader.u8()?;
-            Some(Told { op, index, invalidations: Invalidation::decode(reader.counted()?)? })
+            Some(ChangeEntry { op, index, invalidations: Invalidation::decode(reader.counted()?)? })
         })
     })
 }
@@ -115,11 +115,15 @@ mod tests {
     #[test]
     fn stored_changes_are_read_back() {
         let all = vec![
-            Told { op: OpId(u128::MAX - 7), index: 255, invalidations: vec![Invalidation::Inode(Ino(3))] },
-            Told { op: OpId(1 << 64 | 2), index: 0, invalidations: Vec::new() },
+            ChangeEntry {
+                op: OpId(u128::MAX - 7),
+                index: 255,
+                invalidations: vec![Invalidation::Inode(Ino(3))],
+            },
+            ChangeEntry { op: OpId(1 << 64 | 2), index: 0, invalidations: Vec::new() },
         ];
-        assert_eq!(decode_told(b"k", &encode_told(&all)), Ok(all));
-        assert!(decode_told(b"k", b"\x01\x02").is_err());
+        assert_eq!(decode_changes(b"k", &encode_changes(&all)), Ok(all));
+        assert!(decode_changes(b"k", b"\x01\x02").is_err());
         let head = Head { first: 1, last: u64::MAX };
         assert_eq!(decode_head(b"k", &encode_head(head)), Ok(head));
     }
