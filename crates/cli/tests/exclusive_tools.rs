@@ -4,7 +4,6 @@
 //! Most tests mount, which requires root.
 
 mod common;
-mod servers;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -4,7 +4,6 @@
 
 mod common;
 mod harness;
-mod servers;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

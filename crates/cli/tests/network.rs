@@ -6,7 +6,6 @@
 mod common;
 mod harness;
 mod history;
-mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};

@@ -10,7 +10,6 @@ use engine_etcd::{EtcdEngine, OpenError};
 use meta::{
     Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Session, Txn,
 };
-use rustix::process::Signal;
 use support::Server;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
@@ -109,13 +108,13 @@ fn inodes(engine: &EtcdEngine) -> u64 {
 #[test]
 fn each_call_is_one_round_trip() {
     // A separate server, because it counts the calls of all clients.
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..14);
     engine.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
     let trips = |what: &str, call: &dyn Fn(), expected: u64| {
-        let before = server.calls();
+        let before = server.requests();
         call();
-        assert_eq!(server.calls() - before, expected, "{what}");
+        assert_eq!(server.requests() - before, expected, "{what}");
     };
     trips("a create", &|| done(&engine, create(10, 1)), 1);
     trips(
@@ -262,13 +261,13 @@ fn removed_session_cannot_commit() {
 
 #[test]
 fn many_renames_share_requests() {
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let all_done = |batch: Vec<Txn>| {
-        let before = server.calls();
+        let before = server.requests();
         let outcomes = engine.commit(&batch).unwrap();
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
-        server.calls() - before
+        server.requests() - before
     };
     all_done((0..64).map(|number| create(10, number)).collect());
     let calls = all_done((0..64).map(|number| rename(10, number)).collect());
@@ -281,13 +280,13 @@ fn many_renames_share_requests() {
 fn concurrent_creates_in_one_directory_do_not_conflict() {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 50;
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for client in &clients {
         client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
     }
-    let before = server.calls();
+    let before = server.requests();
     thread::scope(|scope| {
         for (client, number) in clients.iter().zip(0..) {
             scope.spawn(move || {
@@ -295,7 +294,7 @@ fn concurrent_creates_in_one_directory_do_not_conflict() {
             });
         }
     });
-    assert_eq!(server.calls() - before, CLIENTS * EACH, "no create was retried");
+    assert_eq!(server.requests() - before, CLIENTS * EACH, "no create was retried");
     assert_eq!(inodes(&engine), 2 + CLIENTS * EACH);
 }
 
@@ -304,7 +303,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 50;
     const LEFT: u64 = 30;
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let limited = |number, max_inodes| {
         let mut create = create(10, number);
@@ -317,7 +316,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
         // The first create reserves room.
         done(client, limited(number, 100_000));
     }
-    let before = server.calls();
+    let before = server.requests();
     let made = AtomicU64::new(0);
     let all_make = |first: u64, max_inodes: u64| {
         thread::scope(|scope| {
@@ -337,7 +336,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
         });
     };
     all_make(1, 100_000);
-    assert_eq!(server.calls() - before, CLIENTS * EACH, "no create was retried");
+    assert_eq!(server.requests() - before, CLIENTS * EACH, "no create was retried");
     let there = inodes(&engine);
     assert_eq!(there, 2 + CLIENTS + CLIENTS * EACH);
     all_make(10_000, there + LEFT);
@@ -349,7 +348,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
 fn killed_server_loses_and_repeats_nothing() {
     const THREADS: u64 = 4;
     const KILLS: usize = 3;
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -400,20 +399,20 @@ fn killed_server_loses_and_repeats_nothing() {
 
 #[test]
 fn hanging_server_times_out_after_op_timeout() {
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     volume(&server, "v_", 10..11);
     let engine =
         EtcdEngine::open(&server.url("v_", "&op_timeout=500ms&connect_timeout=500ms"), false).unwrap();
     let mut changes = engine.watch().unwrap().unwrap();
     done(&engine, create(10, 1));
-    server.signal(Signal::STOP);
+    server.stop(true);
     let commit = engine.commit(&[create(10, 2)]).unwrap_err();
     let read = engine.read(&[RecordKey::Inode(Ino(10))]).unwrap_err();
     assert_eq!(commit.kind, ErrorKind::Indeterminate, "{commit}");
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
     let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);
     assert!(stream.is_some(), "the stream of a hanging server must fail");
-    server.signal(Signal::CONT);
+    server.stop(false);
     let deadline = Instant::now() + Duration::from_secs(60);
     while let Err(error) = engine.commit(&[create(10, 2)]) {
         assert!(Instant::now() < deadline, "{error}");
@@ -424,7 +423,7 @@ fn hanging_server_times_out_after_op_timeout() {
 
 #[test]
 fn stopped_server_is_a_transient_error() {
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     let engine = volume(&server, "v_", 10..11);
     let mut changes = engine.watch().unwrap().unwrap();
     let url = server.url("v_", "");
@@ -438,7 +437,7 @@ fn stopped_server_is_a_transient_error() {
 
 #[test]
 fn passwords_are_checked_and_not_shown() {
-    let server = Server::start(&std::env::temp_dir());
+    let server = Server::start();
     server.post("/v3/auth/user/add", r#"{"name": "root", "password": "r%ght"}"#);
     server.post("/v3/auth/role/add", r#"{"name": "root"}"#);
     server.post("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#);

@@ -13,7 +13,7 @@ use meta::{
     Record, RecordKey, Scan, Session, Txn, Usage,
 };
 use mysql::prelude::Queryable;
-use support::{DURABLE, PASSWORD, Server};
+use support::{PASSWORD, Server};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time, XattrName};
 
 fn inode(ino: u64) -> Inode {
@@ -119,7 +119,7 @@ fn questions(root: &mut mysql::Conn) -> u64 {
 
 #[test]
 fn a_request_is_one_round_trip() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     for routine in ["auto", "always"] {
         let prefix = format!("{routine}_");
         let engine =
@@ -219,7 +219,7 @@ fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
 /// A commit in a session and the removal of that session, each while the other is in flight.
 #[test]
 fn a_removed_session_commits_nothing_afterwards() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     let mut root = server.root();
     for routine in ["auto", "always"] {
         let query = format!("routine={routine}&table_prefix={routine}_");
@@ -313,7 +313,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 #[test]
 fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
     const THREADS: u64 = 4;
-    let server = Server::start(DURABLE);
+    let server = Server::durable();
     let engine = MysqlEngine::open(&server.url("op_timeout=5s"), true).unwrap();
     add_directory(&engine);
     let stop = AtomicBool::new(false);
@@ -339,8 +339,7 @@ fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
             .collect();
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(400));
-            server.kill();
-            server.up();
+            server.restart();
         }
         std::thread::sleep(Duration::from_millis(200));
         stop.store(true, Ordering::Relaxed);
@@ -352,20 +351,20 @@ fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
 
 #[test]
 fn hanging_server_times_out_and_is_used_again() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     let engine = MysqlEngine::open(&server.url("op_timeout=1s&connect_timeout=1s"), true).unwrap();
     add_directory(&engine);
-    server.pause(true);
+    server.stop(true);
     let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
     // An open connection is needed, because a request that cannot connect was certainly not sent.
-    server.pause(false);
+    server.stop(false);
     persistently(|| engine.read(&[RecordKey::Usage]));
-    server.pause(true);
+    server.stop(true);
     let add = add_file(10);
     let commit = engine.commit(std::slice::from_ref(&add)).unwrap_err();
     assert_eq!(commit.kind, ErrorKind::Indeterminate, "{commit}");
-    server.pause(false);
+    server.stop(false);
     let outcomes = persistently(|| engine.commit(std::slice::from_ref(&add)));
     assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
     assert_eq!(files(&engine), BTreeSet::from([10]));
@@ -380,7 +379,7 @@ fn passwords_are_required_and_never_shown() {
     assert!(!text.contains("mistaken"), "{text}");
     let engine = MysqlEngine::open(&server.url("table_prefix=pw_"), true).unwrap();
     assert!(!format!("{engine:?}").contains(PASSWORD));
-    let name = if support::mysqld().is_some() { "MySQL " } else { "MariaDB 1" };
+    let name = if servers::is_mysql() { "MySQL " } else { "MariaDB 1" };
     assert!(engine.server().unwrap().starts_with(name), "{:?}", engine.server());
 }
 
@@ -554,7 +553,7 @@ fn within(term: u32, count: u32, effects: Vec<Effect>) -> Txn {
 /// A commit in a term and the end of that term, each while the other is in flight.
 #[test]
 fn an_ended_term_commits_nothing_afterwards() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     let mut root = server.root();
     for routine in ["auto", "always"] {
         let query = format!("routine={routine}&table_prefix={routine}_");
@@ -710,7 +709,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
 
 #[test]
 fn trimming_the_log_does_not_scan_kept_rows() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     let engine = MysqlEngine::open(&server.url("table_prefix=t_"), true).unwrap();
     let mut root = server.root();
     root.query_drop("USE limen").unwrap();
@@ -742,7 +741,7 @@ fn risky_server_settings_are_reported() {
     let (engine, _place) = support::empty();
     let warnings = engine.warnings();
     assert!(warnings.iter().any(|w| w.contains("innodb_flush_log_at_trx_commit is 0")), "{warnings:?}");
-    let durable = Server::start(DURABLE);
+    let durable = Server::durable();
     let engine = MysqlEngine::open(&durable.url(""), true).unwrap();
     assert_eq!(engine.warnings(), Vec::<String>::new());
     durable.root().query_drop("SET GLOBAL read_only = 1").unwrap();

@@ -13,7 +13,7 @@ use meta::{
     Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan,
     Session, Txn, Usage,
 };
-use support::{DURABLE, FAST, Server, empty, shared};
+use support::{Server, empty, shared};
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 fn inode(ino: u64, kind: FileType) -> Inode {
@@ -84,9 +84,9 @@ fn inos(engine: &dyn Engine) -> Vec<u64> {
 
 #[test]
 fn each_request_is_one_statement() {
-    let server = Server::start(FAST);
-    server.sql("CREATE EXTENSION pg_stat_statements; CREATE ROLE counted SUPERUSER LOGIN");
-    let url = format!("postgres://counted@127.0.0.1:{}/postgres", server.port());
+    let server = Server::fast();
+    server.sql("CREATE ROLE counted SUPERUSER LOGIN");
+    let url = format!("postgres://counted@127.0.0.1:{}/postgres", server.port);
     let engine = PostgresEngine::open(&pool::Url::parse(&url).unwrap(), true).unwrap();
     let statements = || -> u64 {
         let count = "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s JOIN pg_roles r ON r.oid = s.userid \
@@ -171,7 +171,7 @@ fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
 /// A commit in a session and the removal of that session, each while the other is in flight.
 #[test]
 fn a_removed_session_commits_nothing_afterwards() {
-    let server = Server::start(FAST);
+    let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     let sessions = [4, 5].map(|id| Effect::PutSession(session(id, 7)));
     assert!(done(&commit(&engine, txn(Vec::new(), sessions.to_vec())).unwrap()));
@@ -243,7 +243,7 @@ fn a_removed_session_commits_nothing_afterwards() {
 /// A commit in a term and the end of that term, each while the other is in flight.
 #[test]
 fn an_ended_term_commits_nothing_afterwards() {
-    let server = Server::start(FAST);
+    let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     let begin = |term: u32, ended: &[u32]| {
         let ended = ended.iter().map(|term| Term(*term)).collect();
@@ -358,7 +358,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 #[test]
 fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
     const THREADS: u64 = 3;
-    let server = Server::start(DURABLE);
+    let server = Server::durable();
     let engine = PostgresEngine::open(&server.url("op_timeout=5s&sslmode=disable"), true).unwrap();
     commit(&engine, put_dir(2)).unwrap();
     let (stop, next, failures) = (AtomicBool::new(false), AtomicU64::new(10), AtomicU64::new(0));
@@ -390,8 +390,7 @@ fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
             while next.load(Ordering::Relaxed) < before + 100 {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            server.kill();
-            server.up();
+            server.restart();
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -406,12 +405,12 @@ fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
 
 #[test]
 fn hanging_server_times_out_and_is_used_again() {
-    let server = Server::start(FAST);
+    let server = Server::fast();
     let engine =
         PostgresEngine::open(&server.url("op_timeout=1s&connect_timeout=1s&sslmode=disable"), true).unwrap();
     commit(&engine, put_dir(2)).unwrap();
     let create = create(2, 10);
-    server.pause(true);
+    server.stop(true);
     let began = Instant::now();
     let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
@@ -420,7 +419,7 @@ fn hanging_server_times_out_and_is_used_again() {
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     assert!(error.message.contains("connect_timeout"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(60), "the timeouts apply");
-    server.pause(false);
+    server.stop(false);
     assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
     assert_eq!(links(&engine, 2), 3);
     assert_eq!(engine.warnings().len(), 3, "{:?}", engine.warnings());
@@ -432,7 +431,7 @@ fn wrong_password_is_reported_without_the_password() {
         shared()
             .sql(&format!("SET password_encryption = '{kind}'; CREATE ROLE {role} LOGIN PASSWORD 'right'"));
         let open = |password: &str| {
-            let url = format!("postgres://{role}:{password}@127.0.0.1:{}/postgres", shared().port());
+            let url = format!("postgres://{role}:{password}@127.0.0.1:{}/postgres", shared().port);
             PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false)
         };
         let error = open("s3cret-wrong").unwrap_err();
@@ -475,7 +474,7 @@ fn open_errors_name_the_cause() {
 /// Plans are made once per connection; here they are made when the tables are almost empty.
 #[test]
 fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
-    let server = Server::start(FAST);
+    let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     for ino in 10..12 {
         assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
@@ -631,7 +630,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, upstream) =
-                    (client.unwrap(), TcpStream::connect(("127.0.0.1", server.port())).unwrap());
+                    (client.unwrap(), TcpStream::connect(("127.0.0.1", server.port)).unwrap());
                 let (to_server, to_client) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
                 let said = Arc::clone(&said);
                 std::thread::spawn(move || relay(client, to_server, |_| false));

@@ -11,7 +11,7 @@ use support::Server;
 
 #[test]
 fn hundreds_of_writers_meet_in_no_deadlock() {
-    let server = Server::start(support::FAST);
+    let server = Server::fast();
     let seconds = if std::env::var_os("LIMEN_LONG").is_some() { 300 } else { 4 };
     // With room for all inodes, and with less than is needed.
     for max_inodes in [1_000_000, 500] {

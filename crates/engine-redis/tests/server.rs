@@ -12,8 +12,8 @@ use meta::{
     RecordKey, Scan, Session, Txn, Usage,
 };
 use pool::Url;
-use rustix::process::Signal;
-use support::{DURABLE, Server, free_port};
+use servers::free_port;
+use support::Server;
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 fn inode(ino: u64) -> Inode {
@@ -118,7 +118,7 @@ fn each_request_is_one_round_trip() {
     let engine = server.open("");
     add_directory(&engine);
     // From here on the pool has an idle connection.
-    let before = server.calls();
+    let before = server.calls_by_command();
     let batch: Vec<Txn> = (10..26).map(add_file).collect();
     engine.commit(&batch).unwrap();
     committed(&engine, add_file(9));
@@ -132,7 +132,7 @@ fn each_request_is_one_round_trip() {
         assert_eq!(page.snapshot.records.len(), count);
     }
     let requests = 7;
-    let after = server.calls();
+    let after = server.calls_by_command();
     let more =
         |command: &str| after.get(command).copied().unwrap_or(0) - before.get(command).copied().unwrap_or(0);
     assert_eq!(more("evalsha"), requests);
@@ -169,7 +169,7 @@ fn term_is_read_once_per_request_and_keeps_results() {
         txn.op_id = OpId::new(SessionId(4), Term(1), count);
         txn.guards.push(guard.clone());
     }
-    let looks = || server.calls().get("zscore").copied().unwrap_or(0);
+    let looks = || server.calls_by_command().get("zscore").copied().unwrap_or(0);
     let before = looks();
     let outcomes = engine.commit(&batch).unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
@@ -194,7 +194,7 @@ fn term_is_read_once_per_request_and_keeps_results() {
 #[test]
 fn killed_server_loses_and_repeats_nothing() {
     const THREADS: u64 = 4;
-    let server = Server::start(&DURABLE);
+    let server = Server::durable();
     let engine = server.open("");
     add_directory(&engine);
     let stop = AtomicBool::new(false);
@@ -246,14 +246,14 @@ fn hanging_server_times_out_and_recovers() {
     let engine = server.open("?op_timeout=200ms&connect_timeout=200ms");
     add_directory(&engine);
     let mut changes = engine.watch().unwrap().unwrap();
-    server.signal(Signal::STOP);
+    server.stop(true);
     let error = engine.commit(&[add_file(10)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     let error = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     let error = changes.next(Duration::from_millis(10)).unwrap_err();
     assert!(error.message.contains("op_timeout"), "{error}");
-    server.signal(Signal::CONT);
+    server.stop(false);
     assert!(changes.next(Duration::ZERO).is_err(), "changes may have been missed");
     // The retry has the same result whether or not the first commit was executed.
     let batch = [add_file(11)];
@@ -430,7 +430,7 @@ fn warnings_report_settings_that_can_lose_data() {
     assert!(warnings[0].contains("appendonly no") && warnings[1].contains("allkeys-lru"), "{warnings:?}");
     let usual = Server::start(&["--appendonly", "yes", "--appendfsync", "everysec"]).open("").warnings();
     assert!(matches!(&usual[..], [one] if one.contains("appendfsync everysec")), "{usual:?}");
-    let durable = Server::start(&DURABLE);
+    let durable = Server::durable();
     let engine = durable.open("");
     assert_eq!(engine.warnings(), [""; 0]);
     let name = engine.server().unwrap();

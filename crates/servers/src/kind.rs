@@ -1,17 +1,20 @@
 //! What is specific to each kind of server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::START_TIMEOUT;
+use rustix::process::geteuid;
+
+use crate::{START_TIMEOUT, Settings};
 
 /// A database server that limen supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Redis,
     Postgres,
     Mariadb,
@@ -20,12 +23,15 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Creates what the server expects in its directory, which is its working directory.
-    pub(super) fn prepare(self, directory: &Path) {
+    pub(crate) fn prepare(self, directory: &Path) {
         match self {
             Kind::Redis | Kind::Etcd => {}
             Kind::Postgres => {
-                fs::create_dir(directory.join("data")).unwrap();
-                run(Command::new("chown").arg("postgres").arg(directory.join("data")));
+                let data = directory.join("data");
+                fs::create_dir(&data).unwrap();
+                if geteuid().is_root() {
+                    run(Command::new("chown").arg("postgres").arg(&data));
+                }
                 run(postgres("initdb").current_dir(directory).args([
                     "--pgdata=data",
                     "--username=limen",
@@ -34,44 +40,72 @@ impl Kind {
                     "--locale=C",
                     "--no-sync",
                 ]));
+                // Roles of these names need a password.
+                let rules = "host all guarded 127.0.0.1/32 scram-sha-256\n\
+                             host all guarded_of_old 127.0.0.1/32 md5\n\
+                             host all all 127.0.0.1/32 trust\n";
+                fs::write(data.join("pg_hba.conf"), rules).unwrap();
             }
             Kind::Mariadb => {
                 fs::create_dir(directory.join("tmp")).unwrap();
-                run(mariadb("mariadb-install-db", directory)
-                    .args(["--auth-root-authentication-method=normal", "--skip-test-db"]));
+                fs::write(directory.join("init.sql"), "CREATE DATABASE IF NOT EXISTS limen;\n").unwrap();
+                run(&mut match mysqld() {
+                    Some(_) => {
+                        let mut install = mariadb("mariadbd", directory);
+                        install.arg("--initialize-insecure");
+                        install
+                    }
+                    None => {
+                        let mut install = mariadb("mariadb-install-db", directory);
+                        install.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
+                        install
+                    }
+                });
             }
         }
     }
 
-    /// The command that runs the server; if `durable`, acknowledged data is on the disk.
-    pub(super) fn command(self, port: u16, directory: &Path, durable: bool) -> Command {
+    /// The command that runs the server.
+    pub(crate) fn command(self, port: u16, directory: &Path, settings: &Settings) -> Command {
+        let durable = settings.durable;
+        let mut command;
         match self {
             Kind::Redis => {
-                let mut command = Command::new("redis-server");
-                command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-                command.args(["--appendonly", if durable { "yes" } else { "no" }, "--appendfsync", "always"]);
-                command.args(["--logfile", "log", "--dir"]).arg(directory);
-                command
+                command = Command::new("redis-server");
+                // The arguments come first, because one of them may be a configuration file.
+                if settings.port.is_none() {
+                    command.args(["--port", &port.to_string()]);
+                    command.args(if durable {
+                        &["--appendonly", "yes", "--appendfsync", "always"][..]
+                    } else {
+                        &["--appendonly", "no"]
+                    });
+                }
+                command.args(&settings.arguments);
+                command.args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(directory);
+                return command;
             }
             Kind::Postgres => {
-                let mut command = postgres("postgres");
+                command = postgres("postgres");
                 command.args(["-D", "data", "-p", &port.to_string()]);
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
                 command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                 command.args(["-c", if durable { "fsync=on" } else { "fsync=off" }]);
-                command
             }
             Kind::Mariadb => {
-                let mut command = mariadb("mariadbd", directory);
+                command = mariadb("mariadbd", directory);
                 command.args([&format!("--port={port}"), "--bind-address=127.0.0.1", "--skip-name-resolve"]);
+                command.arg(format!("--init-file={}", directory.join("init.sql").display()));
                 // Counts statements by their text.
                 command.arg("--performance-schema=on");
                 let flush = if durable { "1" } else { "0" };
                 command.arg(format!("--innodb-flush-log-at-trx-commit={flush}"));
-                command
+                if mysqld().is_some() {
+                    command.args(["--mysqlx=off", "--secure-file-priv=NULL"]);
+                }
             }
             Kind::Etcd => {
-                let mut command = Command::new("etcd");
+                command = Command::new("etcd");
                 let client = format!("http://127.0.0.1:{port}");
                 // The cluster has one member, so the advertised peer URL is never used.
                 let peer = "http://127.0.0.1:1";
@@ -79,24 +113,30 @@ impl Kind {
                 command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
                 command.args(["--initial-advertise-peer-urls", peer]);
                 command.args(["--initial-cluster", &format!("default={peer}")]);
-                command
+                // The only member elects itself soon.
+                command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
             }
         }
+        command.args(&settings.arguments);
+        command
     }
 
     /// Runs once, after the first start of the server.
-    pub(super) fn set_up(self, port: u16) {
-        match self {
-            Kind::Redis | Kind::Etcd => {}
-            Kind::Postgres => drop(self.ask(port, "CREATE EXTENSION pg_stat_statements")),
-            Kind::Mariadb => drop(self.ask(port, "CREATE DATABASE limen")),
+    pub(crate) fn set_up(self, port: u16) {
+        if self == Kind::Postgres {
+            self.sql(port, "CREATE EXTENSION pg_stat_statements");
         }
     }
 
-    pub(super) fn is_up(self, port: u16) -> bool {
+    pub(crate) fn is_up(self, port: u16, settings: &Settings) -> bool {
         match self {
-            // While Redis loads its log, it answers with an error.
-            Kind::Redis => redis(port, "PING").is_some_and(|line| line.starts_with("+PONG")),
+            // It answers no command without encryption.
+            Kind::Redis if settings.arguments.iter().any(|argument| argument == "--tls-port") => {
+                connect(port).is_some()
+            }
+            // While Redis loads its log, it answers with another error.
+            Kind::Redis => redis(port, "PING")
+                .is_some_and(|line| line.starts_with("+PONG") || line.starts_with("-NOAUTH")),
             // While PostgreSQL recovers, it refuses connections.
             Kind::Postgres => {
                 let parameters = b"\0\x03\0\0user\0limen\0database\0postgres\0\0";
@@ -110,7 +150,7 @@ impl Kind {
         }
     }
 
-    pub(crate) fn url(self, port: u16, database: &str) -> String {
+    pub fn url(self, port: u16, database: &str) -> String {
         let address = match self {
             Kind::Redis => format!("redis://127.0.0.1:{port}/?"),
             // The proxy has to read what goes over the connection.
@@ -122,7 +162,7 @@ impl Kind {
     }
 
     /// Bytes that the client sends over the connection of its stream of changes, and over no other.
-    pub(super) fn of_stream(self) -> &'static [u8] {
+    pub(crate) fn of_stream(self) -> &'static [u8] {
         match self {
             Kind::Redis => b"XREAD",
             Kind::Postgres => b"pg_snapshot_xmax",
@@ -133,7 +173,7 @@ impl Kind {
     }
 
     /// The server's name, as in the output of `limen status`.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Redis => "Redis ",
             Kind::Postgres => "PostgreSQL ",
@@ -143,35 +183,30 @@ impl Kind {
     }
 
     /// Whether the server can run without durability.
-    pub(crate) fn can_skip_durability(self) -> bool {
+    pub fn can_skip_durability(self) -> bool {
         self != Kind::Etcd
     }
 
     /// Client requests that the server has executed, by its own count. Excluded are those of the stream of
     /// changes and those that wait for the disk in the background.
-    pub(super) fn requests(self, port: u16) -> u64 {
+    pub(crate) fn requests(self, port: u16) -> u64 {
         match self {
             // Each request of the engine is one script.
             Kind::Redis => {
-                let stats = redis(port, "INFO commandstats").unwrap();
-                let calls = stats.lines().filter_map(|line| {
-                    let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                    Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
-                });
-                let calls: BTreeMap<String, u64> = calls.collect();
+                let calls = redis_calls(port);
                 calls.iter().filter(|(name, _)| name.starts_with("eval")).map(|(_, calls)| calls).sum()
             }
             Kind::Postgres => {
                 let counted = "SELECT sum(calls)::bigint FROM pg_stat_statements \
                                WHERE query !~ 'pg_snapshot_xmax|pg_logical_emit_message|pg_stat_statements'";
-                self.ask(port, counted).parse().unwrap()
+                self.sql(port, counted).parse().unwrap()
             }
             Kind::Mariadb => {
                 let counted = "SELECT variable_value - COALESCE((SELECT SUM(count_star) \
                                FROM performance_schema.events_statements_summary_by_digest \
                                WHERE digest_text LIKE 'SELECT ? , `epoch`%'), 0) \
                                FROM information_schema.global_status WHERE variable_name = 'QUESTIONS'";
-                self.ask(port, counted).parse().unwrap()
+                self.sql(port, counted).parse().unwrap()
             }
             Kind::Etcd => {
                 let metrics = get(port, "/metrics").unwrap();
@@ -183,7 +218,7 @@ impl Kind {
     }
 
     /// The names of all tables, functions, types or keys.
-    pub(super) fn everything(self, port: u16) -> BTreeSet<String> {
+    pub(crate) fn everything(self, port: u16) -> BTreeSet<String> {
         let listed = match self {
             Kind::Redis => {
                 run(Command::new("redis-cli").args(["-p", &port.to_string(), "--no-raw", "KEYS", "*"]))
@@ -197,9 +232,9 @@ impl Kind {
                 let select = |(name, letters, table)| {
                     format!("SELECT {name} FROM {table} WHERE {letters}namespace = 'public'::regnamespace")
                 };
-                self.ask(port, &names.map(select).join(" UNION ALL "))
+                self.sql(port, &names.map(select).join(" UNION ALL "))
             }
-            Kind::Mariadb => self.ask(
+            Kind::Mariadb => self.sql(
                 port,
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = 'limen' UNION ALL \
                  SELECT routine_name FROM information_schema.routines WHERE routine_schema = 'limen'",
@@ -222,20 +257,30 @@ impl Kind {
         listed.lines().map(name).filter(|name| !name.is_empty()).collect()
     }
 
-    /// The output of the server's own client for a statement.
-    pub(super) fn ask(self, port: u16, sql: &str) -> String {
+    /// The server's own client for SQL: it prints rows without a frame.
+    pub(crate) fn client(self, port: u16) -> Command {
         let port = port.to_string();
+        let mut command;
         match self {
             Kind::Postgres => {
-                let address = ["--host=127.0.0.1", "--username=limen", "--dbname=postgres", "--port", &port];
-                run(Command::new("psql").args(address).args(["--no-psqlrc", "-qAt", "-c", sql]))
+                command = Command::new("psql");
+                command.args(["--host=127.0.0.1", "--username=limen", "--dbname=postgres", "--port", &port]);
+                command.args(["--no-psqlrc", "-qAt"]);
             }
             Kind::Mariadb => {
-                let address = ["--no-defaults", "--host=127.0.0.1", "--user=root", "--port", &port];
-                run(Command::new("mariadb").args(address).args(["--batch", "--skip-column-names", "-e", sql]))
+                command = Command::new("mariadb");
+                command.args(["--no-defaults", "--host=127.0.0.1", "--user=root", "--port", &port]);
+                command.args(["--batch", "--skip-column-names"]);
             }
-            Kind::Redis | Kind::Etcd => unreachable!("they have no SQL"),
+            Kind::Redis | Kind::Etcd => panic!("{self:?} has no SQL"),
         }
+        command
+    }
+
+    pub(crate) fn sql(self, port: u16, sql: &str) -> String {
+        // psql's short form of --command and the other client's of --execute.
+        let option = if self == Kind::Postgres { "-c" } else { "-e" };
+        run(self.client(port).args([option, sql]))
     }
 }
 
@@ -248,29 +293,49 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// The newest installed version of one of PostgreSQL's programs, as user postgres, because it refuses to run
-/// as root.
+/// One of PostgreSQL's programs, of the newest installed version unless `LIMEN_TEST_POSTGRES` names the directory
+/// of the programs. Root runs it as user postgres, because it refuses to run as root.
 fn postgres(program: &str) -> Command {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let numbers = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let version = numbers.max().expect("PostgreSQL is needed: scripts/install-deps.sh test");
+    let newest = || {
+        let version = numbers.max().expect("PostgreSQL is needed: scripts/install-deps.sh test");
+        PathBuf::from(format!("/usr/lib/postgresql/{version}/bin"))
+    };
+    let path = env::var_os("LIMEN_TEST_POSTGRES").map_or_else(newest, PathBuf::from).join(program);
+    if !geteuid().is_root() {
+        return Command::new(path);
+    }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-    command.arg(format!("/usr/lib/postgresql/{version}/bin/{program}"));
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(path);
     command
 }
 
 /// One of MariaDB's programs that work on a directory.
 fn mariadb(program: &str, directory: &Path) -> Command {
-    let places = ["/usr/sbin", "/usr/bin"].map(|place| Path::new(place).join(program));
-    let found: Option<PathBuf> = places.into_iter().find(|path| path.exists());
-    let mut command = Command::new(found.expect("MariaDB is needed: scripts/install-deps.sh test"));
+    let installed = || {
+        let places = ["/usr/sbin", "/usr/bin"].map(|place| Path::new(place).join(program));
+        let found = places.into_iter().find(|path| path.exists());
+        found.expect("MariaDB is needed: scripts/install-deps.sh test")
+    };
+    let mut command = Command::new(mysqld().unwrap_or_else(installed));
     let at = |name: &str| directory.join(name).display().to_string();
-    command.args(["--no-defaults", "--user=root", &format!("--datadir={}", at("data"))]);
+    command.args(["--no-defaults", &format!("--datadir={}", at("data"))]);
+    command.args(geteuid().is_root().then_some("--user=root"));
     // A server removes leftover temporary tables of other servers when it starts, so it gets its own
     // directory for them.
     command.args([format!("--tmpdir={}", at("tmp")), format!("--socket={}", at("sock"))]);
     command
+}
+
+/// The program of a MySQL server, if the tests are to run on one instead of MariaDB.
+fn mysqld() -> Option<PathBuf> {
+    env::var_os("LIMEN_TEST_MYSQLD").map(PathBuf::from)
+}
+
+/// Whether the tests run on MySQL instead of MariaDB: `LIMEN_TEST_MYSQLD` names its `mysqld`.
+pub fn is_mysql() -> bool {
+    mysqld().is_some()
 }
 
 fn connect(port: u16) -> Option<TcpStream> {
@@ -293,12 +358,22 @@ fn get(port: u16, path: &str) -> Option<String> {
     ask_http(port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
 }
 
-fn ask_http(port: u16, request: &str) -> Option<String> {
+pub(crate) fn ask_http(port: u16, request: &str) -> Option<String> {
     let mut stream = connect(port)?;
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+/// The number of calls of each command.
+pub(crate) fn redis_calls(port: u16) -> BTreeMap<String, u64> {
+    let stats = redis(port, "INFO commandstats").unwrap();
+    let calls = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    calls.collect()
 }
 
 /// The reply to one command: a line, or the value of a bulk string.

@@ -1,0 +1,119 @@
+//! A proxy between a server and a mount, which counts and holds back traffic.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::Server;
+
+/// Which traffic a [`Proxy`] holds back, in both directions. Connections stay open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    Nothing = 0,
+    /// The connections of the stream of changes.
+    Stream = 1,
+    Everything = 2,
+}
+
+/// A TCP proxy between a mount and its server.
+#[derive(Debug)]
+pub struct Proxy {
+    pub port: u16,
+    seen: Arc<Seen>,
+}
+
+/// What a proxy holds back, and counters of the stream of changes.
+#[derive(Debug, Default)]
+struct Seen {
+    cut: AtomicU8,
+    streams: AtomicU64,
+    polls: AtomicU64,
+}
+
+/// A connection through a proxy.
+#[derive(Debug, Default)]
+struct Relayed {
+    is_stream: AtomicBool,
+    /// Whether the server was the last to send.
+    is_answered: AtomicBool,
+}
+
+impl Proxy {
+    pub fn to(server: &Server) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Seen::default());
+        let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
+        // The thread, like those of its connections, ends with the test program.
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.unwrap();
+                let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                // Nagle's algorithm would delay messages that are sent in several pieces.
+                for stream in [&client, &upstream] {
+                    stream.set_nodelay(true).unwrap();
+                }
+                let connection = Arc::new(Relayed::default());
+                for (from, to, marker) in [
+                    (client.try_clone().unwrap(), upstream.try_clone().unwrap(), Some(kind.of_stream())),
+                    (upstream, client, None),
+                ] {
+                    let (seen, connection) = (Arc::clone(&all), Arc::clone(&connection));
+                    thread::spawn(move || relay(from, to, marker, &connection, &seen));
+                }
+            }
+        });
+        Proxy { port, seen }
+    }
+
+    pub fn cut(&self, cut: Cut) {
+        self.seen.cut.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// How many streams of changes were started.
+    pub fn streams(&self) -> u64 {
+        self.seen.streams.load(Ordering::SeqCst)
+    }
+
+    /// How often the client has polled on a stream, each time after it received the previous answer. So when
+    /// the client sends poll `n + 1`, it has applied what the server knew before poll `n`.
+    pub fn polls(&self) -> u64 {
+        self.seen.polls.load(Ordering::SeqCst)
+    }
+}
+
+fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connection: &Relayed, seen: &Seen) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if marker.is_some_and(|marker| bytes[..len].windows(marker.len()).any(|part| part == marker))
+            && !connection.is_stream.swap(true, Ordering::SeqCst)
+        {
+            seen.streams.fetch_add(1, Ordering::SeqCst);
+        }
+        let is_stream = connection.is_stream.load(Ordering::SeqCst);
+        // The server sends, or the client sends for the first time after the server did.
+        match marker {
+            None => connection.is_answered.store(true, Ordering::SeqCst),
+            Some(_) if connection.is_answered.swap(false, Ordering::SeqCst) && is_stream => {
+                seen.polls.fetch_add(1, Ordering::SeqCst);
+            }
+            Some(_) => {}
+        }
+        loop {
+            let cut = seen.cut.load(Ordering::SeqCst);
+            let held = cut == Cut::Everything as u8 || cut == Cut::Stream as u8 && is_stream;
+            if !held {
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
