@@ -202,22 +202,9 @@ fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>)
     }
     effects.push(Effect::SetCounter { counter: Counter::Ino, value: next + 1 });
     effects.push(Effect::PutInode(Inode {
-        ino,
-        kind: FileType::Directory,
-        mode: Mode::new(0o700),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 2,
         size: DIR_BYTES,
-        atime: ctx.now,
-        mtime: ctx.now,
-        ctime: ctx.now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
         parent: Ino::ROOT,
-        access_rev: 1,
-        xattr_blocks: 0,
+        ..Inode::new(ino, FileType::Directory, Mode::new(0o700), ctx.now)
     }));
     effects.push(Effect::PutDirent { parent: Ino::ROOT, name, ino, kind: FileType::Directory });
     effects.push(Effect::AddLinks { ino: Ino::ROOT, delta: 1 });

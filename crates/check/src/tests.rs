@@ -88,19 +88,7 @@ impl Sample {
         s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
         let host = "h".to_owned();
         let (since, heartbeat) = (Time::now(), Time::now());
-        s.meta
-            .put_session(Session {
-                id: s.meta.session(),
-                host,
-                pid: 1,
-                mountpoint: "/".into(),
-                since,
-                heartbeat,
-                process: Process::default(),
-                version: String::new(),
-                first_slice: SliceId(0),
-            })
-            .unwrap();
+        s.meta.put_session(Session::new(s.meta.session(), heartbeat)).unwrap();
         s
     }
 

@@ -111,21 +111,9 @@ fn regular(ino: Ino, number: u64, acl: Option<&PosixAcl>) -> Inode {
 fn inode(ino: Ino, kind: FileType, mode: u32, owner: u64) -> Inode {
     let now = Time::now();
     Inode {
-        ino,
-        kind,
-        mode: Mode::new(mode),
         uid: (FIRST_ID + owner) as u32,
         gid: FIRST_ID as u32,
-        rdev: 0,
         nlink: 1,
-        size: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
-        access_rev: 1,
-        xattr_blocks: 0,
+        ..Inode::new(ino, kind, Mode::new(mode), now)
     }
 }

@@ -12,7 +12,7 @@ use client::Meta;
 use command::fault::Fault;
 use command::output;
 use command::units::parse_size;
-use meta::{AclKind, Engine, Volume, VolumeError};
+use meta::{AclKind, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
 use ops::{Authority, SetAttr};
 use types::{Ino, Time};
 
@@ -97,9 +97,6 @@ enum Acl {
     Off,
 }
 
-/// By default, the data of files up to this size is stored in the metadata: one page of most databases.
-const DEFAULT_INLINE_BYTES: u32 = 4096;
-
 /// The directories that an object store creates. A format that was interrupted leaves them empty.
 const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
 
@@ -156,22 +153,8 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
 /// # Errors
 /// The kernel provides no UUID.
 pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
-    Ok(Volume {
-        name: name.to_owned(),
-        uuid: new_uuid()?,
-        storage: MEMORY.to_owned(),
-        bucket: String::new(),
-        compression: Compression::None.name().to_owned(),
-        encryption: String::new(),
-        acl: AclKind::Posix,
-        policy: Default::default(),
-        inline_bytes: DEFAULT_INLINE_BYTES,
-        capacity_bytes: 0,
-        max_inodes: 0,
-        abe: false,
-        store_marker: false,
-        created: Time::now(),
-    })
+    let storage = MEMORY.to_owned();
+    Ok(Volume { storage, uuid: new_uuid()?, created: Time::now(), ..Volume::in_memory(name) })
 }
 
 impl From<Compress> for Compression {

@@ -42,20 +42,9 @@ impl Served {
         fs::create_dir(dir.path().join("mnt")).unwrap();
         let engine = Arc::new(MemEngine::default());
         let volume = Volume {
-            name: "vol".into(),
-            uuid: "b3f1c2de-0000-4000-8000-000000000001".into(),
             storage: "file".into(),
             bucket: dir.path().join("objects").to_str().unwrap().into(),
-            compression: "none".into(),
-            encryption: String::new(),
-            acl: AclKind::Posix,
-            policy: Default::default(),
-            inline_bytes: 4096,
-            capacity_bytes: 0,
-            max_inodes: 0,
-            abe: false,
-            store_marker: false,
-            created: Time::now(),
+            ..Volume::in_memory("vol")
         };
         volume.format(&*engine).unwrap();
         let mut served = Served { dir, engine, faults: Faults::new(seed), store: None, mount: None };

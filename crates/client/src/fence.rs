@@ -263,17 +263,7 @@ mod tests {
     }
 
     fn record(id: SessionId, heartbeat: i64) -> Session {
-        Session {
-            id,
-            host: String::new(),
-            pid: 1,
-            mountpoint: String::new(),
-            since: Time::from_nanos(0),
-            heartbeat: Time::from_nanos(heartbeat),
-            process: Process::default(),
-            version: String::new(),
-            first_slice: SliceId(0),
-        }
+        Session::new(id, Time::from_nanos(heartbeat))
     }
 
     fn on_record(engine: &dyn Engine, id: SessionId) -> Option<Session> {

@@ -232,17 +232,7 @@ mod tests {
         Volume::in_memory("test").format(&*engine).unwrap();
         let faulty = Arc::new(Faulty::new(engine.clone(), 1, FaultRates::default()));
         let meta = Meta::open(faulty.clone(), 1000).unwrap();
-        let session = Session {
-            id: meta.session(),
-            host: String::new(),
-            pid: 1,
-            mountpoint: String::new(),
-            since: Time::from_nanos(0),
-            heartbeat: Time::from_nanos(1),
-            process: Process::default(),
-            version: String::new(),
-            first_slice: types::SliceId(0),
-        };
+        let session = Session::new(meta.session(), Time::from_nanos(1));
         meta.begin_session(session, Duration::from_secs(3600)).unwrap();
         faulty.arm(true);
         (Arc::new(meta), faulty, engine)

@@ -16,24 +16,8 @@ fn chain(depth: u64) -> Arc<Faulty<Counting<MemEngine>>> {
     let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, FaultRates::default()));
     Volume::in_memory("test").format(&*engine).unwrap();
     let dir = |ino: u64, parent: u64| {
-        let inode = Inode {
-            ino: Ino(ino),
-            kind: FileType::Directory,
-            mode: Mode::new(0o755),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 2,
-            size: 0,
-            atime: Time::MIN,
-            mtime: Time::MIN,
-            ctime: Time::MIN,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
-            parent: Ino(parent),
-            access_rev: 1,
-            xattr_blocks: 0,
-        };
+        let created = Inode::new(Ino(ino), FileType::Directory, Mode::new(0o755), Time::MIN);
+        let inode = Inode { parent: Ino(parent), ..created };
         let kind = FileType::Directory;
         [
             Effect::PutInode(inode),

@@ -60,17 +60,7 @@ fn an_announced_tool_keeps_out_others_until_it_ends_or_is_replaced() {
     assert_eq!(run(&meta, &begin("b", Some(of("c")))).unwrap(), Some(of("a")));
     assert_eq!(run(&meta, &begin("b", Some(of("a")))).unwrap(), None);
     assert_eq!(run(&meta, &EndMaintenance(of("a"))), Err(Errno::ENOENT.into()));
-    let session = Session {
-        id: meta.session(),
-        host: "h".into(),
-        pid: 1,
-        mountpoint: "/m".into(),
-        since: Time::from_nanos(1),
-        heartbeat: Time::from_nanos(1),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    };
+    let session = Session::new(meta.session(), Time::from_nanos(1));
     let sessions =
         || meta.scan(&Scan::Sessions { after: SessionId(0), limit: 9 }).unwrap().snapshot.records.len();
     assert_eq!(run(&meta, &BeginSession(session.clone())).unwrap(), Some(of("b")));

@@ -90,22 +90,5 @@ fn commit(engine: &EtcdEngine, txns: &[Txn]) -> Done {
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::now();
-    Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o644),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 1,
-        size: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
-        access_rev: 0,
-        xattr_blocks: 0,
-    }
+    Inode { nlink: 1, access_rev: 0, ..Inode::new(Ino(ino), kind, Mode::new(0o644), now) }
 }

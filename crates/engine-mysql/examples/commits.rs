@@ -34,37 +34,16 @@ fn create(is_guarded: bool) -> Txn {
 
 fn inode(ino: u64, kind: FileType, now: Time) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o644),
         uid: 1000,
         gid: 1000,
-        rdev: 0,
         nlink: 1,
-        size: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), kind, Mode::new(0o644), now)
     }
 }
 
 fn session() -> Session {
-    Session {
-        id: SESSION,
-        host: String::new(),
-        pid: 0,
-        mountpoint: String::new(),
-        since: Time::from_nanos(0),
-        heartbeat: Time::from_nanos(0),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    }
+    Session::new(SESSION, Time::from_nanos(0))
 }
 
 fn main() {

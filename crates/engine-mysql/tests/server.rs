@@ -18,22 +18,13 @@ use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Ti
 
 fn inode(ino: u64) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind: FileType::Regular,
-        mode: Mode::new(0o644),
         uid: 1,
         gid: 2,
-        rdev: 0,
-        nlink: 1,
         size: 1,
-        atime: Time::from_nanos(1),
         mtime: Time::from_nanos(2),
         ctime: Time::from_nanos(3),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1))
     }
 }
 
@@ -199,17 +190,7 @@ fn a_request_is_one_round_trip() {
 }
 
 fn session(id: u64, heartbeat: i64) -> Session {
-    Session {
-        id: SessionId(id),
-        host: "host".to_owned(),
-        pid: 1,
-        mountpoint: "/mnt".to_owned(),
-        since: Time::from_nanos(1),
-        heartbeat: Time::from_nanos(heartbeat),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    }
+    Session::new(SessionId(id), Time::from_nanos(heartbeat))
 }
 
 fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {

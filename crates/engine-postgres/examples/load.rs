@@ -70,38 +70,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn session() -> Session {
-    Session {
-        id: SESSION,
-        host: String::new(),
-        pid: 0,
-        mountpoint: String::new(),
-        since: Time::from_nanos(0),
-        heartbeat: Time::from_nanos(0),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    }
+    Session::new(SESSION, Time::from_nanos(0))
 }
 
 fn inode(ino: u64, kind: FileType) -> Inode {
-    Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o644),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 1,
-        size: 0,
-        atime: Time::from_nanos(0),
-        mtime: Time::from_nanos(0),
-        ctime: Time::from_nanos(0),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
-        access_rev: 0,
-        xattr_blocks: 0,
-    }
+    Inode { nlink: 1, access_rev: 0, ..Inode::new(Ino(ino), kind, Mode::new(0o644), Time::from_nanos(0)) }
 }
 
 fn create(parent: u64, ino: u64, is_guarded: bool) -> Txn {

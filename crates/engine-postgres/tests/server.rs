@@ -18,22 +18,10 @@ use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, T
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o755),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
         nlink: 2,
-        size: 0,
-        atime: Time::from_nanos(0),
-        mtime: Time::from_nanos(0),
-        ctime: Time::from_nanos(0),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
         parent: Ino(2),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), kind, Mode::new(0o755), Time::from_nanos(0))
     }
 }
 
@@ -151,17 +139,7 @@ fn each_request_is_one_statement() {
 }
 
 fn session(id: u64, heartbeat: i64) -> Session {
-    Session {
-        id: SessionId(id),
-        host: "host".to_owned(),
-        pid: 1,
-        mountpoint: "/mnt".to_owned(),
-        since: Time::from_nanos(1),
-        heartbeat: Time::from_nanos(heartbeat),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    }
+    Session::new(SessionId(id), Time::from_nanos(heartbeat))
 }
 
 fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {

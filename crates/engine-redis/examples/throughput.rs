@@ -102,21 +102,10 @@ fn commit(engine: &RedisEngine, txns: &[Txn]) -> Done {
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o644),
         uid: 1000,
         gid: 1000,
-        rdev: 0,
         nlink: 1,
-        size: 0,
-        atime: Time::now(),
-        mtime: Time::now(),
-        ctime: Time::now(),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), kind, Mode::new(0o644), Time::now())
     }
 }

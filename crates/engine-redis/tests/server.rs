@@ -18,22 +18,13 @@ use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, T
 
 fn inode(ino: u64) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind: FileType::Regular,
-        mode: Mode::new(0o644),
         uid: 1,
         gid: 2,
-        rdev: 0,
-        nlink: 1,
         size: 1,
-        atime: Time::from_nanos(1),
         mtime: Time::from_nanos(2),
         ctime: Time::from_nanos(3),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1))
     }
 }
 
@@ -147,17 +138,7 @@ fn term_is_read_once_per_request_and_keeps_results() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
-    let session = Session {
-        id: SessionId(4),
-        host: "host".to_owned(),
-        pid: 1,
-        mountpoint: "/mnt".to_owned(),
-        since: Time::from_nanos(1),
-        heartbeat: Time::from_nanos(2),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    };
+    let session = Session::new(SessionId(4), Time::from_nanos(2));
     let begin = |term, ended: &[u32]| {
         let ended = ended.iter().map(|term| Term(*term)).collect();
         Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }

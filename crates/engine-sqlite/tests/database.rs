@@ -30,22 +30,9 @@ fn open(path: &Path) -> Result<SqliteEngine, OpenError> {
 
 fn inode(ino: u64) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind: FileType::Regular,
-        mode: Mode::new(0o644),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 1,
         size: 1,
-        atime: Time::from_nanos(0),
-        mtime: Time::from_nanos(0),
-        ctime: Time::from_nanos(0),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 0,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(0))
     }
 }
 
@@ -500,17 +487,7 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
         }
         engine = open(&path).unwrap();
         lock = lock_in_the_end(&engine);
-        let session = Session {
-            id: SessionId(round),
-            host: "h".to_owned(),
-            pid: 1,
-            mountpoint: "/m".to_owned(),
-            since: Time::from_nanos(0),
-            heartbeat: Time::from_nanos(0),
-            process: Process::default(),
-            version: String::new(),
-            first_slice: SliceId(0),
-        };
+        let session = Session::new(SessionId(round), Time::from_nanos(0));
         commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session)])).unwrap();
     }
     if filled {

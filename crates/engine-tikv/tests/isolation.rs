@@ -19,24 +19,7 @@ const LOCK_LIFE: Duration = Duration::from_secs(4);
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::from_nanos(1_000_000_000);
-    Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o755),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 1,
-        size: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
-        access_rev: 0,
-        xattr_blocks: 0,
-    }
+    Inode { nlink: 1, access_rev: 0, ..Inode::new(Ino(ino), kind, Mode::new(0o755), now) }
 }
 
 fn name(number: u64) -> Name {
@@ -158,17 +141,7 @@ fn write_skew_happens_without_locks() {
 }
 
 fn session(heartbeat: i64) -> Effect {
-    Effect::PutSession(Session {
-        id: SessionId(1),
-        host: "host".to_owned(),
-        pid: 1,
-        mountpoint: "/mnt".to_owned(),
-        since: Time::from_nanos(1),
-        heartbeat: Time::from_nanos(heartbeat),
-        process: Process::default(),
-        version: String::new(),
-        first_slice: SliceId(0),
-    })
+    Effect::PutSession(Session::new(SessionId(1), Time::from_nanos(heartbeat)))
 }
 
 fn begin(term: u32, ended: &[u32]) -> Effect {

@@ -33,12 +33,7 @@ const MAX_ACLS: usize = 4096;
 /// # use ops::{AclType, Authority, Make, MakeKind, SetAcl};
 /// # use types::{Ino, Mode, Name, Time};
 /// # let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
-/// # let volume = Volume {
-/// #     name: "home".into(), uuid: String::new(), storage: "memory".into(), bucket: String::new(),
-/// #     compression: "none".into(), encryption: String::new(), acl: AclKind::Posix, policy: Default::default(),
-/// #     inline_bytes: 0, capacity_bytes: 0, max_inodes: 0, abe: false,
-/// #     store_marker: false, created: Time::now(),
-/// # };
+/// # let volume = Volume::in_memory("home");
 /// # volume.format(&*engine)?;
 /// # let meta = Meta::open(engine.clone(), 100)?;
 /// # let make = Make {

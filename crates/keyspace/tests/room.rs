@@ -158,24 +158,7 @@ fn store() -> Store {
 
 fn file(ino: u64) -> Effect {
     let now = Time::from_nanos(1);
-    Effect::PutInode(Inode {
-        ino: Ino(ino),
-        kind: FileType::Regular,
-        mode: Mode::new(0o644),
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        nlink: 1,
-        size: 5000,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
-        access_rev: 1,
-        xattr_blocks: 0,
-    })
+    Effect::PutInode(Inode { size: 5000, ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), now) })
 }
 
 fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {

@@ -257,24 +257,8 @@ mod tests {
     #[test]
     fn creates_below_a_limit_share_a_group_and_their_additions_are_counted() {
         let now = Time::from_nanos(1);
-        let file = |ino| Inode {
-            ino: Ino(ino),
-            kind: FileType::Regular,
-            mode: Mode::new(0o644),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 1,
-            size: 5000,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
-            parent: Ino(0),
-            access_rev: 1,
-            xattr_blocks: 0,
-        };
+        let file =
+            |ino| Inode { size: 5000, ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), now) };
         let limited = |id, ino, entry| {
             let mut txn = create(id, ino, entry);
             txn.guards.push(Guard::Room { max_inodes: 9, max_blocks: 9 });

@@ -30,5 +30,5 @@ pub use record::{
 };
 pub use results::Results;
 pub use txn::{Access, Effect, Guard, Txn};
-pub use volume::{AclKind, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
+pub use volume::{AclKind, DEFAULT_INLINE_BYTES, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
 pub use wrap::{Announced, Batching, Counting, Counts, Fault, FaultRates, Faulty};

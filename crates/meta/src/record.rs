@@ -39,6 +39,29 @@ impl Inode {
     /// values fit in one response of every server.
     pub const MAX_XATTR_BLOCKS: u16 = 256;
 
+    /// A new inode: it belongs to user 0 and group 0, and has no ACL, no bytes and no extended attributes. It has
+    /// one link, or two if it is a directory, whose parent is not set.
+    pub const fn new(ino: Ino, kind: FileType, mode: Mode, now: Time) -> Self {
+        Inode {
+            ino,
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            nlink: if matches!(kind, FileType::Directory) { 2 } else { 1 },
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            access_acl: AclId::NONE,
+            default_acl: AclId::NONE,
+            parent: Ino(0),
+            access_rev: 1,
+            xattr_blocks: 0,
+        }
+    }
+
     /// The ACLs of the inode: none, one or two.
     pub fn acls(&self) -> impl Iterator<Item = AclId> + use<> {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
@@ -131,6 +154,23 @@ pub struct Session {
     pub version: String,
     /// Slices with this or a higher number may be in the object store before a row refers to them.
     pub first_slice: SliceId,
+}
+
+impl Session {
+    /// A session of an unknown process, which begins with this heartbeat.
+    pub fn new(id: SessionId, heartbeat: Time) -> Self {
+        Session {
+            id,
+            host: String::new(),
+            pid: 0,
+            mountpoint: String::new(),
+            since: heartbeat,
+            heartbeat,
+            process: Process::default(),
+            version: String::new(),
+            first_slice: SliceId(0),
+        }
+    }
 }
 
 /// What identifies a process besides its PID. A PID tells whether the process still runs only on the same

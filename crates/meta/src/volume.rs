@@ -32,6 +32,9 @@ impl AclKind {
     }
 }
 
+/// By default, the data of files up to this size is stored in the metadata: one page of most databases.
+pub const DEFAULT_INLINE_BYTES: u32 = 4096;
+
 /// The settings that `limen format` writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
@@ -80,7 +83,8 @@ pub enum VolumeError {
 }
 
 impl Volume {
-    /// A volume without limits whose blocks are in memory, for tests.
+    /// A volume whose blocks are in memory, with the defaults of `limen format`. Its id and its time of creation
+    /// are fixed.
     pub fn in_memory(name: &str) -> Volume {
         Volume {
             name: name.into(),
@@ -91,7 +95,7 @@ impl Volume {
             encryption: String::new(),
             acl: AclKind::Posix,
             policy: Policy::default(),
-            inline_bytes: 4096,
+            inline_bytes: DEFAULT_INLINE_BYTES,
             capacity_bytes: 0,
             max_inodes: 0,
             abe: false,
@@ -106,22 +110,9 @@ impl Volume {
     /// [`VolumeError::Exists`], and those of the database.
     pub fn format(&self, engine: &dyn Engine) -> Result<(), VolumeError> {
         let root = Inode {
-            ino: Ino::ROOT,
-            kind: FileType::Directory,
-            mode: Mode::new(0o755),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 2,
             size: DIR_BYTES,
-            atime: self.created,
-            mtime: self.created,
-            ctime: self.created,
-            access_acl: Default::default(),
-            default_acl: Default::default(),
             parent: Ino::ROOT,
-            access_rev: 1,
-            xattr_blocks: 0,
+            ..Inode::new(Ino::ROOT, FileType::Directory, Mode::new(0o755), self.created)
         };
         let mut effects: Vec<Effect> = self.settings().into();
         effects.push(Effect::PutInode(root));

@@ -105,29 +105,21 @@ impl Make {
         }
         let access = self.inherit(view, ctx, dir, mode, effects)?;
         Ok(Inode {
-            ino: self.ino,
-            kind,
-            mode: access.mode,
             uid: self.uid,
             gid,
             rdev: match self.kind {
                 MakeKind::CharDevice(rdev) | MakeKind::BlockDevice(rdev) => rdev,
                 _ => 0,
             },
-            nlink: if kind.is_dir() { 2 } else { 1 },
             size: match &self.kind {
                 MakeKind::Symlink(target) => target.len() as u64,
                 MakeKind::Directory => DIR_BYTES,
                 _ => 0,
             },
-            atime: ctx.now,
-            mtime: ctx.now,
-            ctime: ctx.now,
             access_acl: access.access_acl,
             default_acl: access.default_acl,
             parent: if kind.is_dir() { self.parent } else { Ino(0) },
-            access_rev: 1,
-            xattr_blocks: 0,
+            ..Inode::new(self.ino, kind, access.mode, ctx.now)
         })
     }
 }

@@ -231,22 +231,9 @@ impl Rename {
 impl Whiteout {
     fn inode(&self, dir: &Inode, now: Time) -> Inode {
         Inode {
-            ino: self.ino,
-            kind: FileType::CharDevice,
-            mode: Mode::default(),
             uid: self.uid,
             gid: if dir.mode.has(Mode::SGID) { dir.gid } else { self.gid },
-            rdev: 0,
-            nlink: 1,
-            size: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
-            parent: Ino(0),
-            access_rev: 1,
-            xattr_blocks: 0,
+            ..Inode::new(self.ino, FileType::CharDevice, Mode::default(), now)
         }
     }
 }
@@ -294,24 +281,7 @@ mod tests {
     }
 
     fn dir(ino: Ino, parent: Ino) -> Inode {
-        Inode {
-            ino,
-            kind: FileType::Directory,
-            mode: Mode::new(0o755),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 2,
-            size: 0,
-            atime: Time::MIN,
-            mtime: Time::MIN,
-            ctime: Time::MIN,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
-            parent,
-            access_rev: 1,
-            xattr_blocks: 0,
-        }
+        Inode { parent, ..Inode::new(ino, FileType::Directory, Mode::new(0o755), Time::MIN) }
     }
 
     /// The records of a chain of directories of this depth, and of another directory in the root.

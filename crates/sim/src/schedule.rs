@@ -473,20 +473,5 @@ impl Scheduler {
 const FATES: [&str; 6] = ["no network", "loss", "delay", "loss of its answer", "a repetition", "no fault"];
 
 pub(crate) fn volume() -> Volume {
-    Volume {
-        name: "sim".into(),
-        uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
-        storage: "mem".into(),
-        bucket: "/".into(),
-        acl: AclKind::Posix,
-        policy: Default::default(),
-        compression: "none".into(),
-        encryption: String::new(),
-        inline_bytes: 4096,
-        capacity_bytes: 0,
-        max_inodes: 0,
-        abe: false,
-        store_marker: false,
-        created: Time::new(1_700_000_000, 7),
-    }
+    Volume::in_memory("sim")
 }

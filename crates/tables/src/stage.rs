@@ -253,22 +253,10 @@ mod tests {
     fn inode(ino: u64) -> Inode {
         let time = Time::from_nanos(5);
         Inode {
-            ino: Ino(ino),
-            kind: FileType::Regular,
-            mode: Mode::new(0o644),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 1,
             size: 100,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
             parent: Ino(2),
             access_rev: 3,
-            xattr_blocks: 0,
+            ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), time)
         }
     }
 

@@ -62,23 +62,7 @@ fn mount_new(engine: Arc<dyn Engine>, options: VfsOptions, cache_bytes: u64) -> 
 
 /// Creates a volume on an engine; a test can mount it several times.
 pub(crate) fn format(engine: &dyn Engine) {
-    let volume = Volume {
-        name: "v".into(),
-        uuid: "u".into(),
-        storage: "memory".into(),
-        bucket: String::new(),
-        compression: "none".into(),
-        encryption: String::new(),
-        acl: AclKind::Posix,
-        policy: Default::default(),
-        inline_bytes: 4096,
-        capacity_bytes: 0,
-        max_inodes: 0,
-        abe: false,
-        store_marker: false,
-        created: Time::now(),
-    };
-    volume.format(engine).unwrap();
+    Volume::in_memory("v").format(engine).unwrap();
 }
 
 /// Adds a mount of a volume. Its root was read, as the kernel does.

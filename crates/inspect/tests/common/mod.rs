@@ -25,20 +25,8 @@ impl Fixture {
     pub(crate) fn new() -> Self {
         let engine = Arc::new(Counting::new(MemEngine::default()));
         let volume = Volume {
-            name: "test".into(),
-            uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
-            storage: "memory".into(),
-            bucket: String::new(),
-            compression: "none".into(),
-            encryption: String::new(),
-            acl: AclKind::Posix,
-            policy: Default::default(),
             inline_bytes: 0,
-            capacity_bytes: 0,
-            max_inodes: 0,
-            abe: false,
-            store_marker: false,
-            created: Time::new(1_700_000_000, 0),
+            ..Volume::in_memory("test")
         };
         volume.format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 1_000_000).unwrap();

@@ -392,24 +392,7 @@ mod tests {
 
     fn inode(ino: u64) -> Inode {
         let time = Time::from_nanos(1);
-        Inode {
-            ino: Ino(ino),
-            kind: FileType::Directory,
-            mode: Mode::new(0o755),
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            nlink: 2,
-            size: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            access_acl: Default::default(),
-            default_acl: Default::default(),
-            parent: Ino(ino),
-            access_rev: 1,
-            xattr_blocks: 0,
-        }
+        Inode { parent: Ino(ino), ..Inode::new(Ino(ino), FileType::Directory, Mode::new(0o755), time) }
     }
 
     fn add_link(op: u64) -> Txn {

@@ -13,22 +13,13 @@ pub(super) const DIR: FileType = FileType::Directory;
 
 pub(super) fn inode(ino: u64, kind: FileType) -> Inode {
     Inode {
-        ino: Ino(ino),
-        kind,
-        mode: Mode::new(0o640),
         uid: 1000,
         gid: 100,
-        rdev: 0,
         nlink: 1,
-        size: 0,
-        atime: Time::from_nanos(1),
         mtime: Time::from_nanos(2),
         ctime: Time::from_nanos(3),
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        parent: Ino(0),
         access_rev: 5,
-        xattr_blocks: 0,
+        ..Inode::new(Ino(ino), kind, Mode::new(0o640), Time::from_nanos(1))
     }
 }
 
