@@ -10,6 +10,7 @@ use engine_etcd::{EtcdEngine, OpenError};
 use meta::{
     Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Session, Txn,
 };
+use suite::files::{persistently, survive_kills};
 use support::Server;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
@@ -319,55 +320,9 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
 
 #[test]
 fn killed_server_loses_and_repeats_nothing() {
-    const THREADS: u64 = 4;
-    const KILLS: usize = 3;
     let server = Server::start();
-    let engine = volume(&server, "v_", 10..11);
-    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (engine, stop, acknowledged) = (&engine, &stop, &acknowledged);
-            scope.spawn(move || {
-                for step in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let number = 1 + step * THREADS + thread;
-                    let links = Effect::AddLinks { ino: Ino(10), delta: 1 };
-                    let mut create = create(10, number);
-                    create.effects.push(links);
-                    // Like the driver: repeat the same operation until its outcome is known.
-                    let deadline = Instant::now() + Duration::from_secs(60);
-                    while let Err(error) = engine.commit(std::slice::from_ref(&create)).map(|outcomes| {
-                        assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
-                    }) {
-                        assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
-                        assert!(Instant::now() < deadline, "{error}");
-                        thread::sleep(Duration::from_millis(20));
-                    }
-                    acknowledged.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        for _ in 0..KILLS {
-            let before = acknowledged.load(Ordering::Relaxed);
-            while acknowledged.load(Ordering::Relaxed) < before + 40 {
-                thread::sleep(Duration::from_millis(5));
-            }
-            server.restart();
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    let acknowledged = acknowledged.into_inner();
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: usize::MAX, beside: Beside::Nothing };
-    assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len() as u64, acknowledged);
-    assert_eq!(inodes(&engine), acknowledged + 2);
-    match engine.read(&[RecordKey::Inode(Ino(10))]).unwrap().records[..] {
-        [Record::Inode(_, Some(dir))] => {
-            assert_eq!(u64::from(dir.nlink), acknowledged + 1, "no create was applied twice")
-        }
-        ref other => panic!("{other:?}"),
-    }
+    let engine = server.open("v_", true).unwrap();
+    survive_kills(&engine, 3, &|| server.restart());
 }
 
 #[test]
@@ -386,11 +341,8 @@ fn hanging_server_times_out_after_op_timeout() {
     let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);
     assert!(stream.is_some(), "the stream of a hanging server must fail");
     server.stop(false);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = engine.commit(&[create(10, 2)]) {
-        assert!(Instant::now() < deadline, "{error}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let batch = [create(10, 2)];
+    persistently(|| engine.commit(&batch));
     assert_eq!(inodes(&engine), 4);
 }
 

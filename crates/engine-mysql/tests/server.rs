@@ -13,94 +13,12 @@ use meta::{
     Record, RecordKey, Scan, Session, Txn, Usage,
 };
 use mysql::prelude::Queryable;
+use suite::files::{
+    self, add_directory, add_file, committed, drop_file, files, is_committed, name, persistently,
+    survive_kills, txn,
+};
 use support::{PASSWORD, Server};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time, XattrName};
-
-fn inode(ino: u64) -> Inode {
-    Inode {
-        uid: 1,
-        gid: 2,
-        size: 1,
-        mtime: Time::from_nanos(2),
-        ctime: Time::from_nanos(3),
-        access_rev: 0,
-        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1))
-    }
-}
-
-fn name(ino: u64) -> Name {
-    Name::new(format!("file{ino}").as_bytes()).unwrap()
-}
-
-fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
-}
-
-/// A create: adds a file to directory 2, whose link count is the number of its files.
-fn add_file(ino: u64) -> Txn {
-    let parent = Ino(2);
-    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name(ino) }];
-    let dirent = Effect::PutDirent { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
-    let links = Effect::AddLinks { ino: parent, delta: 1 };
-    txn(guards, vec![Effect::PutInode(inode(ino)), dirent, links])
-}
-
-/// An unlink.
-fn drop_file(ino: u64) -> Txn {
-    let (parent, ino) = (Ino(2), Ino(ino));
-    let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentIs { parent, name: name(ino.0), ino }];
-    let dirent = Effect::DropDirent { parent, name: name(ino.0) };
-    txn(guards, vec![dirent, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropInode { ino }])
-}
-
-fn add_directory(engine: &dyn Engine) {
-    let directory = Inode { kind: FileType::Directory, nlink: 0, ..inode(2) };
-    committed(engine, txn(Vec::new(), vec![Effect::PutInode(directory)]));
-}
-
-fn committed(engine: &dyn Engine, txn: Txn) {
-    let outcomes = engine.commit(&[txn]).unwrap();
-    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
-}
-
-/// The files of directory 2, after a check that its entries, link count and usage agree.
-fn files(engine: &dyn Engine) -> BTreeSet<u64> {
-    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::InodesWithAcls };
-    let page = persistently(|| engine.scan(&scan));
-    let mut files = BTreeSet::new();
-    for record in page.snapshot.records {
-        match record {
-            Record::Dirent(_, _, Some(dirent)) => assert!(files.insert(dirent.ino.0)),
-            Record::Inode(_, Some(_)) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    let records = engine.read(&[RecordKey::Inode(Ino(2)), RecordKey::Usage]).unwrap().records;
-    let [Record::Inode(_, Some(directory)), Record::Usage(usage)] = records[..] else {
-        panic!("{records:?}")
-    };
-    let count = files.len() as u64;
-    assert_eq!(u64::from(directory.nlink), count, "each create was applied once");
-    assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
-    files
-}
-
-/// Repeats a request while its errors are transient or indeterminate, as a client does.
-fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match request() {
-            Ok(done) => return done,
-            Err(error) => {
-                assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
-                assert!(Instant::now() < deadline, "{error}");
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
 
 /// The number of statements that clients have sent to the server, including this one.
 fn questions(root: &mut mysql::Conn) -> u64 {
@@ -249,8 +167,11 @@ fn a_removed_session_commits_nothing_afterwards() {
             let is_removed = removes.is_finished();
             holder.query_drop("ROLLBACK").unwrap();
             let (committed, removed) = (commits.join().unwrap(), removes.join().unwrap());
-            assert!(!(is_removed && done(&committed)), "the commit came after the removal of its session");
-            assert!(done(&committed) && done(&removed), "{committed:?} {removed:?}");
+            assert!(
+                !(is_removed && is_committed(&committed)),
+                "the commit came after the removal of its session"
+            );
+            assert!(is_committed(&committed) && is_committed(&removed), "{committed:?} {removed:?}");
         });
         assert!(matches!(engine.commit(&[add(11)]).unwrap()[..], [Outcome::Conflict(_)]));
 
@@ -268,7 +189,7 @@ fn a_removed_session_commits_nothing_afterwards() {
             let renews = scope.spawn(move || engine.commit(&[renewal]).unwrap().remove(0));
             wait_until(|| waiting() == 3 || (commits.is_finished() && renews.is_finished()));
             holder.query_drop("ROLLBACK").unwrap();
-            assert!(done(&removes.join().unwrap()));
+            assert!(is_committed(&removes.join().unwrap()));
             for late in [commits, renews] {
                 let late = late.join().unwrap();
                 assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
@@ -278,56 +199,16 @@ fn a_removed_session_commits_nothing_afterwards() {
     }
 }
 
-fn done(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Committed { .. })
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "the condition is not met in time");
-        // The server refreshes `information_schema.innodb_trx` only if it was not queried for 0.1 s.
-        std::thread::sleep(Duration::from_millis(150));
-    }
+/// The server refreshes `information_schema.innodb_trx` only if it was not queried for 0.1 s.
+fn wait_until(is_so: impl FnMut() -> bool) {
+    files::wait_until(Duration::from_millis(150), is_so);
 }
 
 #[test]
 fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
-    const THREADS: u64 = 4;
     let server = Server::durable();
     let engine = MysqlEngine::open(&server.url("op_timeout=5s"), true).unwrap();
-    add_directory(&engine);
-    let stop = AtomicBool::new(false);
-    let (engine, stop) = (&engine, &stop);
-    let acknowledged: BTreeSet<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| {
-                scope.spawn(move || {
-                    let mut done = Vec::new();
-                    for number in 0.. {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let ino = 1000 + number * THREADS + thread;
-                        let add = add_file(ino);
-                        let outcomes = persistently(|| engine.commit(std::slice::from_ref(&add)));
-                        assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
-                        done.push(ino);
-                    }
-                    done
-                })
-            })
-            .collect();
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(400));
-            server.restart();
-        }
-        std::thread::sleep(Duration::from_millis(200));
-        stop.store(true, Ordering::Relaxed);
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(acknowledged.len() > 20, "only {} were done", acknowledged.len());
-    assert_eq!(files(engine), acknowledged);
+    survive_kills(&engine, 3, &|| server.restart());
 }
 
 #[test]
@@ -562,12 +443,12 @@ fn an_ended_term_commits_nothing_afterwards() {
             wait_until(|| waiting() == 1);
             // Commits in other terms do not wait, but the end of the term does.
             let put = Effect::PutInode(inode(12));
-            assert!(done(&run(within(2, 0, vec![put]))));
+            assert!(is_committed(&run(within(2, 0, vec![put]))));
             let ends = scope.spawn(move || run(within(2, 1, vec![begin(3, &[1])])));
             wait_until(|| waiting() == 2 || ends.is_finished());
             assert!(!ends.is_finished(), "the term ended while a commit in it was in flight");
             holder.query_drop("ROLLBACK").unwrap();
-            assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
+            assert!(is_committed(&commits.join().unwrap()) && is_committed(&ends.join().unwrap()));
         });
         hold(&mut holder);
         std::thread::scope(|scope| {
@@ -579,7 +460,7 @@ fn an_ended_term_commits_nothing_afterwards() {
             let commits = scope.spawn(move || run(within(2, 2, vec![put])));
             wait_until(|| waiting() == 2 || commits.is_finished());
             holder.query_drop("ROLLBACK").unwrap();
-            assert!(done(&ends.join().unwrap()));
+            assert!(is_committed(&ends.join().unwrap()));
             let late = commits.join().unwrap();
             assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
         });

@@ -13,6 +13,7 @@ use meta::{
     Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan,
     Session, Txn, Usage,
 };
+use suite::files::{self, is_committed, survive_kills};
 use support::{Server, empty, shared};
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
@@ -53,10 +54,6 @@ fn commit(engine: &dyn Engine, txn: Txn) -> Result<Outcome, EngineError> {
     Ok(engine.commit(&[txn])?.remove(0))
 }
 
-fn done(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Committed { .. })
-}
-
 fn links(engine: &dyn Engine, ino: u64) -> u32 {
     match engine.read(&[RecordKey::Inode(Ino(ino))]).unwrap().records[0] {
         Record::Inode(_, Some(inode)) => inode.nlink,
@@ -92,7 +89,7 @@ fn each_request_is_one_statement() {
         || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
     // Prepares the statements on the single connection, before the counting.
     commit(&engine, put_dir(2)).unwrap();
-    assert!(done(&commit(&engine, claim()).unwrap()));
+    assert!(is_committed(&commit(&engine, claim()).unwrap()));
     engine.read(&[RecordKey::Usage]).unwrap();
     scans.iter().for_each(|scan| drop(engine.scan(scan).unwrap()));
 
@@ -101,16 +98,16 @@ fn each_request_is_one_statement() {
         request();
         assert_eq!(statements() - before, 1, "{what}");
     };
-    counted("a create", &|| assert!(done(&commit(&engine, create(2, 10)).unwrap())));
+    counted("a create", &|| assert!(is_committed(&commit(&engine, create(2, 10)).unwrap())));
     counted("a batch", &|| {
         let batch: Vec<Txn> = (0..16).map(|n| create(2, 100 + n)).collect();
-        assert!(engine.commit(&batch).unwrap().iter().all(done));
+        assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
     });
     counted("a conflict", &|| match commit(&engine, stale()).unwrap() {
         Outcome::Conflict(snapshot) => assert!(matches!(snapshot.records[..], [Record::Inode(_, Some(_))])),
         other => panic!("{other:?}"),
     });
-    counted("a claim", &|| assert!(done(&commit(&engine, claim()).unwrap())));
+    counted("a claim", &|| assert!(is_committed(&commit(&engine, claim()).unwrap())));
     counted("a cold name", &|| {
         assert_eq!(engine.read(std::slice::from_ref(&entry)).unwrap().records.len(), 2)
     });
@@ -133,9 +130,9 @@ fn each_request_is_one_statement() {
     commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 7))])).unwrap();
     counted("a batch that a session guards", &|| {
         let batch: Vec<Txn> = (200..216).map(guarded).collect();
-        assert!(engine.commit(&batch).unwrap().iter().all(done));
+        assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
     });
-    counted("an unlink", &|| assert!(done(&commit(&engine, unlink(10)).unwrap())));
+    counted("an unlink", &|| assert!(is_committed(&commit(&engine, unlink(10)).unwrap())));
 }
 
 fn session(id: u64, heartbeat: i64) -> Session {
@@ -152,9 +149,9 @@ fn a_removed_session_commits_nothing_afterwards() {
     let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     let sessions = [4, 5].map(|id| Effect::PutSession(session(id, 7)));
-    assert!(done(&commit(&engine, txn(Vec::new(), sessions.to_vec())).unwrap()));
+    assert!(is_committed(&commit(&engine, txn(Vec::new(), sessions.to_vec())).unwrap()));
     for ino in [2, 3] {
-        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+        assert!(is_committed(&commit(&engine, put_dir(ino)).unwrap()));
     }
     let hold = |sql: &str| {
         let holder = server.hold(&format!("BEGIN; {sql} FOR UPDATE; SELECT pg_advisory_lock(1);"));
@@ -177,7 +174,7 @@ fn a_removed_session_commits_nothing_afterwards() {
 
     // A commit does not wait for a renewal, which changes the session's row.
     let holder = hold("SELECT FROM limen_session WHERE id = 4");
-    assert!(done(&commit(&engine, changing(3)).unwrap()));
+    assert!(is_committed(&commit(&engine, changing(3)).unwrap()));
     end(holder);
     let holder = hold("SELECT FROM limen_node WHERE ino = 2");
     std::thread::scope(|scope| {
@@ -185,20 +182,25 @@ fn a_removed_session_commits_nothing_afterwards() {
         let commits = scope.spawn(move || commit(engine, changing(2)).unwrap());
         wait_until(|| waiting() == 1);
         // Neither a renewal nor another commit waits for it, but the removal does.
-        assert!(done(&commit(engine, renewing()).unwrap()));
-        assert!(done(&commit(engine, changing(3)).unwrap()));
+        assert!(is_committed(&commit(engine, renewing()).unwrap()));
+        assert!(is_committed(&commit(engine, changing(3)).unwrap()));
         let removal = txn(vec![session_is(5, None), session_is(4, Some(8))], vec![drop_session()]);
         let removes = scope.spawn(move || commit(engine, removal).unwrap());
         wait_until(|| waiting() == 2 || removes.is_finished());
         let is_removed = removes.is_finished();
         end(holder);
         let (committed, removed) = (commits.join().unwrap(), removes.join().unwrap());
-        assert!(!(is_removed && done(&committed)), "the commit came after the removal of its session");
-        assert!(done(&committed) && done(&removed), "{committed:?} {removed:?}");
+        assert!(
+            !(is_removed && is_committed(&committed)),
+            "the commit came after the removal of its session"
+        );
+        assert!(is_committed(&committed) && is_committed(&removed), "{committed:?} {removed:?}");
     });
     assert_eq!((links(&engine, 2), links(&engine, 3)), (3, 4));
 
-    assert!(done(&commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 9))])).unwrap()));
+    assert!(is_committed(
+        &commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 9))])).unwrap()
+    ));
     let holder = hold("SELECT FROM limen_node WHERE ino = 2");
     std::thread::scope(|scope| {
         let engine = &engine;
@@ -209,7 +211,7 @@ fn a_removed_session_commits_nothing_afterwards() {
         let renews = scope.spawn(move || commit(engine, renewing()).unwrap());
         wait_until(|| waiting() == 3 || (commits.is_finished() && renews.is_finished()));
         end(holder);
-        assert!(done(&removes.join().unwrap()));
+        assert!(is_committed(&removes.join().unwrap()));
         for late in [commits, renews] {
             let late = late.join().unwrap();
             assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
@@ -232,9 +234,9 @@ fn an_ended_term_commits_nothing_afterwards() {
     };
     let change = |ino| Effect::AddLinks { ino: Ino(ino), delta: 1 };
     let start = vec![Effect::PutSession(session(4, 7)), begin(1, &[]), begin(2, &[])];
-    assert!(done(&commit(&engine, txn(Vec::new(), start)).unwrap()));
+    assert!(is_committed(&commit(&engine, txn(Vec::new(), start)).unwrap()));
     for ino in [2, 3] {
-        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+        assert!(is_committed(&commit(&engine, put_dir(ino)).unwrap()));
     }
     let hold = || {
         let sql = "BEGIN; SELECT FROM limen_node WHERE ino = 2 FOR UPDATE; SELECT pg_advisory_lock(1);";
@@ -262,7 +264,7 @@ fn an_ended_term_commits_nothing_afterwards() {
         wait_until(|| waiting() == 2 || ends.is_finished());
         assert!(!ends.is_finished(), "the term ended while a commit in it was in flight");
         end(holder);
-        assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
+        assert!(is_committed(&commits.join().unwrap()) && is_committed(&ends.join().unwrap()));
     });
     let holder = hold();
     std::thread::scope(|scope| {
@@ -274,7 +276,7 @@ fn an_ended_term_commits_nothing_afterwards() {
         let commits = scope.spawn(move || commit(engine, late).unwrap());
         wait_until(|| waiting() == 2 || commits.is_finished());
         end(holder);
-        assert!(done(&ends.join().unwrap()));
+        assert!(is_committed(&ends.join().unwrap()));
         let late = commits.join().unwrap();
         assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
     });
@@ -300,7 +302,7 @@ fn log_keeps_results_of_open_terms() {
         .unwrap();
     let link = || Effect::AddLinks { ino: Ino(2), delta: 1 };
     for count in 0..30 {
-        assert!(done(&commit(&engine, within(1, count, vec![link()])).unwrap()));
+        assert!(is_committed(&commit(&engine, within(1, count, vec![link()])).unwrap()));
     }
     let rows = |term: u32| -> usize {
         let sql = format!("SELECT count(*) FROM {prefix}log WHERE session = 4 AND op >> 32 = {term}");
@@ -317,67 +319,23 @@ fn log_keeps_results_of_open_terms() {
     trim();
     assert_eq!(rows(1), 30);
     let before = links(&engine, 2);
-    assert!(done(&commit(&engine, within(1, 0, vec![link()])).unwrap()));
+    assert!(is_committed(&commit(&engine, within(1, 0, vec![link()])).unwrap()));
     assert_eq!(links(&engine, 2), before, "the repetition was recognised");
-    assert!(done(&commit(&engine, within(2, 0, vec![term(3, &[1])])).unwrap()));
+    assert!(is_committed(&commit(&engine, within(2, 0, vec![term(3, &[1])])).unwrap()));
     trim();
     assert_eq!((rows(1), rows(2)), (0, 1));
     assert!(matches!(commit(&engine, within(1, 0, vec![link()])).unwrap(), Outcome::Conflict(_)));
 }
 
-fn wait_until(is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "the condition is not met in time");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+fn wait_until(is_so: impl FnMut() -> bool) {
+    files::wait_until(Duration::from_millis(10), is_so);
 }
 
 #[test]
 fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
-    const THREADS: u64 = 3;
     let server = Server::durable();
     let engine = PostgresEngine::open(&server.url("op_timeout=5s&sslmode=disable"), true).unwrap();
-    commit(&engine, put_dir(2)).unwrap();
-    let (stop, next, failures) = (AtomicBool::new(false), AtomicU64::new(10), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let create = create(2, next.fetch_add(1, Ordering::Relaxed));
-                    // Repeat it with its id until it is known to have happened.
-                    loop {
-                        match engine.commit(std::slice::from_ref(&create)) {
-                            Ok(outcomes) => break assert!(outcomes.iter().all(done), "{outcomes:?}"),
-                            Err(error) => {
-                                assert_ne!(
-                                    error.kind,
-                                    ErrorKind::Determinate { transient: false },
-                                    "{error}"
-                                );
-                                failures.fetch_add(1, Ordering::Relaxed);
-                                std::thread::sleep(Duration::from_millis(20));
-                            }
-                        }
-                    }
-                }
-            });
-        }
-        for _ in 0..3 {
-            let before = next.load(Ordering::Relaxed);
-            while next.load(Ordering::Relaxed) < before + 100 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            server.restart();
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    assert!(failures.load(Ordering::Relaxed) > 0, "no request failed");
-    let all: Vec<u64> = (10..next.load(Ordering::Relaxed)).collect();
-    assert_eq!(inos(&engine), all);
-    assert_eq!(u64::from(links(&engine, 2)), 2 + all.len() as u64, "each link was added once");
-    let usage = Usage { inodes: all.len() as u64 + 1, blocks: 0 };
-    assert_eq!(engine.read(&[RecordKey::Usage]).unwrap().records, [Record::Usage(usage)]);
+    survive_kills(&engine, 3, &|| server.restart());
     assert!(engine.warnings().is_empty(), "{:?}", engine.warnings());
 }
 
@@ -398,7 +356,7 @@ fn hanging_server_times_out_and_is_used_again() {
     assert!(error.message.contains("connect_timeout"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(60), "the timeouts apply");
     server.stop(false);
-    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
+    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(is_committed));
     assert_eq!(links(&engine, 2), 3);
     assert_eq!(engine.warnings().len(), 3, "{:?}", engine.warnings());
 }
@@ -455,7 +413,7 @@ fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
     let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     for ino in 10..12 {
-        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+        assert!(is_committed(&commit(&engine, put_dir(ino)).unwrap()));
     }
     server.sql("VACUUM ANALYZE");
     drop(engine);
@@ -492,7 +450,7 @@ fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
             (next..next + 5)
                 .map(|ino| txn(Vec::new(), vec![Effect::PutAcl { id: acl(ino), text: "user::rwx".into() }])),
         );
-        assert!(engine.commit(&txns).unwrap().iter().all(done));
+        assert!(engine.commit(&txns).unwrap().iter().all(is_committed));
         let (parent, old) = (Ino(10 + round % 2), Ino(next + 3));
         next += 10;
         let name = Name::new(format!("file{}", old.0).as_bytes()).unwrap();
@@ -500,7 +458,7 @@ fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
             vec![Guard::DirentIs { parent, name: name.clone(), ino: old }],
             vec![Effect::DropDirent { parent, name }],
         );
-        assert!(done(&commit(&engine, unlink).unwrap()));
+        assert!(is_committed(&commit(&engine, unlink).unwrap()));
         engine.read(&[RecordKey::Inode(old)]).unwrap();
         commits += 3;
     }
@@ -545,7 +503,7 @@ fn malformed_reply_to_a_commit_is_indeterminate() {
     let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     shared().sql(&format!("DROP FUNCTION {name}; ALTER FUNCTION {name}_done RENAME TO {name}"));
-    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
+    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(is_committed));
     assert_eq!(links(&engine, 2), 3, "the change happened once");
 }
 
@@ -575,7 +533,9 @@ fn incomplete_conflict_is_an_error() {
              'SELECT r.* FROM {name}_done({values}) r WHERE r.row_kind <> 23'"
         ));
     }
-    assert!(done(&commit(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new())).unwrap()));
+    assert!(is_committed(
+        &commit(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new())).unwrap()
+    ));
     let error = commit(&engine, stale()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
     let error = engine.commit(&changing).unwrap_err();
@@ -585,7 +545,7 @@ fn incomplete_conflict_is_an_error() {
     }
     assert!(is_conflict(&commit(&engine, stale()).unwrap()));
     let outcomes = engine.commit(&changing).unwrap();
-    assert!(done(&outcomes[0]) && is_conflict(&outcomes[1]), "{outcomes:?}");
+    assert!(is_committed(&outcomes[0]) && is_conflict(&outcomes[1]), "{outcomes:?}");
     assert_eq!(links(&engine, 2), 3, "the change happened once");
 }
 
@@ -698,7 +658,7 @@ fn commit_is_indeterminate_if_the_server_ends_the_connection() {
         assert!(error.message.contains(&format!("said by the test ({code})")), "{error}");
         assert_eq!(error.errno == Errno::ENOSPC, (severity, code) == ("ERROR", "53100"), "{error}");
         // The server had applied the change in each case.
-        assert!(engine.commit(&[change]).unwrap().iter().all(done));
+        assert!(engine.commit(&[change]).unwrap().iter().all(is_committed));
         assert_eq!(links(&engine, 2), 2 + 2 * number, "{severity} {code}: it happened once");
         proxy.say(severity, code);
         let error = engine.read(&[RecordKey::Usage]).unwrap_err();
@@ -711,7 +671,7 @@ fn concurrent_batches_neither_deadlock_nor_conflict() {
     const THREADS: u64 = 6;
     const EACH: u64 = 60;
     let (engine, _place) = empty();
-    (2..6).for_each(|ino| assert!(done(&commit(&engine, put_dir(ino)).unwrap())));
+    (2..6).for_each(|ino| assert!(is_committed(&commit(&engine, put_dir(ino)).unwrap())));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let engine = &engine;
@@ -722,7 +682,7 @@ fn concurrent_batches_neither_deadlock_nor_conflict() {
                     let batch: Vec<Txn> =
                         (0..4).map(|k| create(2 + (k * 3 + thread + n) % 4, at + k)).collect();
                     let outcomes = engine.commit(&batch).unwrap();
-                    assert!(outcomes.iter().all(done), "{outcomes:?}");
+                    assert!(outcomes.iter().all(is_committed), "{outcomes:?}");
                 }
             });
         }
@@ -736,15 +696,15 @@ fn each_inode_gets_its_own_change_even_above_i64_max() {
     const INOS: [u64; 4] = [7, 3 | 1 << 63, 5, u64::MAX];
     let (engine, _place) = empty();
     for ino in INOS {
-        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+        assert!(is_committed(&commit(&engine, put_dir(ino)).unwrap()));
     }
     let add = |delta| move |(ino, n): (u64, i32)| Effect::AddLinks { ino: Ino(ino), delta: n + delta };
     let each = || INOS.into_iter().zip(1..);
     // One transaction that changes all inodes, then several that each change two.
-    assert!(done(&commit(&engine, txn(Vec::new(), each().map(add(0)).collect())).unwrap()));
+    assert!(is_committed(&commit(&engine, txn(Vec::new(), each().map(add(0)).collect())).unwrap()));
     let batch: Vec<Txn> =
         each().zip(each().skip(1)).map(|(a, b)| txn(Vec::new(), vec![add(10)(a), add(20)(b)])).collect();
-    assert!(engine.commit(&batch).unwrap().iter().all(done));
+    assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
     assert_eq!(
         INOS.map(|ino| links(&engine, ino)),
         [2 + 1 + 11, 2 + 2 + 12 + 22, 2 + 3 + 13 + 23, 2 + 4 + 24]
@@ -773,13 +733,13 @@ fn creates_within_a_limit_are_one_server_transaction() {
     // Far from the limit, and up to its last inode.
     for (first, max_inodes) in [(100, 1 << 40), (200, 1 + 64)] {
         let outcomes = engine.commit(&limited(first, max_inodes)).unwrap();
-        assert!(outcomes.iter().all(done), "{outcomes:?}");
+        assert!(outcomes.iter().all(is_committed), "{outcomes:?}");
     }
     assert_eq!(transactions() - before, 2);
     // A batch that fits only in part is divided, but not into single transactions.
     let outcomes = engine.commit(&limited(300, 1 + 64 + 20)).unwrap();
-    assert_eq!(outcomes.iter().take_while(|outcome| done(outcome)).count(), 20);
-    assert_eq!(outcomes.iter().filter(|outcome| done(outcome)).count(), 20);
+    assert_eq!(outcomes.iter().take_while(|outcome| is_committed(outcome)).count(), 20);
+    assert_eq!(outcomes.iter().filter(|outcome| is_committed(outcome)).count(), 20);
     assert_eq!(transactions() - before, 4, "16 and 4 of them are committed together");
 }
 
@@ -814,8 +774,8 @@ fn an_empty_directory_is_removed_or_filled_but_not_both() {
         let rmdir = txn(guards, vec![Effect::DropInode { ino: Ino(dir) }]);
         let create = create(dir, dir + 1);
         let (removed, filled) = std::thread::scope(|scope| {
-            let removed = scope.spawn(|| done(&commit(&engine, rmdir).unwrap()));
-            let filled = done(&commit(&engine, create).unwrap());
+            let removed = scope.spawn(|| is_committed(&commit(&engine, rmdir).unwrap()));
+            let filled = is_committed(&commit(&engine, create).unwrap());
             (removed.join().unwrap(), filled)
         });
         assert_ne!(removed, filled, "round {round}");

@@ -13,95 +13,9 @@ use meta::{
 };
 use pool::Url;
 use servers::free_port;
+use suite::files::{add_directory, add_file, committed, drop_file, files, persistently, survive_kills, txn};
 use support::Server;
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
-
-fn inode(ino: u64) -> Inode {
-    Inode {
-        uid: 1,
-        gid: 2,
-        size: 1,
-        mtime: Time::from_nanos(2),
-        ctime: Time::from_nanos(3),
-        access_rev: 0,
-        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1))
-    }
-}
-
-fn name(ino: u64) -> Name {
-    Name::new(format!("file{ino}").as_bytes()).unwrap()
-}
-
-fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
-}
-
-/// The transaction of a create in directory 2. The directory's link count counts the files.
-fn add_file(ino: u64) -> Txn {
-    let parent = Ino(2);
-    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name(ino) }];
-    let dirent = Effect::PutDirent { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
-    let links = Effect::AddLinks { ino: parent, delta: 1 };
-    txn(guards, vec![Effect::PutInode(inode(ino)), dirent, links])
-}
-
-fn add_directory(engine: &dyn Engine) {
-    let directory = Inode { kind: FileType::Directory, nlink: 0, ..inode(2) };
-    committed(engine, txn(Vec::new(), vec![Effect::PutInode(directory)]));
-}
-
-fn committed(engine: &dyn Engine, txn: Txn) {
-    let outcomes = engine.commit(&[txn]).unwrap();
-    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
-}
-
-/// The files of directory 2. Asserts that all records agree.
-fn files(engine: &dyn Engine) -> BTreeSet<u64> {
-    let mut files = BTreeSet::new();
-    let mut after = None;
-    loop {
-        let scan =
-            Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, beside: Beside::InodesWithAcls };
-        let page = engine.scan(&scan).unwrap();
-        for record in page.snapshot.records {
-            match record {
-                Record::Dirent(_, name, Some(dirent)) => {
-                    files.insert(dirent.ino.0);
-                    after = Some(name);
-                }
-                Record::Inode(_, Some(_)) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        if !page.more {
-            break;
-        }
-    }
-    let records = engine.read(&[RecordKey::Inode(Ino(2)), RecordKey::Usage]).unwrap().records;
-    let [Record::Inode(_, Some(directory)), Record::Usage(usage)] = records[..] else {
-        panic!("{records:?}")
-    };
-    let count = files.len() as u64;
-    assert_eq!(u64::from(directory.nlink), count, "no create was applied twice");
-    assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
-    files
-}
-
-/// Retries a request after transient and indeterminate errors, as a client does.
-fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match request() {
-            Ok(done) => return done,
-            Err(error) => {
-                assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
-                assert!(Instant::now() < deadline, "{error}");
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-    }
-}
 
 #[test]
 fn each_request_is_one_round_trip() {
@@ -174,48 +88,8 @@ fn term_is_read_once_per_request_and_keeps_results() {
 
 #[test]
 fn killed_server_loses_and_repeats_nothing() {
-    const THREADS: u64 = 4;
     let server = Server::durable();
-    let engine = server.open("");
-    add_directory(&engine);
-    let stop = AtomicBool::new(false);
-    let acknowledged = AtomicU64::new(0);
-    let done: BTreeSet<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| {
-                let (engine, stop, acknowledged) = (&engine, &stop, &acknowledged);
-                scope.spawn(move || {
-                    let mut done = Vec::new();
-                    for round in 0.. {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let inos = (0..4).map(|n| 10 + (round * 4 + n) * THREADS + thread);
-                        let batch: Vec<Txn> = inos.clone().map(add_file).collect();
-                        let outcomes = persistently(|| engine.commit(&batch));
-                        assert!(
-                            outcomes.iter().all(|o| matches!(o, Outcome::Committed { .. })),
-                            "{outcomes:?}"
-                        );
-                        done.extend(inos);
-                        acknowledged.fetch_add(4, Ordering::Relaxed);
-                    }
-                    done
-                })
-            })
-            .collect();
-        for _ in 0..5 {
-            let target = acknowledged.load(Ordering::Relaxed) + 200;
-            while acknowledged.load(Ordering::Relaxed) < target {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            server.restart();
-        }
-        stop.store(true, Ordering::Relaxed);
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(done.len() >= 1000);
-    assert_eq!(persistently(|| Ok(files(&engine))), done);
+    let done = survive_kills(&server.open(""), 5, &|| server.restart());
     // Check once more after a restart.
     server.restart();
     assert_eq!(files(&server.open("")), done);

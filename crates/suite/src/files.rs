@@ -1,0 +1,174 @@
+//! Files in one directory, as bare transactions: for tests of an engine whose server crashes, hangs or fails over.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meta::{
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Txn,
+    Usage,
+};
+use types::{FileType, Ino, Mode, Name, OpId, Time};
+
+/// The directory. Its link count is the number of its files.
+const DIR: Ino = Ino(2);
+
+/// How long a condition may take to become true. Normally it takes far less.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub fn name(ino: u64) -> Name {
+    Name::new(format!("file{ino}").as_bytes()).expect("a valid name")
+}
+
+/// A file of one block.
+fn file(ino: u64) -> Inode {
+    let times = [1, 2, 3].map(Time::from_nanos);
+    Inode {
+        uid: 1,
+        gid: 2,
+        size: 1,
+        mtime: times[1],
+        ctime: times[2],
+        access_rev: 0,
+        ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), times[0])
+    }
+}
+
+/// A transaction with an operation id of its own.
+pub fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
+}
+
+/// The transaction of a create.
+pub fn add_file(ino: u64) -> Txn {
+    let (parent, name) = (DIR, name(ino));
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
+    let dirent = Effect::PutDirent { parent, name, ino: Ino(ino), kind: FileType::Regular };
+    txn(guards, vec![Effect::PutInode(file(ino)), dirent, Effect::AddLinks { ino: parent, delta: 1 }])
+}
+
+/// The transaction of an unlink.
+pub fn drop_file(ino: u64) -> Txn {
+    let (parent, name, ino) = (DIR, name(ino), Ino(ino));
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentIs { parent, name: name.clone(), ino }];
+    let dirent = Effect::DropDirent { parent, name };
+    txn(guards, vec![dirent, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropInode { ino }])
+}
+
+/// Creates the directory.
+pub fn add_directory(engine: &dyn Engine) {
+    let directory = Inode { kind: FileType::Directory, nlink: 0, ..file(DIR.0) };
+    committed(engine, txn(Vec::new(), vec![Effect::PutInode(directory)]));
+}
+
+/// Commits a transaction whose guards hold.
+pub fn committed(engine: &dyn Engine, txn: Txn) {
+    let outcomes = engine.commit(&[txn]).expect("a commit");
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+}
+
+pub fn is_committed(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Committed { .. })
+}
+
+/// The inode numbers of the files, after a check that the entries, the link count and the usage agree.
+pub fn files(engine: &dyn Engine) -> BTreeSet<u64> {
+    let (mut files, mut after) = (BTreeSet::new(), None);
+    loop {
+        let beside = Beside::InodesWithAcls;
+        let scan = Scan::Dir { parent: DIR, after: after.take(), limit: 1000, beside };
+        let page = persistently(|| engine.scan(&scan));
+        for record in page.snapshot.records {
+            match record {
+                Record::Dirent(_, name, Some(dirent)) => {
+                    assert!(files.insert(dirent.ino.0), "two names of one file");
+                    after = Some(name);
+                }
+                Record::Inode(_, Some(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if !page.more {
+            break;
+        }
+    }
+    let records = persistently(|| engine.read(&[RecordKey::Inode(DIR), RecordKey::Usage])).records;
+    let [Record::Inode(_, Some(directory)), Record::Usage(usage)] = records[..] else {
+        panic!("{records:?}")
+    };
+    let count = files.len() as u64;
+    assert_eq!(u64::from(directory.nlink), count, "each create was applied once");
+    assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
+    files
+}
+
+/// Repeats a request while its errors are transient or indeterminate, as a client does.
+pub fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        match request() {
+            Ok(done) => return done,
+            Err(error) => {
+                assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+                assert!(Instant::now() < deadline, "{error}");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Checks a condition after each pause until it is true.
+pub fn wait_until(pause: Duration, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "the condition is not met in time");
+        thread::sleep(pause);
+    }
+}
+
+/// Several threads create files while `restart` kills the server and starts it again: each acknowledged create is
+/// kept, and none is applied twice. Returns the files.
+pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTreeSet<u64> {
+    const THREADS: u64 = 4;
+    const BATCH: u64 = 4;
+    const BETWEEN_KILLS: u64 = 100;
+    add_directory(engine);
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let create_until_stopped = |thread: u64| {
+        let mut done = Vec::new();
+        for round in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let inos = (0..BATCH).map(|n| 10 + (round * BATCH + n) * THREADS + thread);
+            let batch: Vec<Txn> = inos.clone().map(add_file).collect();
+            let outcomes = persistently(|| engine.commit(&batch));
+            assert!(outcomes.iter().all(is_committed), "{outcomes:?}");
+            done.extend(inos);
+            acknowledged.fetch_add(BATCH, Ordering::Relaxed);
+        }
+        done
+    };
+    let create_until_stopped = &create_until_stopped;
+    let done: BTreeSet<u64> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || create_until_stopped(thread))).collect();
+        for _ in 0..kills {
+            let target = acknowledged.load(Ordering::Relaxed) + BETWEEN_KILLS;
+            // A thread that has failed stops the others.
+            while acknowledged.load(Ordering::Relaxed) < target && !threads.iter().any(|t| t.is_finished()) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            restart();
+        }
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().flat_map(|thread| thread.join().expect("no thread fails")).collect()
+    });
+    assert!(done.len() as u64 >= u64::from(kills) * BETWEEN_KILLS);
+    assert_eq!(files(engine), done);
+    done
+}
