@@ -3,6 +3,7 @@
 
 use types::{Ino, Name, SessionId};
 
+use crate::footprint::Part;
 use crate::record::Seq;
 use crate::txn::{Effect, Txn};
 
@@ -41,23 +42,25 @@ impl Txn {
             }
         };
         for effect in &self.effects {
-            match effect {
-                Effect::DropInode { ino } => add(Invalidation::Inode(*ino)),
-                Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
-                    add(Invalidation::Dirent(*parent, name.clone()));
+            match effect.footprint().part {
+                Part::Existence(_) if matches!(effect, Effect::PutInode(_)) => {}
+                Part::Existence(ino)
+                | Part::Access(ino)
+                | Part::Parent(ino)
+                | Part::Links(ino)
+                | Part::Times(ino)
+                | Part::XattrBlocks(ino) => add(Invalidation::Inode(ino)),
+                Part::Size(ino) => {
+                    add(Invalidation::Inode(ino));
+                    add(Invalidation::Data(ino));
                 }
-                Effect::AppendSlice { ino, .. }
-                | Effect::DropSlices { ino, .. }
-                | Effect::ReplaceRows { ino, .. } => add(Invalidation::Data(*ino)),
-                Effect::SetSize { ino, .. } | Effect::Extend { ino, .. } => {
-                    add(Invalidation::Inode(*ino));
-                    add(Invalidation::Data(*ino));
-                }
-                Effect::PutXattr { ino, .. } | Effect::DropXattr { ino, .. } => {
-                    add(Invalidation::Xattrs(*ino))
-                }
-                Effect::PutLocks { ino, .. } => add(Invalidation::Locks(*ino)),
-                changed => changed.changed_inode().into_iter().for_each(|ino| add(Invalidation::Inode(ino))),
+                Part::Rows(ino) => add(Invalidation::Data(ino)),
+                Part::Dirent(parent, name) => add(Invalidation::Dirent(parent, name.clone())),
+                Part::Xattr(ino, _) => add(Invalidation::Xattrs(ino)),
+                Part::Locks(ino) => add(Invalidation::Locks(ino)),
+                // Clients do not cache these, or they never change: a symlink's target and an ACL.
+                Part::Symlink(_) | Part::Acl(_) | Part::Slice(_) | Part::Orphan(..) | Part::Session(_) => {}
+                Part::Wait(_) | Part::Setting(_) | Part::Counter(_) | Part::Usage | Part::Entries(_) => {}
             }
         }
         invalidations

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use types::{Ino, Name, SessionId, XattrName};
 
+use crate::footprint::{Footprint, Part};
 use crate::lock::LockOwner;
 use crate::record::{Counter, Usage, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
@@ -95,8 +96,7 @@ impl ConflictGroup {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ConflictKey {
     Op(u128),
-    /// Whether the inode exists.
-    Life(Ino),
+    Existence(Ino),
     /// Anything that is stored with the inode.
     Body(Ino),
     Access(Ino),
@@ -120,94 +120,60 @@ enum ConflictKey {
     Wait(LockOwner),
 }
 
-fn keys_checked(guard: &Guard) -> Vec<ConflictKey> {
-    match guard {
-        Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {
-            vec![ConflictKey::Dirent(*parent, name.clone())]
-        }
-        Guard::Access { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Access(*ino)],
-        Guard::InodeAbsent { ino } => vec![ConflictKey::Life(*ino)],
-        Guard::Links { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Links(*ino)],
-        Guard::ParentIs { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Parent(*ino)],
-        Guard::Size { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Size(*ino)],
-        Guard::Locks { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Locks(*ino)],
-        Guard::Rows { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Rows(*ino)],
-        Guard::Xattr { ino, name, .. } => {
-            vec![ConflictKey::Life(*ino), ConflictKey::Xattr(*ino, name.clone())]
-        }
-        Guard::XattrBlocks { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::XattrBlocks(*ino)],
-        Guard::Empty { ino } => vec![ConflictKey::Entries(*ino)],
-        Guard::Setting { name, .. } => vec![ConflictKey::Setting(name)],
-        Guard::Counter { counter, .. } => vec![ConflictKey::Counter(*counter)],
-        Guard::Room { .. } => vec![ConflictKey::Usage],
-        Guard::Session { session, .. } | Guard::Term { session, .. } => vec![ConflictKey::Session(*session)],
+impl ConflictKey {
+    /// The conflict key of a part. Parts that no guard checks separately share one, and an ACL needs none,
+    /// because it never changes.
+    fn of(part: Part<'_>) -> Option<Self> {
+        Some(match part {
+            Part::Existence(ino) => ConflictKey::Existence(ino),
+            Part::Access(ino) => ConflictKey::Access(ino),
+            Part::Parent(ino) => ConflictKey::Parent(ino),
+            Part::Links(ino) => ConflictKey::Links(ino),
+            Part::Times(ino) => ConflictKey::Times(ino),
+            Part::Size(ino) => ConflictKey::Size(ino),
+            Part::XattrBlocks(ino) => ConflictKey::XattrBlocks(ino),
+            Part::Rows(ino) => ConflictKey::Rows(ino),
+            Part::Xattr(ino, name) => ConflictKey::Xattr(ino, name.clone()),
+            Part::Symlink(ino) => ConflictKey::Body(ino),
+            Part::Locks(ino) => ConflictKey::Locks(ino),
+            Part::Dirent(parent, name) => ConflictKey::Dirent(parent, name.clone()),
+            Part::Entries(ino) => ConflictKey::Entries(ino),
+            Part::Acl(_) => return None,
+            Part::Slice(_) => ConflictKey::Sharing,
+            Part::Orphan(session, ino) => ConflictKey::Orphan(session, ino),
+            Part::Session(session) => ConflictKey::Session(session),
+            Part::Wait(owner) => ConflictKey::Wait(owner),
+            Part::Setting(name) => ConflictKey::Setting(name),
+            Part::Counter(counter) => ConflictKey::Counter(counter),
+            Part::Usage => ConflictKey::Usage,
+        })
     }
+}
+
+fn keys_checked(guard: &Guard) -> impl Iterator<Item = ConflictKey> + use<> {
+    let part = guard.part();
+    let existence = match part {
+        Part::Dirent(..) | Part::Entries(_) => None,
+        _ => part.inode().map(ConflictKey::Existence),
+    };
+    existence.into_iter().chain(ConflictKey::of(part))
 }
 
 /// The conflict keys that an effect changes, each with whether the change commutes with others of the same
 /// key (or the last one overrides them).
-fn changes_of(effect: &Effect) -> Vec<(ConflictKey, bool)> {
+fn changes_of(effect: &Effect) -> impl Iterator<Item = (ConflictKey, bool)> + use<> {
     const COMMUTES: bool = true;
     const ORDERED: bool = false;
-    let of = |ino: &Ino, key, commutes| vec![(key, commutes), (ConflictKey::Body(*ino), COMMUTES)];
-    let life = |ino| {
-        vec![
-            (ConflictKey::Life(ino), ORDERED),
-            (ConflictKey::Body(ino), ORDERED),
-            (ConflictKey::Usage, COMMUTES),
-        ]
+    let Footprint { part, commutes, releases_slices, changes_usage } = effect.footprint();
+    let whole = match part {
+        Part::Dirent(parent, _) => Some((ConflictKey::Entries(parent), COMMUTES)),
+        Part::Existence(ino) => Some((ConflictKey::Body(ino), ORDERED)),
+        _ => part.inode().map(|ino| (ConflictKey::Body(ino), COMMUTES)),
     };
-    let and = |mut all: Vec<_>, key, commutes| {
-        all.push((key, commutes));
-        all
-    };
-    match effect {
-        // Replacing an inode releases its slices.
-        Effect::PutInode(inode) => and(life(inode.ino), ConflictKey::Sharing, COMMUTES),
-        Effect::DropInode { ino } => and(life(*ino), ConflictKey::Sharing, COMMUTES),
-        Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
-            vec![
-                (ConflictKey::Dirent(*parent, name.clone()), ORDERED),
-                (ConflictKey::Entries(*parent), COMMUTES),
-            ]
-        }
-        Effect::SetAccess { ino, .. } => of(ino, ConflictKey::Access(*ino), ORDERED),
-        Effect::SetParent { ino, .. } => of(ino, ConflictKey::Parent(*ino), ORDERED),
-        Effect::AddLinks { ino, .. } => of(ino, ConflictKey::Links(*ino), COMMUTES),
-        Effect::SetTimes { ino, .. } => of(ino, ConflictKey::Times(*ino), COMMUTES),
-        Effect::SetSize { ino, .. } => {
-            and(of(ino, ConflictKey::Size(*ino), ORDERED), ConflictKey::Usage, COMMUTES)
-        }
-        Effect::Extend { ino, .. } => {
-            and(of(ino, ConflictKey::Size(*ino), COMMUTES), ConflictKey::Usage, COMMUTES)
-        }
-        Effect::AppendSlice { ino, .. } => of(ino, ConflictKey::Rows(*ino), COMMUTES),
-        Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
-            and(of(ino, ConflictKey::Rows(*ino), ORDERED), ConflictKey::Sharing, COMMUTES)
-        }
-        Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => {
-            of(ino, ConflictKey::Xattr(*ino, name.clone()), ORDERED)
-        }
-        Effect::AddXattrBlocks { ino, .. } => {
-            and(of(ino, ConflictKey::XattrBlocks(*ino), COMMUTES), ConflictKey::Usage, COMMUTES)
-        }
-        Effect::PutLocks { ino, .. } => of(ino, ConflictKey::Locks(*ino), ORDERED),
-        Effect::PutSymlink { ino, .. } => vec![(ConflictKey::Body(*ino), ORDERED)],
-        Effect::PutAcl { .. } => Vec::new(),
-        Effect::Share { .. } | Effect::DropGarbage { .. } => vec![(ConflictKey::Sharing, ORDERED)],
-        Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
-            vec![(ConflictKey::Orphan(*session, *ino), ORDERED)]
-        }
-        Effect::PutSession(session) => vec![(ConflictKey::Session(session.id), ORDERED)],
-        Effect::DropSession { session } | Effect::BeginTerm { session, .. } => {
-            vec![(ConflictKey::Session(*session), ORDERED)]
-        }
-        Effect::PutWait(wait) => vec![(ConflictKey::Wait(wait.lock.owner), ORDERED)],
-        Effect::DropWait { owner } => vec![(ConflictKey::Wait(*owner), ORDERED)],
-        Effect::PutSetting { name, .. } => vec![(ConflictKey::Setting(name), ORDERED)],
-        Effect::SetCounter { counter, .. } => vec![(ConflictKey::Counter(*counter), ORDERED)],
-        Effect::AddUsage { .. } => vec![(ConflictKey::Usage, ORDERED)],
-    }
+    let of_part = ConflictKey::of(part).map(|key| (key, commutes));
+    let usage = changes_usage.then_some((ConflictKey::Usage, COMMUTES));
+    let sharing = releases_slices.then_some((ConflictKey::Sharing, COMMUTES));
+    [of_part, whole, usage, sharing].into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod change;
 mod engine;
+mod footprint;
 mod groups;
 mod lock;
 mod maintenance;
@@ -19,6 +20,7 @@ mod wrap;
 
 pub use change::{Change, Invalidation};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
+pub use footprint::{Footprint, Part};
 pub use groups::{ahead_of_room, conflict_free_groups, most_added};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use maintenance::Maintenance;

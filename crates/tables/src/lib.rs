@@ -47,7 +47,7 @@ pub mod values;
 pub use found::{Found, kind_of};
 pub use line::{Line, put, removed, wanted};
 pub use page::page;
-pub use part::{Locks, follow, free, holder, inode, made, named, puts_free_names};
+pub use part::{Locks, follow, free, holder, made, named, puts_free_names};
 pub use reply::{Malformed, ReplyRow, Row};
 pub use scan::{Arg, Select, select};
 pub use stage::{Change, Size, Stage, Sum, stages};

@@ -2,27 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use meta::{Effect, Guard, Inode, RecordKey, Txn};
+use meta::{Effect, Guard, Inode, Part, Txn};
 use types::{Ino, Name, SessionId};
-
-/// The inode that a record key belongs to: the record changes only under the lock on that inode's row.
-pub fn inode(want: &RecordKey) -> Option<Ino> {
-    match want {
-        RecordKey::Inode(ino)
-        | RecordKey::Entry(ino, _)
-        | RecordKey::Empty(ino)
-        | RecordKey::Xattrs(ino)
-        | RecordKey::Symlink(ino)
-        | RecordKey::Slices(ino, _)
-        | RecordKey::Locks(ino) => Some(*ino),
-        RecordKey::Acl(_)
-        | RecordKey::Settings
-        | RecordKey::Counter(_)
-        | RecordKey::Usage
-        | RecordKey::Waits
-        | RecordKey::Session(_) => None,
-    }
-}
 
 /// The name that must be free for the guard to hold.
 pub fn free(guard: &Guard) -> Option<(Ino, &Name)> {
@@ -57,20 +38,7 @@ pub fn made(effect: &Effect) -> Option<Ino> {
 /// The inode that an effect belongs to: the inode, its data and its dirents change only under the lock on its
 /// row.
 pub fn holder(effect: &Effect) -> Option<Ino> {
-    match effect {
-        Effect::PutInode(inode) => Some(inode.ino),
-        Effect::DropInode { ino }
-        | Effect::PutDirent { parent: ino, .. }
-        | Effect::DropDirent { parent: ino, .. }
-        | Effect::AppendSlice { ino, .. }
-        | Effect::DropSlices { ino, .. }
-        | Effect::ReplaceRows { ino, .. }
-        | Effect::PutXattr { ino, .. }
-        | Effect::DropXattr { ino, .. }
-        | Effect::PutSymlink { ino, .. }
-        | Effect::PutLocks { ino, .. } => Some(*ino),
-        changed => changed.changed_inode(),
-    }
+    effect.footprint().part.inode()
 }
 
 /// The locks that transactions take before they read anything. Transactions without effects lock only
@@ -91,50 +59,39 @@ pub struct Locks {
 
 impl Locks {
     pub fn add(&mut self, txn: &Txn) {
-        let guards = txn.guards.iter().filter_map(guarding_session);
+        let guards = txn.guards.iter().filter_map(checked_session);
         for (session, is_exclusive) in guards.chain(txn.effects.iter().filter_map(changed_session)) {
             *self.sessions.entry(session).or_default() |= is_exclusive;
         }
         if txn.effects.is_empty() {
             return;
         }
-        for guard in &txn.guards {
-            let ino = inode(&guard.want());
-            self.inos.extend(ino);
-            self.volume |= ino.is_none()
-                && !matches!(guard, Guard::Room { .. } | Guard::Session { .. } | Guard::Term { .. });
+        for part in txn.guards.iter().map(Guard::part) {
+            self.inos.extend(part.inode());
+            self.volume |= matches!(part, Part::Setting(_) | Part::Counter(_));
         }
         for effect in &txn.effects {
-            self.volume |= matches!(
-                effect,
-                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. }
-            );
+            let part = effect.footprint().part;
+            self.volume |= matches!(part, Part::Setting(_) | Part::Counter(_) | Part::Usage);
             match made(effect) {
                 Some(ino) if !self.inos.contains(&ino) => drop(self.made.insert(ino)),
-                _ => self.inos.extend(holder(effect).filter(|ino| !self.made.contains(ino))),
+                _ => self.inos.extend(part.inode().filter(|ino| !self.made.contains(ino))),
             }
         }
     }
 }
 
-/// The session that a guard reads, and whether it is locked exclusively.
-fn guarding_session(guard: &Guard) -> Option<(SessionId, bool)> {
-    match guard {
-        Guard::Session { session, heartbeat } => Some((*session, heartbeat.is_some())),
-        Guard::Term { session, .. } => Some((*session, false)),
-        _ => None,
-    }
+/// The session that a guard checks, and whether it is locked exclusively.
+fn checked_session(guard: &Guard) -> Option<(SessionId, bool)> {
+    let Part::Session(session) = guard.part() else { return None };
+    Some((session, matches!(guard, Guard::Session { heartbeat: Some(_), .. })))
 }
 
 /// The session that an effect changes, and whether it is locked exclusively. A renewal takes the lock shared
 /// with the commits of its client, so that they do not wait for each other.
 fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
-    match effect {
-        Effect::PutSession(session) => Some((session.id, false)),
-        Effect::DropSession { session } => Some((*session, true)),
-        Effect::BeginTerm { session, .. } => Some((*session, false)),
-        _ => None,
-    }
+    let Part::Session(session) = effect.footprint().part else { return None };
+    Some((session, matches!(effect, Effect::DropSession { .. })))
 }
 
 /// Applies `txn` to these inodes; a dropped one becomes `None`. Returns those that it changed.

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::mem::take;
 
-use meta::{Access, Counter, Effect, Inode, LockOwner};
-use types::{Ino, Name, SessionId, Time, XattrName};
-
-use crate::part::holder;
+use meta::{Access, Effect, Footprint, Inode, Part};
+use types::{Ino, Time};
 
 /// A stage: effects for which applying kind by kind gives the same result as one by one. The order of the
 /// kinds:
@@ -164,84 +162,48 @@ impl Change {
     }
 }
 
-/// What the effects of a stage touch so far.
+/// What the effects of a stage change so far.
 #[derive(Debug, Default)]
 struct Seen<'e> {
     /// Inodes of which anything changes, except dirents.
     inodes: HashSet<Ino>,
     /// Inodes whose rows of chunks change.
     rows: HashSet<Ino>,
-    records: HashSet<Record<'e>>,
+    /// Records whose state depends only on the last effect on them.
+    records: HashSet<Part<'e>>,
     /// Whether the number of rows of a slice or garbage changes.
     sharing: bool,
     usage_corrected: bool,
 }
 
-/// A record whose state depends only on the last effect on it.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Record<'e> {
-    Entry(Ino, &'e Name),
-    Xattr(Ino, &'e XattrName),
-    Symlink(Ino),
-    Locks(Ino),
-    Orphan(SessionId, Ino),
-    Session(SessionId),
-    Wait(LockOwner),
-    Setting(&'static str),
-    Counter(Counter),
-}
-
 impl<'e> Seen<'e> {
     /// Whether the effect must be in a later stage than these.
     fn holds_back(&self, effect: &'e Effect) -> bool {
-        if self.usage_corrected {
+        let Footprint { part, releases_slices, .. } = effect.footprint();
+        if self.usage_corrected || self.sharing && releases_slices {
             return true;
         }
-        match effect {
-            Effect::PutInode(Inode { ino, .. }) | Effect::DropInode { ino } => {
-                self.inodes.contains(ino) || self.sharing
-            }
-            Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
-                self.rows.contains(ino) || self.sharing
-            }
-            _ => record(effect).is_some_and(|record| self.records.contains(&record)),
+        match part {
+            Part::Existence(ino) => self.inodes.contains(&ino),
+            Part::Rows(ino) => releases_slices && self.rows.contains(&ino),
+            _ => self.records.contains(&part),
         }
     }
 
     fn add(&mut self, effect: &'e Effect) {
-        self.records.extend(record(effect));
-        match effect {
-            Effect::PutDirent { .. } | Effect::DropDirent { .. } => return,
-            Effect::AppendSlice { ino, .. }
-            | Effect::DropSlices { ino, .. }
-            | Effect::ReplaceRows { ino, .. } => drop(self.rows.insert(*ino)),
-            Effect::Share { .. } | Effect::DropGarbage { .. } => self.sharing = true,
-            Effect::AddUsage { .. } => self.usage_corrected = true,
+        let part = effect.footprint().part;
+        if part.is_replaced_whole() {
+            self.records.insert(part);
+        }
+        match part {
+            Part::Dirent(..) => return,
+            Part::Rows(ino) => drop(self.rows.insert(ino)),
+            Part::Slice(_) => self.sharing = true,
+            Part::Usage => self.usage_corrected = true,
             _ => {}
         }
-        self.inodes.extend(holder(effect));
+        self.inodes.extend(part.inode());
     }
-}
-
-fn record(effect: &Effect) -> Option<Record<'_>> {
-    Some(match effect {
-        Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
-            Record::Entry(*parent, name)
-        }
-        Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => Record::Xattr(*ino, name),
-        Effect::PutSymlink { ino, .. } => Record::Symlink(*ino),
-        Effect::PutLocks { ino, .. } => Record::Locks(*ino),
-        Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
-            Record::Orphan(*session, *ino)
-        }
-        Effect::PutSession(session) => Record::Session(session.id),
-        Effect::DropSession { session } | Effect::BeginTerm { session, .. } => Record::Session(*session),
-        Effect::PutWait(wait) => Record::Wait(wait.lock.owner),
-        Effect::DropWait { owner } => Record::Wait(*owner),
-        Effect::PutSetting { name, .. } => Record::Setting(name),
-        Effect::SetCounter { counter, .. } => Record::Counter(*counter),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 mod batches;
 mod effects;
 mod fixture;
+#[cfg(test)]
+mod footprints;
 mod guards;
 mod random;
 mod rng;

@@ -23,8 +23,8 @@ const BATCHES: usize = 60;
 const SEED: &str = "LIMEN_SEED";
 
 /// Small, so that most records named by a transaction exist.
-const INOS: u64 = 8;
-const CHUNKS: u64 = 3;
+pub(super) const INOS: u64 = 8;
+pub(super) const CHUNKS: u64 = 3;
 
 pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
     let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
@@ -236,7 +236,7 @@ fn guard(rng: &mut Rng) -> Guard {
     }
 }
 
-fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
+pub(super) fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
     let ino = any_ino(rng);
     let effect = match kind {
         0 => Effect::PutInode(any_inode(rng, ino)),
