@@ -24,7 +24,7 @@ pub(crate) enum Server {
 }
 
 /// Batches of commits in flight at the same time; while they run, callers join the next batch.
-const LANES: usize = 2;
+const MAX_IN_FLIGHT: usize = 2;
 
 /// The environment variable that passes a password to the background process, because every user can read its
 /// command line.
@@ -115,7 +115,7 @@ impl NetworkUrl {
         let server = server(&engine).map_err(Fault::new)?;
         let warnings = warnings(&engine);
         let sent: Counted = Arc::new(Counting::new(Arc::new(engine)));
-        let engine = Arc::new(Batching::new(Arc::clone(&sent), LANES));
+        let engine = Arc::new(Batching::new(Arc::clone(&sent), MAX_IN_FLIGHT));
         Ok(Network { engine, sent, server, warnings })
     }
 }

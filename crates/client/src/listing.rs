@@ -8,6 +8,12 @@
 //! The order makes it safe: the generation is noted before the directory is read. It is incremented after a
 //! change is committed and before any caller is told so. So by the time a caller can know of the change, a
 //! listing without it is of an older generation.
+//!
+//! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers a
+//! lookup of a name that does not exist. It is lost as soon as one of the directory's records is evicted, and it
+//! exists only while the client hears of all changes. A listing answers readdir without a search in the cache for
+//! each name, at about 60 bytes an entry, and outlives the records. Merging them would make each readdir pay for
+//! the order of names, or each eviction for a copy of the listing.
 
 use host::Instant;
 use std::collections::HashMap;

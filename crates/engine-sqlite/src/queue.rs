@@ -10,6 +10,8 @@
 //! permits. When there is no leader, a caller that is running becomes the leader before one that is being
 //! woken. No caller starves, because each batch includes those that have waited longest.
 //!
+//! The engines on servers have another group commit (`Batching` in the crate `meta`, which says why).
+//!
 //! Lock order: `writer` before `state` before `answer`. `state` is never held while a batch is committed.
 
 use std::collections::VecDeque;

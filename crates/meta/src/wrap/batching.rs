@@ -7,6 +7,11 @@
 //! for that at the server, and everything in the same request with it. So other callers go first, if there
 //! are any.
 //!
+//! The embedded engine has a queue of its own (`engine-sqlite/src/queue.rs`), because the two have little in common.
+//! There, one writer applies everything queued as one transaction of the database, conflicts included, and a caller
+//! waits for microseconds. Here, a request costs a round trip. So several are in flight, each must consist of
+//! transactions that do not conflict, and one that the server refuses must not fail the others.
+//!
 //! Lock order: only the queue's lock, never held across a request to the inner engine.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,13 +29,13 @@ use crate::txn::Txn;
 pub struct Batching<E> {
     inner: E,
     /// The largest number of commits in flight.
-    lanes: usize,
+    max_in_flight: usize,
     queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    under_way: usize,
+    in_flight: usize,
     /// The inodes that in-flight commits change, each with the number of these commits.
     busy: HashMap<Ino, usize>,
     waiting: VecDeque<Arc<Caller>>,
@@ -42,12 +47,12 @@ struct Caller {
     txns: Vec<Txn>,
     /// The inodes that the transactions change.
     inos: Vec<Ino>,
-    generation: Mutex<Generation>,
-    turn_changed: Condvar,
+    state: Mutex<CallerState>,
+    state_changed: Condvar,
 }
 
 #[derive(Debug)]
-enum Generation {
+enum CallerState {
     Waits,
     /// A commit has ended: this caller sends the next one, with its own transactions and others'.
     Leads,
@@ -60,9 +65,9 @@ type Answer = Result<Vec<Outcome>, EngineError>;
 const MAX_BATCH: usize = 64;
 
 impl<E: Engine> Batching<E> {
-    /// At most `lanes` commits are in flight at a time, and at least one.
-    pub fn new(inner: E, lanes: usize) -> Self {
-        Batching { inner, lanes: lanes.max(1), queue: Mutex::default() }
+    /// At most `max_in_flight` commits are in flight at a time, and at least one.
+    pub fn new(inner: E, max_in_flight: usize) -> Self {
+        Batching { inner, max_in_flight: max_in_flight.max(1), queue: Mutex::default() }
     }
 
     pub fn inner(&self) -> &E {
@@ -72,40 +77,40 @@ impl<E: Engine> Batching<E> {
     fn commit_shared(&self, txns: &[Txn]) -> Answer {
         let inos = changed(txns);
         let mut queue = lock(&self.queue);
-        if queue.under_way < self.lanes {
-            queue.under_way += 1;
+        if queue.in_flight < self.max_in_flight {
+            queue.in_flight += 1;
             queue.begin(&inos);
             drop(queue);
-            let lane = Lane { queue: &self.queue, inos };
+            let commit = InFlight { queue: &self.queue, inos };
             let answer = self.inner.commit(txns);
-            drop(lane);
+            drop(commit);
             return answer;
         }
         let caller = Arc::new(Caller {
             txns: txns.to_vec(),
             inos,
-            generation: Mutex::new(Generation::Waits),
-            turn_changed: Condvar::new(),
+            state: Mutex::new(CallerState::Waits),
+            state_changed: Condvar::new(),
         });
         queue.waiting.push_back(Arc::clone(&caller));
         drop(queue);
-        let mut generation = lock(&caller.generation);
+        let mut state = lock(&caller.state);
         loop {
-            match std::mem::replace(&mut *generation, Generation::Waits) {
-                Generation::Waits => {
-                    generation = host::wait(&caller.turn_changed, &caller.generation, generation)
+            match std::mem::replace(&mut *state, CallerState::Waits) {
+                CallerState::Waits => {
+                    state = host::wait(&caller.state_changed, &caller.state, state)
                 }
-                Generation::Done(answer) => return answer,
-                Generation::Leads => break,
+                CallerState::Done(answer) => return answer,
+                CallerState::Leads => break,
             }
         }
-        drop(generation);
+        drop(state);
         self.lead(&caller)
     }
 
     /// Commits a caller's transactions together with those of other waiting callers.
     fn lead(&self, own: &Caller) -> Answer {
-        let mut lane = Lane { queue: &self.queue, inos: own.inos.clone() };
+        let mut commit = InFlight { queue: &self.queue, inos: own.inos.clone() };
         let mut group = ConflictGroup::default();
         let mut batch: Vec<Txn> = own.txns.clone();
         let joins = batch.iter().all(|txn| group.admit(txn));
@@ -114,8 +119,8 @@ impl<E: Engine> Batching<E> {
         if joins {
             others.0 = queue.take_along(own, &mut group, &mut batch);
         }
-        lane.inos.extend(others.0.iter().flat_map(|other| &other.inos));
-        queue.begin(&lane.inos);
+        commit.inos.extend(others.0.iter().flat_map(|other| &other.inos));
+        queue.begin(&commit.inos);
         drop(queue);
         let mut answer = self.inner.commit(&batch).and_then(|outcomes| {
             // It is unknown which transactions the missing outcomes belong to.
@@ -134,7 +139,7 @@ impl<E: Engine> Batching<E> {
             others.answer(|other| self.inner.commit(&other.txns));
             return self.inner.commit(&own.txns);
         }
-        drop(lane);
+        drop(commit);
         // The outcomes after this caller's own belong to the others, in order.
         let mut rest =
             answer.as_mut().map(|outcomes| outcomes.split_off(own.txns.len())).map_err(|e| e.clone());
@@ -197,12 +202,12 @@ fn changed(txns: &[Txn]) -> Vec<Ino> {
 
 /// The right to have one commit in flight, which changes `inos`. It is passed to the longest-waiting caller
 /// that conflicts with no in-flight commit, or else to the longest-waiting one.
-struct Lane<'a> {
+struct InFlight<'a> {
     queue: &'a Mutex<Queue>,
     inos: Vec<Ino>,
 }
 
-impl Drop for Lane<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut queue = lock(self.queue);
         queue.end(&self.inos);
@@ -210,9 +215,9 @@ impl Drop for Lane<'_> {
         match queue.waiting.remove(next) {
             Some(next) => {
                 drop(queue);
-                next.set_turn(Generation::Leads);
+                next.set_state(CallerState::Leads);
             }
-            None => queue.under_way -= 1,
+            None => queue.in_flight -= 1,
         }
     }
 }
@@ -226,7 +231,7 @@ impl Others {
     fn answer(&mut self, mut get: impl FnMut(&Caller) -> Answer) {
         while let Some(other) = self.0.front() {
             let answer = get(other);
-            other.set_turn(Generation::Done(answer));
+            other.set_state(CallerState::Done(answer));
             self.0.pop_front();
         }
     }
@@ -245,9 +250,9 @@ impl Caller {
         self.inos.iter().any(|ino| busy.contains_key(ino))
     }
 
-    fn set_turn(&self, generation: Generation) {
-        *lock(&self.generation) = generation;
-        self.turn_changed.notify_one();
+    fn set_state(&self, state: CallerState) {
+        *lock(&self.state) = state;
+        self.state_changed.notify_one();
     }
 }
 
@@ -348,7 +353,7 @@ mod tests {
                     let thread =
                         scope.spawn(move || engine.commit(&[Txn { guards: Vec::new(), ..add_link(op) }]));
                     while lock(&engine.queue).waiting.len() < op as usize
-                        || lock(&engine.queue).under_way == 0
+                        || lock(&engine.queue).in_flight == 0
                     {
                         std::thread::yield_now();
                     }
@@ -359,7 +364,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().ok()).collect()
         });
         let queue = lock(&engine.queue);
-        assert_eq!((queue.under_way, queue.waiting.len(), queue.busy.len()), (0, 0, 0));
+        assert_eq!((queue.in_flight, queue.waiting.len(), queue.busy.len()), (0, 0, 0));
         answers
     }
 
@@ -467,9 +472,9 @@ mod tests {
                 .unwrap();
         }
         let closed = [lock(&gates[0]), lock(&gates[1])];
-        let wait_for = |under_way, waiting| loop {
+        let wait_for = |in_flight, waiting| loop {
             let queue = lock(&engine.queue);
-            if (queue.under_way, queue.waiting.len()) == (under_way, waiting) {
+            if (queue.in_flight, queue.waiting.len()) == (in_flight, waiting) {
                 break;
             }
             drop(queue);
@@ -526,6 +531,6 @@ mod tests {
             threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).count()
         });
         assert!((1..=7).contains(&failed), "{failed}: the first went alone, and the second request was lost");
-        assert_eq!(lock(&engine.queue).under_way, 0);
+        assert_eq!(lock(&engine.queue).in_flight, 0);
     }
 }

@@ -37,7 +37,7 @@ pub struct Written {
 }
 
 /// The number of commits of one client in flight, as in a mount.
-const LANES: usize = 2;
+const MAX_IN_FLIGHT: usize = 2;
 /// The shared directories: this number in the root, and as many in each of them.
 const DIRS: usize = 4;
 /// The maximum number of inodes that a client creates.
@@ -57,7 +57,7 @@ pub fn writers(open: Factory<'_>, of: Writers) -> Written {
     let engines: Vec<_> = (0..of.clients).map(|_| Arc::new(Counting::new(open()))).collect();
     let asked: Vec<_> = engines
         .iter()
-        .map(|engine| Arc::new(Counting::new(Batching::new(Arc::clone(engine), LANES))))
+        .map(|engine| Arc::new(Counting::new(Batching::new(Arc::clone(engine), MAX_IN_FLIGHT))))
         .collect();
     let clients: Vec<Client> =
         asked.iter().map(|engine| client_of(&(Arc::clone(engine) as Arc<dyn Engine>), INODES)).collect();
