@@ -37,7 +37,8 @@ BEGIN
         FROM @acl l WHERE l.id = ANY (ARRAY(
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
-    IF p_what <@ '{:INODE,:DIRENT}' THEN
+    IF NOT p_what && ARRAY[:NOT_EMPTY, :XATTR, :SYMLINK, :SLICE, :ACL, :SETTING, :COUNTER, :USAGE, :LOCK, :LOCK_WAIT,
+                           :SESSION]::bigint[] THEN
         RETURN;
     END IF;
     RETURN QUERY
