@@ -6,7 +6,7 @@
 use client::{Failure, Meta};
 use meta::{Access, AclKind, Counter, DIR_BYTES, Effect, Inode, RecordKey};
 use ops::{Authority, Ctx, Op, Plan, PlanStop, View, reserve_domains};
-use types::{AclId, Errno, FileType, Ino, Mode, Name};
+use types::{Errno, FileType, Ino, Mode, Name};
 
 use super::Problem;
 

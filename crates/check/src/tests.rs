@@ -6,7 +6,7 @@ mod nfs4;
 use std::sync::Arc;
 
 use client::Meta;
-use meta::{Access, AclKind, Counter, Effect, Engine, EngineError, MemEngine, Process, Session, Txn, Volume};
+use meta::{Access, AclKind, Counter, Effect, Engine, EngineError, MemEngine, Session, Txn, Volume};
 use ops::{
     AclType, Authority, CopyRange, Link, Make, MakeKind, MakeOrphan, Op, SetAcl, SetXattr, Unlink, Write,
     XattrMode,
@@ -86,9 +86,8 @@ impl Sample {
         let slices = vec![(ChunkIndex(3), blocks(0, 9, first + 1, 0, 9))];
         s.run(&Write { ino: gone, slices, end: 9, mtime: Time::now() });
         s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
-        let host = "h".to_owned();
-        let (since, heartbeat) = (Time::now(), Time::now());
-        s.meta.put_session(Session::new(s.meta.session(), heartbeat)).unwrap();
+
+        s.meta.put_session(Session::new(s.meta.session(), Time::now())).unwrap();
         s
     }
 

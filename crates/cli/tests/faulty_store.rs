@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
 use client::Meta;
 use harness::Random;
-use meta::{AclKind, MemEngine, Volume};
+use meta::{MemEngine, Volume};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
-use types::{Errno, Time};
+use types::Errno;
 use vfs::{SessionInfo, Vfs, VfsOptions};
 
 const MIB: usize = 1 << 20;

@@ -250,9 +250,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use meta::{Counting, Engine, MemEngine, Process, RecordKey, Volume};
+    use meta::{Counting, Engine, MemEngine, RecordKey, Volume};
     use ops::{Configure, GetInode};
-    use types::{Ino, SliceId};
+    use types::Ino;
 
     const LONG: Duration = Duration::from_secs(3600);
 

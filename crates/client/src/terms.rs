@@ -216,8 +216,8 @@ mod tests {
 
     use super::*;
     use meta::{
-        Counting, Effect, Engine, ErrorKind, Fault, FaultRates, Faulty, Guard, MemEngine, Outcome, Process,
-        Session, Txn, Volume,
+        Counting, Effect, Engine, ErrorKind, Fault, FaultRates, Faulty, Guard, MemEngine, Outcome, Session,
+        Txn, Volume,
     };
     use ops::Configure;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use client::Meta;
 use meta::{Counting, Effect, Engine, Fault, FaultRates, Faulty, Inode, MemEngine, Txn, Volume};
 use ops::{Authority, Ctx, Op, Plan, PlanStop, Rename, RenameFlags, View};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, Time};
 
 const BESIDE: u64 = 1 << 40;
 

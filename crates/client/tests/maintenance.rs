@@ -5,7 +5,7 @@ use std::sync::Arc;
 use client::{Failure, Meta};
 use meta::{Announced, Engine, Maintenance, MemEngine, Process, Scan, Session, Volume};
 use ops::{Authority, BeginMaintenance, BeginSession, Configure, EndMaintenance, FinalMaintenance, Op};
-use types::{Errno, SessionId, SliceId, Time};
+use types::{Errno, SessionId, Time};
 
 fn of(tool: &str) -> Maintenance {
     let process = Process { boot_id: "b".into(), pid_namespace: 4, start_time: 5 };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use engine_etcd::EtcdEngine;
 use meta::{Effect, Engine, Guard, Inode, Outcome, RecordKey, Txn};
 use pool::Url;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, Time};
 
 const SECONDS: u64 = 3;
 

@@ -2,17 +2,15 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine_etcd::{EtcdEngine, OpenError};
-use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Session, Txn,
-};
+use meta::{Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session, Txn};
 use suite::files::{persistently, survive_kills};
 use support::Server;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
+use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::from_nanos(1_000_000_000);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_mysql::MysqlEngine;
-use meta::{Effect, Engine, Guard, Inode, Outcome, Process, Session, Txn};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use meta::{Effect, Engine, Guard, Inode, Outcome, Session, Txn};
+use types::{FileType, Ino, Mode, Name, OpId, SessionId, Time};
 
 const SESSION: SessionId = SessionId(1);
 

@@ -4,21 +4,19 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_mysql::{MysqlEngine, OpenError, VERSION};
 use meta::{
-    Beside, Changes, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Invalidation, Outcome, Process,
-    Record, RecordKey, Scan, Session, Txn, Usage,
+    Beside, Changes, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, RecordKey, Scan, Session, Txn,
 };
 use mysql::prelude::Queryable;
 use suite::files::{
-    self, add_directory, add_file, committed, drop_file, files, is_committed, name, persistently,
+    self, add_directory, add_file, committed, drop_file, file, files, is_committed, name, persistently,
     survive_kills, txn,
 };
 use support::{PASSWORD, Server};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time, XattrName};
+use types::{Ino, OpId, SessionId, Term, Time, XattrName};
 
 /// The number of statements that clients have sent to the server, including this one.
 fn questions(root: &mut mysql::Conn) -> u64 {
@@ -182,7 +180,7 @@ fn a_removed_session_commits_nothing_afterwards() {
             let removal = removing(&[session_is(4, Some(9))], &[put_xattr()]);
             let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
             wait_until(|| waiting() == 1);
-            let put = Effect::PutInode(inode(12));
+            let put = Effect::PutInode(file(12));
             let change = txn(vec![session_is(4, None)], vec![put]);
             let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
             let renewal = renewing(10);
@@ -442,7 +440,7 @@ fn an_ended_term_commits_nothing_afterwards() {
             let commits = scope.spawn(move || run(late));
             wait_until(|| waiting() == 1);
             // Commits in other terms do not wait, but the end of the term does.
-            let put = Effect::PutInode(inode(12));
+            let put = Effect::PutInode(file(12));
             assert!(is_committed(&run(within(2, 0, vec![put]))));
             let ends = scope.spawn(move || run(within(2, 1, vec![begin(3, &[1])])));
             wait_until(|| waiting() == 2 || ends.is_finished());
@@ -456,7 +454,7 @@ fn an_ended_term_commits_nothing_afterwards() {
             // The effects are applied in order.
             let ends = scope.spawn(move || run(within(3, 0, vec![begin(4, &[2]), held])));
             wait_until(|| waiting() == 1);
-            let put = Effect::PutInode(inode(13));
+            let put = Effect::PutInode(file(13));
             let commits = scope.spawn(move || run(within(2, 2, vec![put])));
             wait_until(|| waiting() == 2 || commits.is_finished());
             holder.query_drop("ROLLBACK").unwrap();
@@ -613,7 +611,7 @@ fn risky_server_settings_are_reported() {
 
 /// A server that became read-only, as after a failover, has changed nothing.
 fn add_directory_is_refused(engine: &MysqlEngine) {
-    let put = txn(Vec::new(), vec![Effect::PutInode(inode(2))]);
+    let put = txn(Vec::new(), vec![Effect::PutInode(file(2))]);
     let error = engine.commit(&[put]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_postgres::PostgresEngine;
-use meta::{Effect, Engine, Guard, Inode, Outcome, Process, Session, Txn};
+use meta::{Effect, Engine, Guard, Inode, Outcome, Session, Txn};
 use pool::Url;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, SessionId, Time};
 
 const SESSION: SessionId = SessionId(9);
 

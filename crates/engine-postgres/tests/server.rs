@@ -4,18 +4,18 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan,
-    Session, Txn, Usage,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session,
+    Txn,
 };
 use suite::files::{self, is_committed, survive_kills};
 use support::{Server, empty, shared};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
 
 fn inode(ino: u64, kind: FileType) -> Inode {
     Inode {

@@ -3,19 +3,17 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_redis::{OpenError, RedisEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Invalidation, Outcome, Process, Record,
-    RecordKey, Scan, Session, Txn, Usage,
+    Beside, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, Record, RecordKey, Scan, Session, Txn,
 };
 use pool::Url;
 use servers::free_port;
-use suite::files::{add_directory, add_file, committed, drop_file, files, persistently, survive_kills, txn};
+use suite::files::{add_directory, add_file, committed, files, name, persistently, survive_kills, txn};
 use support::Server;
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
+use types::{Errno, Ino, OpId, SessionId, Term, Time};
 
 #[test]
 fn each_request_is_one_round_trip() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{Options, SqliteEngine};
 use meta::{Effect, Engine, Guard, Inode, Outcome, RecordKey, Txn};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, Time};
 
 const SECONDS: u64 = 4;
 

@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Process, Record,
-    RecordKey, Scan, Seq, Session, Txn, Usage,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Record, RecordKey,
+    Scan, Seq, Session, Txn, Usage,
 };
-use types::{
-    AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
-};
+use types::{ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceSource, Time};
 
 fn create(path: &Path) -> SqliteEngine {
     SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap()

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
 use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Seq, Session,
-    Txn,
+    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Seq, Session, Txn,
 };
 use support::{Cluster, Counts, Fault, open};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
+use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
 
 const DIR: u64 = 10;
 const LOCK_LIFE: Duration = Duration::from_secs(4);

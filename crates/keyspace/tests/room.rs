@@ -8,7 +8,7 @@ use keyspace::{
     Access, Batch, CachedSource, Claim, Keyspace, Memory, Options, ReadSet, Span, StoredValue, Write, decide,
 };
 use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
-use types::{AclId, FileType, Ino, Mode, OpId, Time};
+use types::{FileType, Ino, Mode, OpId, Time};
 
 /// A store that compares and writes atomically, like etcd.
 #[derive(Debug)]

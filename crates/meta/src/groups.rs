@@ -178,7 +178,7 @@ fn changes_of(effect: &Effect) -> impl Iterator<Item = (ConflictKey, bool)> + us
 
 #[cfg(test)]
 mod tests {
-    use types::{AclId, FileType, Mode, OpId, Time};
+    use types::{FileType, Mode, OpId, Time};
 
     use super::*;
     use crate::record::Inode;

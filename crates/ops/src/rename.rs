@@ -1,7 +1,7 @@
 //! Rename, with `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 
 use meta::{Effect, Inode, RecordKey};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, Time};
+use types::{Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::op::{Ctx, Op, Plan};
 use crate::remove::{Unlinked, drop_link};

@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use meta::{AclKind, Engine, EngineError, MemEngine, Txn, Volume};
-use types::Time;
+use meta::{Engine, EngineError, MemEngine, Txn, Volume};
 
 use crate::act::{self, Act, Order};
 use crate::check;

@@ -22,7 +22,7 @@ pub fn name(ino: u64) -> Name {
 }
 
 /// A file of one block.
-fn file(ino: u64) -> Inode {
+pub fn file(ino: u64) -> Inode {
     let times = [1, 2, 3].map(Time::from_nanos);
     Inode {
         uid: 1,

@@ -208,7 +208,7 @@ impl<'e> Seen<'e> {
 
 #[cfg(test)]
 mod tests {
-    use types::{AclId, ChunkIndex, FileType, Mode, SliceId};
+    use types::{ChunkIndex, FileType, Mode, Name, SliceId};
 
     use super::*;
 

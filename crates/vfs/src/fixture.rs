@@ -6,9 +6,9 @@ use std::time::Duration;
 use acl::credential::Credentials;
 use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions};
 use client::Meta;
-use meta::{AclKind, Counting, Engine, FaultRates, Faulty, MemEngine, Record, RecordKey, Session, Volume};
+use meta::{Counting, Engine, FaultRates, Faulty, MemEngine, Record, RecordKey, Session, Volume};
 use ops::AtimeMode;
-use types::{Caps, Cred, Ino, Mode, SessionId, Time};
+use types::{Caps, Cred, Ino, Mode, SessionId};
 
 use crate::{Caller, Identity, MakeRequest, SessionInfo, SessionTimes, Special, Vfs, VfsOptions};
 

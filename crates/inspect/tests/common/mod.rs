@@ -10,7 +10,7 @@ use client::Meta;
 use inspect::{Answer, Operation, QueryError, Route, VolumeTree};
 use meta::{AclKind, Counter, Counting, Effect, Engine, MemEngine, Txn, Volume};
 use ops::{AclType, Authority, Make, MakeKind, SetAcl};
-use types::{Caps, Cred, Ino, Mode, Name, OpId, Time};
+use types::{Caps, Cred, Ino, Mode, Name, OpId};
 
 pub(crate) const ROOT: Ino = Ino::ROOT;
 
@@ -24,10 +24,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         let engine = Arc::new(Counting::new(MemEngine::default()));
-        let volume = Volume {
-            inline_bytes: 0,
-            ..Volume::in_memory("test")
-        };
+        let volume = Volume { inline_bytes: 0, ..Volume::in_memory("test") };
         volume.format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 1_000_000).unwrap();
         meta.set_exclusive(true);

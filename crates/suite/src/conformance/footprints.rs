@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use meta::{Effect, Engine, Footprint, Invalidation, MemEngine, Part, Record};
+use meta::{Effect, Footprint, Invalidation, MemEngine, Part, Record};
 
 use super::fixture::*;
 use super::random::{CHUNKS, INOS, add_effect};

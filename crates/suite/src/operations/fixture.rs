@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
 use client::{Failure, ListedEntry, Meta};
-use meta::{AclKind, Counter, Engine, Inode, Volume};
+use meta::{Counter, Engine, Inode, Volume};
 use ops::{
     AclType, Authority, GetAcl, GetInode, Link, Lookup, Make, MakeKind, Op, Rename, RenameFlags, Renamed,
     Rmdir, SetAcl, SetAttr, SetXattr, Unlink, Unlinked, Write, XattrMode,
