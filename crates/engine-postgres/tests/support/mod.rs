@@ -71,7 +71,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// The server that the tests of this program share.
 pub(crate) fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(|| Server::fast())
+    SERVER.get_or_init(Server::fast)
 }
 
 /// An empty volume's tables on the shared server, until dropped.
