@@ -177,10 +177,8 @@ impl Gathered {
                 guards.push(&[t, code::GUARD_LOCKS, int(ino.0)], &[Some(locks_text(locks).as_bytes())]);
             }
             Guard::Session { session, heartbeat } => {
-                guards.push(
-                    &[Some(t), Some(code::GUARD_SESSION), Some(int(session.0)), heartbeat.map(Time::nanos)],
-                    &[],
-                );
+                let (kind, nanos) = (code::GUARD_SESSION, heartbeat.map(Time::nanos));
+                guards.push(&[Some(t), Some(kind), Some(int(session.0)), nanos], &[]);
                 // The session's existence is checked together with the locks.
                 self.head.rare |= heartbeat.is_some();
             }
@@ -284,11 +282,8 @@ impl Gathered {
             Effect::PutSession(session) => {
                 for line in tables::put(effect) {
                     rest.line(&[t, code::EFFECT_PUT_SESSION], &line);
-                    let others = line.strings.iter().skip(2).map(Option::as_deref);
-                    rest.push(
-                        &[t, code::EFFECT_SESSION_TEXTS, int(session.id.0)],
-                        &others.collect::<Vec<_>>(),
-                    );
+                    let others: Vec<_> = line.strings.iter().skip(2).map(Option::as_deref).collect();
+                    rest.push(&[t, code::EFFECT_SESSION_TEXTS, int(session.id.0)], &others);
                 }
             }
             Effect::BeginTerm { session, term, ended } => {

@@ -7,10 +7,25 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use crate::{START_TIMEOUT, Settings};
+/// How long a server may take to start; much longer than any server needs.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How a server is started.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Acknowledged data is on the disk.
+    pub durable: bool,
+    /// The directory is in memory, if the machine has such a file system.
+    pub in_memory: bool,
+    /// More arguments of the server, after those of its kind.
+    pub arguments: Vec<String>,
+    /// The port on which the server listens with these arguments alone (Redis).
+    pub port: Option<u16>,
+}
 
 /// A database server that limen supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

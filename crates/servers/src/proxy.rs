@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::Server;
+use crate::server::Server;
 
 /// Which traffic a [`Proxy`] holds back, in both directions. Connections stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

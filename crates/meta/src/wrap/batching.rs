@@ -97,9 +97,7 @@ impl<E: Engine> Batching<E> {
         let mut state = lock(&caller.state);
         loop {
             match std::mem::replace(&mut *state, CallerState::Waits) {
-                CallerState::Waits => {
-                    state = host::wait(&caller.state_changed, &caller.state, state)
-                }
+                CallerState::Waits => state = host::wait(&caller.state_changed, &caller.state, state),
                 CallerState::Done(answer) => return answer,
                 CallerState::Leads => break,
             }
