@@ -174,12 +174,12 @@ impl Meta {
 
     /// The transaction to send under an id in doubt. If `txn` has no effects, an effect is added that records
     /// `result`.
-    pub(crate) fn go_on<R>(&self, doubt: &mut Doubt, mut txn: Txn, result: &Result<R, Failure>) -> Txn {
+    pub(crate) fn go_on<R>(&self, doubt: &mut Doubt, mut txn: Txn, result: &Result<R, Errno>) -> Txn {
         if txn.effects.is_empty() {
             txn.effects = vec![Effect::PutWait(mark(txn.op_id))];
             doubt.recorded = Some(match result {
-                Err(Failure::Refused(errno)) => Err(*errno),
-                _ => Ok(()),
+                Err(errno) => Err(*errno),
+                Ok(_) => Ok(()),
             });
         }
         if doubt.txn != txn {

@@ -1,4 +1,4 @@
-//! The one loop that runs an operation from plan to commit, including all retries.
+//! A client's handle on a volume: its state, and what it remembers of each commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
@@ -9,18 +9,18 @@ use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
 use host::Instant;
 use meta::{
-    AclKind, Change, Dirent, Effect, Engine, EngineError, Inode, Invalidation, LOST_FOR, Outcome, Page,
-    Record, Scan, Seq, Snapshot, Txn, Volume, VolumeError,
+    AclKind, Change, Dirent, Effect, Engine, EngineError, Inode, Invalidation, LOST_FOR, Page, Record, Scan,
+    Seq, Snapshot, Txn, Volume, VolumeError,
 };
-use ops::{Authority, Ctx, GetDomains, Key, Op, OwnReads, PlanStop, Value, View};
-use types::{BootInstant, Errno, Ino, SessionId, Time};
+use ops::{Authority, GetDomains, Key, Value};
+use types::{BootInstant, Errno, Ino, SessionId};
 
 use crate::cache::{Cache, DirCounters};
-use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause};
+use crate::doubt::REPEAT_FOR;
 use crate::fence::Fence;
 use crate::listing::Listings;
 use crate::settings::VolumeSettings;
-use crate::terms::{Terms, Ticket};
+use crate::terms::Terms;
 
 /// Why an operation did not happen, or may not have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,17 +80,12 @@ pub struct Meta {
     lifetime_nanos: AtomicU64,
     pub(crate) patience_millis: AtomicU64,
     pub(crate) repeat_for_millis: AtomicU64,
-    decisions: DecisionCache,
+    pub(crate) decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
     /// The part of the volume's table of domains that this client has read.
     domains: RwLock<Arc<DomainTable>>,
 }
 
-/// How many conflicts a plan may meet before the operation fails with EIO.
-const MAX_CONFLICTS: u32 = 64;
-/// How many reads an operation may need: a rename reads all directories above its new parent, one after
-/// another.
-const MAX_READS: u32 = 10_000;
 /// How long a failed request is retried, unless the mount sets another time. A database needs that long to
 /// restart.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -252,7 +247,7 @@ impl Meta {
     }
 
     /// Invalidates what a transaction changes.
-    fn forget(&self, txn: &Txn) {
+    pub(crate) fn forget(&self, txn: &Txn) {
         let invalidations = txn.invalidations();
         invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));
     }
@@ -276,163 +271,7 @@ impl Meta {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
-    ///
-    /// # Errors
-    /// [`Failure::Refused`]: the rules do not allow it, as of some moment during the call.
-    /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
-    /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
-    pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
-        self.run_under_doubt(op, authority, &mut None, None)
-    }
-
-    /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
-    pub(crate) fn run_loop<O: Op>(
-        &self,
-        op: &O,
-        authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
-        mut tried: Option<O::Reply>,
-    ) -> Result<O::Reply, Failure> {
-        // An operation gets its id when it first has something to commit, and keeps it. One in doubt also
-        // keeps its session.
-        let mut ticket: Option<Ticket> = doubt.as_ref().map(|doubt| doubt.ticket.clone());
-        let session = doubt.as_ref().map_or_else(|| self.session(), Doubt::session);
-        let (volume, decisions, traversers) = (self.volume(), &self.decisions, self.traversers());
-        let ctx = Ctx { now: Time::now(), authority, session, volume, decisions, traversers };
-        let alone = self.is_exclusive();
-        let mut again = doubt.as_ref().map(Doubt::resumed);
-        let mut fresh = OwnReads::default();
-        let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
-        let (mut must_back_off, mut paused) = (false, None);
-        let mut is_damage_confirmed = false;
-        while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
-            // A change is confirmed by its guards, so it may be planned from cached records of any age.
-            let oldest = if !O::READ || self.is_current() {
-                None
-            } else {
-                Instant::now().checked_sub(self.lifetime())
-            };
-            let (result, txn) = match again.take() {
-                Some((Some(refused), txn)) => (Err(refused.into()), txn),
-                Some((None, txn)) if let Some(reply) = tried.take() => (Ok(reply), txn),
-                _ => {
-                    let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
-                    let planned = op.plan(&mut view, &ctx);
-                    // A result is final if its records are of one moment or cannot change. Any other result
-                    // must be committed.
-                    let is_final = !view.assumed() && (alone || (!view.used_known() && reads <= 1));
-                    // While an attempt is in doubt, every result is committed under its id: see `doubt.rs`.
-                    let answers = doubt.is_none() && (is_final || O::READ);
-                    let is_of_one_moment = !view.used_known() && reads <= 1;
-                    let (result, effects) = match planned {
-                        Err(PlanStop::Missing) => {
-                            let climbs_from = view.climbs_from();
-                            let wants = view.into_wants();
-                            let began = Instant::now();
-                            let snapshot = self.retry(|| self.engine.read(&wants))?;
-                            reads += 1;
-                            all_reads += 1;
-                            fresh.extend(self.cache.absorb(&snapshot, began));
-                            if let Some(dir) = climbs_from {
-                                let most = MAX_READS - all_reads;
-                                let more = self.climb(dir, oldest.max(paused), most, &mut fresh)?;
-                                (reads, all_reads) = (reads + more, all_reads + more);
-                            }
-                            continue;
-                        }
-                        Err(PlanStop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
-                        Err(PlanStop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
-                        // Records of different moments can disagree without damage: for example, a cached
-                        // entry whose inode was removed later. So read all of them again as of one moment.
-                        Err(PlanStop::Refused(Errno::EIO))
-                            if answers && !is_of_one_moment && !is_damage_confirmed =>
-                        {
-                            is_damage_confirmed = true;
-                            fresh.clear();
-                            reads = 0;
-                            paused = Some(Instant::now());
-                            continue;
-                        }
-                        Err(PlanStop::Refused(errno)) if answers => return Err(errno.into()),
-                        Err(PlanStop::Refused(errno)) => (Err(errno.into()), Vec::new()),
-                        Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
-                        Ok(plan) => (Ok(plan.reply), plan.effects),
-                    };
-                    let op_id = match &ticket {
-                        Some(ticket) => ticket.id,
-                        None => ticket.insert(self.next_op(session)?).id,
-                    };
-                    let guards = self.with_own_guard(view.into_guards(), op_id)?;
-                    (result, Txn { op_id, guards, effects })
-                }
-            };
-            // After repeated conflicts, back off and re-read before retrying: older records would only cause
-            // the next conflict. A refusal is based on the records that the conflict returned, so it is
-            // confirmed at once.
-            if std::mem::take(&mut must_back_off) && result.is_ok() {
-                host::sleep(pause(conflicts - 3));
-                fresh.clear();
-                reads = 0;
-                paused = Some(Instant::now());
-                continue;
-            }
-            let txn = match doubt {
-                Some(doubt) => self.go_on(doubt, txn, &result),
-                None => txn,
-            };
-            let born = if self.is_current() { self.new_directory(&txn) } else { None };
-            let began = Instant::now();
-            match self.commit(&txn, ticket.as_ref(), doubt)? {
-                Outcome::Committed { inodes, .. } if may_be_earlier(doubt, tried.is_some(), &inodes) => {
-                    // If the earlier attempt was the one that committed, its effects are read when they are
-                    // needed.
-                    self.forget(&txn);
-                    let recorded = self.recorded(doubt)?;
-                    return match (recorded, result) {
-                        (Some(errno), _) => Err(errno.into()),
-                        (None, result) => result.or_else(|refused| tried.ok_or(refused)),
-                    };
-                }
-                Outcome::Committed { seq, inodes } => {
-                    *doubt = None;
-                    self.change_listings(&txn);
-                    self.remember(&txn, seq, &inodes, began);
-                    if let Some((dir, before)) = born {
-                        self.cache.listed(dir, None, None, before, seq);
-                    }
-                    return result;
-                }
-                Outcome::Conflict(snapshot) => {
-                    if let Err(fenced) = self.check_own(&txn.guards, &snapshot) {
-                        // From now on no attempt can commit. An earlier one may have committed before the
-                        // session was removed, and its result was removed with the session.
-                        return Err(match doubt {
-                            Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
-                            None => fenced,
-                        });
-                    }
-                    if doubt.is_some() {
-                        tried = result.ok().or(tried);
-                    }
-                    // The conflict returned all guarded records as of one moment; they supersede what was
-                    // read before.
-                    fresh = self.cache.absorb(&snapshot, began).into_iter().collect();
-                    reads = 1;
-                    conflicts += 1;
-                    must_back_off = conflicts > 3;
-                }
-            }
-        }
-        let message = format!(
-            "{}: gave up after {conflicts} conflicts with other clients and {all_reads} reads",
-            O::NAME
-        );
-        tracing::error!("{message}");
-        Err(EngineError::permanent(message).into())
-    }
-
-    fn change_listings(&self, txn: &Txn) {
+    pub(crate) fn change_listings(&self, txn: &Txn) {
         for effect in &txn.effects {
             if let Effect::PutDirent { parent, .. } | Effect::DropDirent { parent, .. } = effect {
                 self.listings.changed(*parent);
@@ -458,7 +297,7 @@ impl Meta {
 
     /// The directory that a transaction is about to create, and the cache's count of changes to it so far.
     /// The listing of a new directory is complete from its creation on.
-    fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
+    pub(crate) fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
         txn.effects.iter().find_map(|effect| match effect {
             Effect::PutInode(inode) if inode.kind.is_dir() => Some((inode.ino, self.cache.before(inode.ino))),
             _ => None,
@@ -466,7 +305,7 @@ impl Meta {
     }
 
     /// Puts the effects of a transaction into the cache. The commit was sent at `began`.
-    fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
+    pub(crate) fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
         let put = |key, value| self.cache.committed(key, value, seq, began);
         for effect in &txn.effects {
             let (key, value) = match effect {

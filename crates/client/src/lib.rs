@@ -1,6 +1,7 @@
 //! A client of a volume: runs operations on an engine, with one retry loop, and caches what it has read.
 
 mod cache;
+mod certainty;
 mod charge;
 mod climb;
 mod doubt;
@@ -8,6 +9,7 @@ mod driver;
 mod fence;
 mod listing;
 mod open;
+mod run;
 mod settings;
 mod terms;
 

@@ -1,0 +1,312 @@
+//! The one loop that runs an operation from plan to commit, including all retries.
+//!
+//! Each round plans the operation with the records that are known. Either the plan is missing records, and
+//! they are read. Or its answer is certain ([`certainty`]), and the operation ends. Or its guards and effects
+//! become an [`Attempt`], which is committed. If a guard fails, the engine returns the present records of all
+//! guards as of one moment, and the next round plans with those.
+
+use std::ops::ControlFlow;
+
+use host::Instant;
+use meta::{EngineError, Outcome, RecordKey, Txn};
+use ops::{Authority, Ctx, Op, OwnReads, Plan, PlanStop, View};
+use types::{Errno, Ino, Time};
+
+use crate::certainty::{self, Decided, Evidence, Next};
+use crate::doubt::{Doubt, may_be_earlier, pause};
+use crate::driver::{Failure, Meta};
+use crate::terms::Ticket;
+
+/// How many conflicts a plan may meet before the operation fails with EIO.
+const MAX_CONFLICTS: u32 = 64;
+/// After this many conflicts the operation pauses before each further attempt.
+const PROMPT_CONFLICTS: u32 = 3;
+/// How many reads an operation may need: a rename reads all directories above its new parent, one after
+/// another.
+const MAX_READS: u32 = 10_000;
+
+/// One transaction, and the answer of the operation if it is committed. If the answer is an error, the
+/// transaction has no effects: its guards confirm the error.
+#[derive(Debug)]
+struct Attempt<R> {
+    answer: Result<R, Errno>,
+    txn: Txn,
+}
+
+/// What a plan leads to.
+#[derive(Debug)]
+enum Planned<R> {
+    Missing(Missing),
+    /// The records disagree, possibly because they are of different moments.
+    Disputed,
+    /// The answer is certain.
+    Answer(Result<R, Errno>),
+    Attempt(Attempt<R>),
+}
+
+/// The records that a plan is missing.
+#[derive(Debug)]
+struct Missing {
+    wants: Vec<RecordKey>,
+    /// The directory from which the path up to the root is missing, too.
+    climbs_from: Option<Ino>,
+    /// Cached records from before this time are missing as well.
+    oldest: Option<Instant>,
+}
+
+/// An operation that is being run.
+struct Run<'a, O: Op> {
+    meta: &'a Meta,
+    op: &'a O,
+    ctx: Ctx<'a>,
+    is_exclusive: bool,
+    /// The transaction that may have been committed, if there is one.
+    doubt: &'a mut Option<Doubt>,
+    /// The reply for the last transaction that was sent under this id and may have been committed.
+    tried: Option<O::Reply>,
+    /// The operation gets its id when it first has something to commit, and keeps it.
+    ticket: Option<Ticket>,
+    /// What the operation has read, by `reads` reads.
+    fresh: OwnReads,
+    reads: u32,
+    all_reads: u32,
+    conflicts: u32,
+    must_back_off: bool,
+    /// The records were read again because they disagreed.
+    is_reread: bool,
+    /// Records from before this time are not used.
+    not_before: Option<Instant>,
+}
+
+impl Meta {
+    /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`]: the rules do not allow it, as of some moment during the call.
+    /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
+    /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
+    pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
+        self.run_under_doubt(op, authority, &mut None, None)
+    }
+
+    /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
+    pub(crate) fn run_loop<O: Op>(
+        &self,
+        op: &O,
+        authority: &Authority<'_>,
+        doubt: &mut Option<Doubt>,
+        tried: Option<O::Reply>,
+    ) -> Result<O::Reply, Failure> {
+        let mut run = Run::new(self, op, authority, doubt, tried);
+        let mut resumed = run.resume();
+        while run.conflicts < MAX_CONFLICTS && run.all_reads < MAX_READS {
+            let planned = match resumed.take() {
+                Some(attempt) => Planned::Attempt(attempt),
+                None => run.plan()?,
+            };
+            match planned {
+                Planned::Missing(missing) => run.read(missing)?,
+                Planned::Disputed => run.read_again(),
+                Planned::Answer(answer) => return answer.map_err(Failure::from),
+                // After repeated conflicts, back off and re-read before retrying: older records would only
+                // cause the next conflict. A refusal is based on the records that the conflict returned, so
+                // it is confirmed at once.
+                Planned::Attempt(attempt) if run.must_back_off && attempt.answer.is_ok() => run.back_off(),
+                Planned::Attempt(attempt) => {
+                    if let ControlFlow::Break(answer) = run.commit(attempt)? {
+                        return answer.map_err(Failure::from);
+                    }
+                }
+            }
+        }
+        Err(run.give_up())
+    }
+}
+
+impl<'a, O: Op> Run<'a, O> {
+    fn new(
+        meta: &'a Meta,
+        op: &'a O,
+        authority: &'a Authority<'a>,
+        doubt: &'a mut Option<Doubt>,
+        tried: Option<O::Reply>,
+    ) -> Self {
+        // An operation in doubt keeps its id and its session.
+        let ticket = doubt.as_ref().map(|doubt| doubt.ticket.clone());
+        let session = doubt.as_ref().map_or_else(|| meta.session(), Doubt::session);
+        let (volume, decisions, traversers) = (meta.volume(), &meta.decisions, meta.traversers());
+        Run {
+            meta,
+            op,
+            ctx: Ctx { now: Time::now(), authority, session, volume, decisions, traversers },
+            is_exclusive: meta.is_exclusive(),
+            doubt,
+            tried,
+            ticket,
+            fresh: OwnReads::default(),
+            reads: 0,
+            all_reads: 0,
+            conflicts: 0,
+            must_back_off: false,
+            is_reread: false,
+            not_before: None,
+        }
+    }
+
+    /// The transaction in doubt, which is sent again before anything else. `None` if there is none, or if the
+    /// reply for it is not known.
+    fn resume(&mut self) -> Option<Attempt<O::Reply>> {
+        let (refused, txn) = self.doubt.as_ref()?.resumed();
+        let answer = match refused {
+            Some(errno) => Err(errno),
+            None => Ok(self.tried.take()?),
+        };
+        Some(Attempt { answer, txn })
+    }
+
+    fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
+        let oldest = self.oldest();
+        let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
+        let (decided, answer, effects) = match self.op.plan(&mut view, &self.ctx) {
+            Err(PlanStop::Missing) => {
+                let climbs_from = view.climbs_from();
+                return Ok(Planned::Missing(Missing { wants: view.into_wants(), climbs_from, oldest }));
+            }
+            Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
+            Err(PlanStop::Refused(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
+            Err(PlanStop::Refused(errno)) => (Decided::Refusal, Err(errno), Vec::new()),
+            Ok(Plan { reply, effects }) if effects.is_empty() => (Decided::Reply, Ok(reply), effects),
+            Ok(Plan { reply, effects }) => (Decided::Effects, Ok(reply), effects),
+        };
+        let evidence = Evidence {
+            in_doubt: self.doubt.is_some(),
+            is_read: O::READ,
+            assumed: view.assumed(),
+            exclusive: self.is_exclusive,
+            one_moment: !view.used_known() && self.reads <= 1,
+            reread: self.is_reread,
+        };
+        Ok(match certainty::next(decided, evidence) {
+            Next::Answer => Planned::Answer(answer),
+            Next::ReadAgain => Planned::Disputed,
+            Next::Commit => {
+                let guards = view.into_guards();
+                let op_id = match &self.ticket {
+                    Some(ticket) => ticket.id,
+                    None => self.ticket.insert(self.meta.next_op(self.ctx.session)?).id,
+                };
+                let guards = self.meta.with_own_guard(guards, op_id)?;
+                Planned::Attempt(Attempt { answer, txn: Txn { op_id, guards, effects } })
+            }
+        })
+    }
+
+    /// Cached records from before this time are not used; `None` if their age does not matter.
+    fn oldest(&self) -> Option<Instant> {
+        // A change is confirmed by its guards, so it may be planned from cached records of any age.
+        let by_lifetime = match !O::READ || self.meta.is_current() {
+            true => None,
+            false => Instant::now().checked_sub(self.meta.lifetime()),
+        };
+        by_lifetime.max(self.not_before)
+    }
+
+    fn read(&mut self, Missing { wants, climbs_from, oldest }: Missing) -> Result<(), Failure> {
+        let began = Instant::now();
+        let snapshot = self.meta.retry(|| self.meta.engine.read(&wants))?;
+        let mut reads = 1;
+        self.fresh.extend(self.meta.cache.absorb(&snapshot, began));
+        if let Some(dir) = climbs_from {
+            let most = MAX_READS - self.all_reads - reads;
+            reads += self.meta.climb(dir, oldest, most, &mut self.fresh)?;
+        }
+        self.reads += reads;
+        self.all_reads += reads;
+        Ok(())
+    }
+
+    /// Lets the next round read all records again, as of one moment.
+    fn read_again(&mut self) {
+        self.is_reread = true;
+        self.forget_reads();
+    }
+
+    fn back_off(&mut self) {
+        host::sleep(pause(self.conflicts - PROMPT_CONFLICTS));
+        self.must_back_off = false;
+        self.forget_reads();
+    }
+
+    fn forget_reads(&mut self) {
+        self.fresh.clear();
+        self.reads = 0;
+        self.not_before = Some(Instant::now());
+    }
+
+    /// Sends an attempt. After a conflict the operation continues.
+    fn commit(
+        &mut self,
+        Attempt { answer, txn }: Attempt<O::Reply>,
+    ) -> Result<ControlFlow<Result<O::Reply, Errno>>, Failure> {
+        let meta = self.meta;
+        let txn = match self.doubt {
+            Some(doubt) => meta.go_on(doubt, txn, &answer),
+            None => txn,
+        };
+        let born = if meta.is_current() { meta.new_directory(&txn) } else { None };
+        let began = Instant::now();
+        match meta.commit(&txn, self.ticket.as_ref(), self.doubt)? {
+            Outcome::Committed { inodes, .. }
+                if may_be_earlier(self.doubt, self.tried.is_some(), &inodes) =>
+            {
+                // If the earlier attempt was the one that committed, its effects are read when they are
+                // needed.
+                meta.forget(&txn);
+                Ok(ControlFlow::Break(match (meta.recorded(self.doubt)?, answer) {
+                    (Some(errno), _) => Err(errno),
+                    (None, answer) => answer.or_else(|refused| self.tried.take().ok_or(refused)),
+                }))
+            }
+            Outcome::Committed { seq, inodes } => {
+                *self.doubt = None;
+                meta.change_listings(&txn);
+                meta.remember(&txn, seq, &inodes, began);
+                if let Some((dir, before)) = born {
+                    meta.cache.listed(dir, None, None, before, seq);
+                }
+                Ok(ControlFlow::Break(answer))
+            }
+            Outcome::Conflict(snapshot) => {
+                if let Err(fenced) = meta.check_own(&txn.guards, &snapshot) {
+                    // From now on no attempt can commit. An earlier one may have committed before the session
+                    // was removed, and its result was removed with the session.
+                    return Err(match self.doubt {
+                        Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
+                        None => fenced,
+                    });
+                }
+                if self.doubt.is_some() {
+                    self.tried = answer.ok().or(self.tried.take());
+                }
+                // The conflict returned all guarded records as of one moment; they supersede what was read
+                // before.
+                self.fresh = meta.cache.absorb(&snapshot, began).into_iter().collect();
+                self.reads = 1;
+                self.conflicts += 1;
+                self.must_back_off = self.conflicts > PROMPT_CONFLICTS;
+                Ok(ControlFlow::Continue(()))
+            }
+        }
+    }
+
+    fn give_up(self) -> Failure {
+        let message = format!(
+            "{}: gave up after {} conflicts with other clients and {} reads",
+            O::NAME,
+            self.conflicts,
+            self.all_reads
+        );
+        tracing::error!("{message}");
+        EngineError::permanent(message).into()
+    }
+}
