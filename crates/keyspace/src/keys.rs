@@ -1,5 +1,6 @@
-//! The table of keys. Each key begins with the volume's prefix and one letter. Numbers are eight bytes, big
-//! endian.
+//! The table of keys. Each key begins with the volume's prefix and one letter, the *table*. The parts that follow
+//! have no separators. Numbers are big endian; they have eight bytes, except a term (four), an operation (sixteen)
+//! and the kind of a lock (one). `0` is one zero byte, which no name contains.
 //!
 //! | key | value |
 //! |---|---|
@@ -14,20 +15,22 @@
 //! | `w` session owner kind | a waiting lock request |
 //! | `a` id | an ACL's text |
 //! | `t` name, `c` name | a setting, a counter |
-//! | `u` shard | what one writer has added to the usage; below a limit, also its reservation: how far it may go on without a read of the other shards |
+//! | `u` shard | what one writer has added to the usage; on a volume with a limit, also its reservation: the amount up to which the shard may grow without a read of the other shards |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
-//! | `f` session term | exists while the term is open, and no heartbeat changes it; term 0, on a store that compares versions, exists while the session does |
-//! | `g` slice, `h` slice | garbage: its size; the number of rows that refer to a slice beyond its first, if it was ever shared |
-//! | `z` | exists once slices have been shared, and changes with every `h` |
-//! | `l` operation | the operation was applied, and what it touched |
-//! | `b` shard, `d` shard number | on a store that pushes no changes: how often one writer has written; what each write touched |
+//! | `f` session term | the fence: exists while the term is open, and no heartbeat changes it; on a store that compares versions (etcd), term 0 exists while the session does |
+//! | `g` slice | garbage: no row refers to the slice; its size |
+//! | `h` slice | the number of rows that refer to the slice, less one; exists only if the slice was ever shared |
+//! | `z` | exists since the first slice of the volume was shared; written with every `h` |
+//! | `l` operation | the operation was applied; which records it invalidates in other clients' caches |
+//! | `b` shard | on a store that pushes no changes (TiKV): the head of a shard, the numbers of its first and last write |
+//! | `d` shard number | on such a store: what the write with that number invalidates |
 //!
 //! An inode is stored in the dirent that names it, so that a lookup, and a listing of a directory with its
 //! inodes, are one range each. If an inode has several names, one of them is its location; an inode without a
 //! name is stored under its number. Fields of a directory that change with every create are stored next to
 //! its location in separate keys, so that creates in the directory do not conflict.
 //!
-//! The cost is that a rename rewrites the inode's record.
+//! The cost is that a rename of the name that is the location moves the inode's record to another key.
 
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, Term, XattrName};
 
@@ -36,7 +39,7 @@ use meta::{Counter, LockKind, LockOwner};
 /// The version of the layout that this crate reads and writes.
 pub const LAYOUT_VERSION: u64 = 3;
 
-/// Keys from `start` on and before `end`, at most `limit` of them.
+/// The keys from `start`, inclusive, to `end`, exclusive; at most the first `limit` of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     pub start: Vec<u8>,
@@ -44,7 +47,7 @@ pub struct Span {
     pub limit: usize,
 }
 
-/// The location of an inode's own record.
+/// The key under which an inode's record is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InodeLocation {
     /// In the dirent of that name.
@@ -53,13 +56,13 @@ pub(crate) enum InodeLocation {
     Here(Ino),
 }
 
-/// The parts of a directory that are stored next to its location.
+// The parts of a directory: fields that are stored under their own keys, which are the location and one letter.
 pub(crate) const CTIME: u8 = b'c';
 pub(crate) const LINKS: u8 = b'h';
 pub(crate) const MTIME: u8 = b'm';
 pub(crate) const PARTS: [u8; 3] = [CTIME, LINKS, MTIME];
 
-/// Greater than the letter of every part, and less than the first byte of the next record.
+/// Greater than the letter of every part. As the last byte of a key it ends the range of a record and its parts.
 const ABOVE_PARTS: u8 = 0x7f;
 
 /// The keys of one volume.
@@ -114,7 +117,7 @@ impl Keyspace {
         self.key(b'n', &[&ino.0.to_be_bytes()])
     }
 
-    /// The first key that the location of a later inode can have.
+    /// A key after the inode's record and its parts, and before the record of the next inode number.
     pub(crate) fn after_inode_row(&self, ino: Ino) -> Vec<u8> {
         self.key(b'n', &[&ino.0.to_be_bytes(), &[0xff]])
     }
@@ -126,6 +129,7 @@ impl Keyspace {
         }
     }
 
+    /// The rows, extended attributes and symlink target of an inode.
     pub(crate) fn body(&self, ino: Ino) -> Span {
         let start = self.key(b'i', &[&ino.0.to_be_bytes()]);
         Span { end: after_prefix(&start), start, limit: usize::MAX }
@@ -135,7 +139,7 @@ impl Keyspace {
         self.key(b'i', &[&ino.0.to_be_bytes(), b"s", &chunk.0.to_be_bytes(), &row.to_be_bytes()])
     }
 
-    /// The rows of the chunks from `from` on and before `to`.
+    /// The rows of the chunks from `from`, inclusive, to `to`, exclusive.
     pub(crate) fn rows(&self, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Span {
         let start = self.row(ino, from, 0);
         let end = self.row(ino, to.max(from), 0);
@@ -195,8 +199,8 @@ impl Keyspace {
         self.key(b's', &[&session.0.to_be_bytes()])
     }
 
-    /// The key that commits of the term read: the session's record changes with each heartbeat, and this key
-    /// does not.
+    /// The key whose existence each commit of the term checks. The record of the session cannot serve for that:
+    /// every heartbeat changes it, and so would conflict with the commits.
     pub(crate) fn fence(&self, session: SessionId, term: Term) -> Vec<u8> {
         self.key(b'f', &[&term.key(session)])
     }
@@ -248,13 +252,13 @@ impl Keyspace {
         self.table(b'l')
     }
 
-    /// The operation of a key of the log.
+    /// The operation of a key that [`Keyspace::log`] returned.
     pub fn parse_log(&self, key: &[u8]) -> Option<OpId> {
         let bytes = self.rest(key, b'l')?;
         Some(OpId(u128::from_be_bytes(bytes.try_into().ok()?)))
     }
 
-    /// The key that counts the writes of a shard's writer.
+    /// The key with the numbers of the first and the last write of a shard (`change_log`).
     pub fn head(&self, shard: u64) -> Vec<u8> {
         self.key(b'b', &[&shard.to_be_bytes()])
     }
@@ -268,7 +272,7 @@ impl Keyspace {
         Some(u64::from_be_bytes(self.rest(key, b'b')?.try_into().ok()?))
     }
 
-    /// The key with what the `number`th write of a shard's writer invalidates.
+    /// The key with what the write with this number of a shard invalidates.
     pub fn changes(&self, shard: u64, number: u64) -> Vec<u8> {
         self.key(b'd', &[&shard.to_be_bytes(), &number.to_be_bytes()])
     }
@@ -283,8 +287,7 @@ impl Keyspace {
         key.strip_prefix(self.prefix.as_slice())?.strip_prefix(&[table])
     }
 
-    /// The directory and the name of the dirent that a key belongs to, and the part's letter if it is not the
-    /// dirent itself.
+    /// The directory and the name of the dirent that a key belongs to. For the key of a part, also its letter.
     pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
         let (parent, rest) = self.rest(key, b'e')?.split_first_chunk()?;
         let parent = Ino(u64::from_be_bytes(*parent));
@@ -309,7 +312,7 @@ impl Keyspace {
     }
 }
 
-/// The key of a part of a directory.
+/// The key of a part of the directory with this location.
 pub(crate) fn part(location: &[u8], part: u8) -> Vec<u8> {
     let mut key = Vec::with_capacity(location.len() + 1);
     key.extend_from_slice(location);
@@ -317,13 +320,13 @@ pub(crate) fn part(location: &[u8], part: u8) -> Vec<u8> {
     key
 }
 
-/// A dirent or an inode location, and the parts next to it.
+/// The keys of the record at this location and of its parts.
 pub(crate) fn group(location: &[u8]) -> Span {
     Span { start: location.to_vec(), end: part(location, ABOVE_PARTS), limit: usize::MAX }
 }
 
-/// The first key after all keys that begin with `prefix`, which contains the letter of the table, a byte
-/// below 0xff.
+/// The first key after all keys that begin with `prefix`. There is one, because `prefix` contains the letter of
+/// the table, which is below 0xff.
 fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while end.last() == Some(&0xff) {
