@@ -1,8 +1,21 @@
 //! The contract between a client and a metadata engine: records, and transactions of guards and effects.
 //!
-//! An engine implements [`Engine`] and depends on this crate alone. It knows no operation, and chooses no errno.
-//! [`MemEngine`] is the executable specification. The wrappers around engines ([`Batching`], [`Counting`],
-//! [`Faulty`], [`Announced`]) are here because they know no more than the contract.
+//! An engine implements [`Engine`]. It depends neither on `ops` nor on `client`: it knows no operation, and chooses
+//! no errno.
+//!
+//! | module | content |
+//! |---|---|
+//! | `engine` | the trait [`Engine`], its outcomes and errors |
+//! | `txn` | transactions: guards and effects |
+//! | `record`, `lock`, `volume` | records and scans; file locks; the settings of a volume |
+//! | `footprint` | what each effect changes and each guard checks |
+//! | `groups` | which transactions of a batch may be applied together |
+//! | `change` | which cached records of other clients a commit invalidates |
+//! | `order` | the [`Seq`] of a read, for servers that only number commits |
+//! | `results` | results of operations, kept to recognize retries |
+//! | `maintenance` | the announcement of a tool that needs the volume for itself |
+//! | `mem` | [`MemEngine`], the executable specification |
+//! | `wrap` | wrappers around engines, which use only the contract |
 
 mod change;
 mod engine;

@@ -1,4 +1,5 @@
-//! Wrappers around an engine, for everything that is not part of an operation.
+//! Wrappers: engines that pass each request on to another engine. So batching, counting, faults and the check of
+//! exclusive tools work the same on every engine, and no operation contains them.
 
 mod announced;
 mod batching;
@@ -16,7 +17,7 @@ use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
-/// Lets a shared engine be wrapped and still be used from outside the wrapper.
+/// A wrapper owns its inner engine. Through an `Arc`, the caller can also use that engine directly.
 impl<E: Engine + ?Sized> Engine for Arc<E> {
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         (**self).read(wants)
