@@ -1,5 +1,5 @@
-//! One big file, written and read sequentially, in alternation with a file of the same size on the objects'
-//! file system.
+//! `limen bench --big`: writes and reads one big file sequentially, alternately on the measured mount and on the
+//! file system that holds the objects of its volume.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,40 +22,47 @@ use crate::table::{Columns, figure};
 
 /// The size of one write(2) or read(2).
 const STEP_BYTES: usize = 1 << 20;
-/// The length of the data pattern. It does not repeat within a block, so that compression does not help.
+/// The length of the data pattern. It is longer than a block, so that no block contains a repetition that
+/// compression could use.
 const PATTERN_BYTES: usize = 8 << 20;
 
-/// Opens the volume with a metadata URL and reads its settings; `None` for a volume without a database.
+/// Reads the settings of the volume with a metadata URL; `None` for a volume in memory, which only its own mount
+/// can open.
 pub(crate) type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, Fault>;
 
 /// What to compare the big file with.
 pub(crate) struct Beside<'a> {
-    /// The directory that the user named.
+    /// The directory of `--store`.
     pub(crate) store: Option<&'a Path>,
-    /// Otherwise the objects of the volume are found with this.
+    /// Reads the settings of the mount's volume, which name the directory of its objects. If `store` is `None`,
+    /// the file is compared with one there.
     pub(crate) volume_of: VolumeOf<'a>,
 }
 
-/// The result.
+/// The times of all rounds.
 #[derive(Debug)]
 pub(crate) struct Big {
     bytes: u64,
+    /// The file on the measured mount.
     here: Figures,
-    /// The directory to compare with, and its figures.
+    /// The directory to compare with, and the times of the file there.
     store: Option<(PathBuf, Figures)>,
 }
 
-/// The rounds of one file.
+/// The times of one file, one element per round.
 #[derive(Debug, Default)]
 struct Figures {
     write: Vec<Pass>,
     read: Vec<Pass>,
 }
 
+/// The times of one write or read of the whole file.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
     wall: Duration,
+    /// The CPU time of this process.
     cpu: Duration,
+    /// The CPU time of the process that serves the mount; zero on another file system.
     mount_cpu: Duration,
 }
 
@@ -75,7 +82,7 @@ pub(crate) fn run(
         (Some(store), _) => Some(Place::make(store)?),
         (None, Some(bucket)) => Some(Place::make(&parent_of(bucket))?),
         (None, None) => {
-            output::note("the big file is not compared with another one: name a directory with --store");
+            output::note("there is nothing to compare the big file with: name a directory with --store");
             None
         }
     };
@@ -99,7 +106,8 @@ pub(crate) fn run(
     Ok(big)
 }
 
-/// Writes the file with fsync(2), drops it from the kernel's cache, and reads it.
+/// Writes the file and calls fsync(2), drops the file from the kernel's cache and calls `forget`, then reads and
+/// removes the file.
 fn pass(
     place: &Place,
     bytes: u64,
@@ -150,12 +158,13 @@ fn pass(
     })?);
     interrupt.check()?;
     if read != bytes {
-        return Err(Fault::new(format!("only {read} of {bytes} bytes were read back")).at(path.display()));
+        return Err(Fault::new(format!("wrote {bytes} bytes, but read {read}")).at(path.display()));
     }
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directory of the volume's objects, if they are in a directory that exists on this machine.
+/// The directory of the objects, if `place` is on a limenfs mount and its volume stores them in a directory that
+/// exists on this machine.
 fn bucket(place: &Place, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, Fault> {
     let Some(entry) = place.probe.entry() else { return Ok(None) };
     let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };
@@ -178,7 +187,7 @@ fn forget_objects(dir: &Path, begun: SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let metadata = match entry.metadata() {
-            // The object was removed meanwhile.
+            // The mount has removed the object in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?,
         };
@@ -269,7 +278,7 @@ impl Big {
         Spread::of(each).median
     }
 
-    /// The speed of the write and of the read as a percentage of that in the other directory, round by round.
+    /// For the write and for the read: the speed here as a percentage of the speed there, round by round.
     fn shares(&self, there: &Figures) -> [Spread; 2] {
         let share = |here: &[Pass], there: &[Pass]| {
             let pairs = here.iter().zip(there);

@@ -10,27 +10,29 @@ use command::output::ProgressBar;
 
 use super::histogram::Histogram;
 
-/// The times of all threads together.
+/// The measured times of one run, of all threads together.
 #[derive(Debug, Default)]
 pub(super) struct Load {
+    /// The time of each operation.
     pub(super) times: Histogram,
     /// The time from the start of the first thread to the end of the last one.
     pub(super) wall: Duration,
 }
 
 impl Load {
-    /// Adds a load that ran after this one.
+    /// Adds the times of a run that began after this one had ended.
     pub(super) fn then(&mut self, next: &Load) {
         self.times.merge(&next.times);
         self.wall += next.wall;
     }
 }
 
-/// Calls `work` once for each of `numbers`. Each thread takes the next number when it has finished one, so
-/// all threads are busy until the end, and work close to each other in the tree.
+/// Calls `work` once for each of `numbers`, and `stop` before each. A thread that has finished a number takes
+/// the next one. So all threads are busy until the end, and at any moment they work on adjacent numbers.
 ///
 /// # Errors
-/// The first error of `work` or `stop`; the other threads end after their current operation.
+/// An error of `work`, or of `stop`, which ends the run after Ctrl-C; a thread cannot be started, or panics. The
+/// other threads end after their current operation, except after a panic.
 pub(super) fn run(
     threads: usize,
     numbers: Range<u64>,
@@ -64,7 +66,7 @@ pub(super) fn run(
                 Fault::new(format!("cannot start a thread: {error}")).advise("use fewer --threads")
             })?);
         }
-        let ended_early = || Fault::new("a thread of the benchmark ended early");
+        let ended_early = || Fault::new("a thread of the benchmark panicked: its message is above");
         all.into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err(ended_early())))
             .collect::<Result<_, Fault>>()
@@ -76,7 +78,7 @@ pub(super) fn run(
     Ok(Load { times, wall: begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun) })
 }
 
-/// The result of one thread.
+/// What one thread measured.
 #[derive(Debug)]
 struct Turn {
     begun: Instant,

@@ -1,4 +1,4 @@
-//! Formats the results as text and JSON.
+//! Prints the results of `limen mdtest` as text or JSON.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::options::{OpenVolume, Options, Shape};
 use super::phase::Sample;
 use crate::table::{Columns, figure, round};
 
-/// The results of one run.
+/// The results of one run of the benchmark, and what was measured.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) options: &'a Options,
@@ -101,17 +101,19 @@ impl Sample {
         })
     }
 
-    /// Operations a second.
+    /// Operations per second.
     fn rate(&self) -> f64 {
         self.count as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
+    /// The part of `all` that one operation accounts for, on average.
     fn each(&self, all: f64) -> f64 {
         all / self.count.max(1) as f64
     }
 }
 
-/// Round trips of operations. Syncs are left out, because housekeeping makes them at fixed times.
+/// Reads, scans and commits: requests of the client, or round trips to the server. Syncs are not counted,
+/// because housekeeping sends them at fixed times, however many operations run.
 fn trips(counts: Counts) -> f64 {
     (counts.round_trips() - counts.syncs) as f64
 }
