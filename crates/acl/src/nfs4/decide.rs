@@ -1,10 +1,10 @@
-//! Access decisions.
+//! Decides which permissions the entries of an ACL grant to a caller, and which a mode without an ACL grants.
 //!
 //! The entries are read in stored order. For each permission, the first entry that applies to the caller and
 //! contains the permission decides (RFC 8881 section 6.2.1). Several entries can apply to one caller: an
 //! entry for `OWNER@` does not exclude entries for the owner's uid, for groups, or for everyone. A permission
-//! that no entry contains is not granted, but it is not *denied* either. The difference matters for a
-//! permission with two sources, such as the one to delete.
+//! that no entry contains is not granted, but it is not *denied* either. The difference matters for the removal
+//! of a file, which the ACL of the file or that of its directory can grant (see `delete`).
 
 use types::{Caps, Cred, Mode};
 
@@ -25,19 +25,19 @@ pub struct Inode<'a> {
     pub acl: Option<&'a Nfs4Acl>,
 }
 
-/// The result of the entries: each permission is granted, denied, or (in neither set) undecided.
+/// The decision on each permission: granted, denied, or undecided, which is in neither set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decision {
     pub granted: Mask,
-    /// Permissions that a deny entry decided. Disjoint from `granted`.
+    /// Permissions that a deny entry decided. No permission is both here and in `granted`.
     pub denied: Mask,
 }
 
-/// The caller, with what entries need to know about it.
+/// The caller, with everything that decides which entries apply to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub cred: &'a Cred,
-    /// The caller's identities of domains, sorted. A SID is unique across users and groups, so an entry for
+    /// The caller's SIDs of Windows domains, sorted. A SID is unique across users and groups, so an entry for
     /// it applies whether the entry calls it a user or a group.
     pub sids: &'a [Id],
     pub is_owner: bool,
@@ -50,8 +50,8 @@ pub struct Caller<'a> {
 pub const OWNER_RIGHTS: Mask =
     Mask::READ_ACL.with(Mask::WRITE_ACL).with(Mask::READ_ATTRIBUTES).with(Mask::WRITE_ATTRIBUTES);
 
-/// The decision of mode or ACL on every permission, without capabilities. `sids` are the caller's identities
-/// of domains, sorted.
+/// The decision of mode or ACL on every permission, without capabilities. `sids` are the caller's SIDs of
+/// Windows domains, sorted.
 pub fn decide(cred: &Cred, sids: &[Id], inode: &Inode<'_>) -> Decision {
     let caller = Caller::new(cred, sids, inode);
     match inode.acl {
@@ -66,8 +66,8 @@ pub(crate) fn decide_by_mode(mode: Mode, is_dir: bool, class: Class) -> Decision
     Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
 }
 
-/// The decision of a mode without an ACL for a caller with known user and primary group only. None if the
-/// decision depends on the caller's other groups.
+/// The decision of a mode without an ACL for a caller of which only the user and the primary group are known.
+/// None if the decision depends on the caller's other groups.
 pub fn decide_without_groups(
     mode: Mode,
     is_dir: bool,
@@ -80,8 +80,8 @@ pub fn decide_without_groups(
 }
 
 impl Nfs4Acl {
-    /// The decision of the entries, read one after the other, including [`OWNER_RIGHTS`]. Twin of
-    /// `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same answers faster.
+    /// The decision of the entries, read one after the other, and then of [`OWNER_RIGHTS`]. Twin of
+    /// `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same decision faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
         self.entries_for(caller)
             .fold(Decision::default(), |decision, (_, entry)| decision.then(entry))
@@ -130,11 +130,12 @@ impl Decision {
         self.granted.has(want)
     }
 
-    /// Adds an entry that applies to the caller. Its position is behind those of all entries added before.
+    /// The decision after one more entry, which applies to the caller and is stored after all entries so far.
     pub(super) fn then(self, entry: &Entry) -> Self {
         self.then_mask(entry.mask, entry.is_allow())
     }
 
+    /// As `then`, for an entry with this mask. What earlier entries decided stays decided.
     pub(super) fn then_mask(self, mask: Mask, is_allow: bool) -> Self {
         let open = mask.without(self.granted | self.denied);
         if is_allow {
@@ -152,8 +153,8 @@ impl Decision {
     }
 }
 
-/// Whether the caller has every permission of `want`: from mode, ACL and ownership (`granted`), or else from
-/// a capability.
+/// Whether the caller has every permission of `want`: from mode, ACL and ownership (`granted`), and otherwise
+/// from capabilities. [`overrides`] explains `any_execute`.
 ///
 /// # Errors
 /// [`Denial::Acl`].
@@ -165,6 +166,8 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
     if !overrides(caps, is_dir, any_execute).has(left) {
         return Err(Denial::Acl);
     }
+    // `access explain` shows the result. Name the one capability that is enough; if it takes several, all that the
+    // caller has.
     let known = [Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE, Caps::FOWNER, Caps::CHOWN];
     let alone =
         known.into_iter().find(|one| caps.has(*one) && overrides(*one, is_dir, any_execute).has(left));
@@ -172,7 +175,7 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
 }
 
 /// The permissions that capabilities add to the decision. `any_execute` says whether anybody may execute the
-/// file; if not, no capability grants it (`generic_permission`).
+/// file; if not, no capability grants execution (`generic_permission`).
 ///
 /// `CAP_DAC_OVERRIDE` covers contents, names and removal, `CAP_DAC_READ_SEARCH` reading, `CAP_FOWNER` what
 /// owners may do, `CAP_CHOWN` the change of owner. [`may_remove`](super::may_remove) handles the sticky bit.
@@ -211,9 +214,9 @@ pub fn may_open(granted: Mask, read: bool, write: bool, append: bool) -> bool {
     (!read || granted.has(Mask::READ_DATA)) && (!write || may_write)
 }
 
-/// Whether every caller may search a directory with this mode and ACL: no entry denies search in front of one
-/// that allows it to everyone. The result is cached for each ACL and makes checks of single callers
-/// unnecessary.
+/// Whether every caller may search a directory with this mode and ACL: an entry allows it to everyone, and no
+/// entry before that one denies it to anybody. The result is cached for each ACL. If it is true, no caller is
+/// checked.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&Nfs4Acl>) -> bool {
     let Some(acl) = acl else { return mode.has(0o111) };
     let mut relevant =

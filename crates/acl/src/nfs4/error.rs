@@ -11,15 +11,16 @@ pub enum AclError {
     Size,
     /// The text is not of the form `type:flags:who:permissions`.
     Text,
-    /// A type other than allow, deny, audit and alarm; or audit and alarm in a `system.nfs4_dacl`.
+    /// A type other than allow, deny, audit and alarm; or audit or alarm in `system.nfs4_dacl`, which has only
+    /// allow and deny entries.
     Kind,
     /// A flag that RFC 8881 does not define.
     Flags,
     /// A permission that RFC 8881 does not define.
     Mask,
-    /// A principal that this system or volume does not know, the id -1 included.
+    /// A principal that this system or volume does not know, or the id -1, which is not valid.
     Who,
-    /// Text without any entry. The text of a list that allows nothing is `A::EVERYONE@:`.
+    /// Text without any entry. An ACL that allows nothing is written `A::EVERYONE@:`.
     Empty,
     /// More than [`MAX_ENTRIES`](super::Nfs4Acl::MAX_ENTRIES) entries, or larger than the 64 KiB of an xattr.
     TooLong,
@@ -53,11 +54,11 @@ impl fmt::Display for AclError {
         f.write_str(match self {
             AclError::Size => "ACL attribute is truncated or has bytes after its last entry",
             AclError::Text => "ACL text is not of the form type:flags:who:permissions",
-            AclError::Kind => "ACL entry has an unknown or unsuitable type",
-            AclError::Flags => "ACL entry has unknown flags",
-            AclError::Mask => "ACL entry has unknown permissions",
-            AclError::Who => "ACL entry names an unknown principal",
-            AclError::Empty => "ACL text has no entries",
+            AclError::Kind => "ACL entry has an unknown type, or a type that this attribute cannot hold",
+            AclError::Flags => "ACL entry has flags that RFC 8881 does not define",
+            AclError::Mask => "ACL entry has permissions that RFC 8881 does not define",
+            AclError::Who => "ACL entry names a principal that this system or volume does not know",
+            AclError::Empty => "ACL text has no entries: to allow nothing, write A::EVERYONE@:",
             AclError::TooLong => "ACL has more than 8000 entries or is larger than 64 KiB",
         })
     }

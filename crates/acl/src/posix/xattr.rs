@@ -1,5 +1,6 @@
-//! The wire form: `struct posix_acl_xattr_header` and `posix_acl_xattr_entry` of Linux's `posix_acl_xattr.h`, version
-//! 2, little endian: a header of 4 bytes (the version), then 8 bytes for each entry: tag, permissions, id.
+//! POSIX ACLs as values of extended attributes, as in Linux's `posix_acl_xattr.h`: a header of 4 bytes with the
+//! version, which is 2 (`struct posix_acl_xattr_header`), then 8 bytes for each entry: 2 for the tag, 2 for the
+//! permissions, 4 for the id (`struct posix_acl_xattr_entry`). All numbers are little endian.
 
 use super::{AclError, Entry, Perm, PosixAcl, Tag};
 
@@ -7,7 +8,7 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-// The tags are in canonical order; the check of order depends on that.
+// The values ascend in canonical order. `from_xattr` depends on that: it checks the order by comparing values.
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
@@ -15,16 +16,20 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The id of entries whose tag has no id.
+/// The id field of entries for the owner, the owning group, the mask and others (`ACL_UNDEFINED_ID`).
 const UNDEFINED_ID: u32 = u32::MAX;
 
 impl PosixAcl {
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
     /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order, ids of one tag
-    /// may be in any order and are sorted, and ids of tags without an id are ignored. Errors are checked in
-    /// this order: `Size` for a broken header, `Version`, `Size`, `TooLong`, then those of the entries.
+    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
+    /// same tag may be in any order; they are sorted by id. The id field of a tag without an id is ignored.
+    ///
+    /// # Errors
+    /// In this order: `Size` if the header is incomplete, `Version`, `Size` if the last entry is incomplete,
+    /// `TooLong`, `Order`, `Tag` or `Perm` for the first invalid entry, then those of
+    /// [`PosixAcl::from_entries`].
     pub fn from_xattr(value: &[u8]) -> Result<Option<Self>, AclError> {
         if value.is_empty() {
             return Ok(None);
