@@ -80,7 +80,7 @@ pub fn decide_without_groups(
 }
 
 impl Nfs4Acl {
-    /// The decision of the entries, read one after the other, and then of [`OWNER_RIGHTS`]. Twin of
+    /// The decision of the entries, read one after the other, and then of [`OWNER_RIGHTS`]. Equivalent of
     /// `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same decision faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
         self.entries_for(caller)

@@ -1,6 +1,6 @@
 //! NFSv4 ACLs: RFC 8881 section 6, and the behaviour of ZFS where the RFC leaves a choice.
 //!
-//! | file | rule | ZFS twin |
+//! | file | rule | ZFS equivalent |
 //! |---|---|---|
 //! | `acl`, `entry`, `mask` | the validated, immutable value | |
 //! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |

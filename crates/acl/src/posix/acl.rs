@@ -33,7 +33,7 @@ impl PosixAcl {
     /// otherwise.
     pub const MAX_ENTRIES: usize = 511;
 
-    /// Validates and sorts entries given in any order. Twin of `posix_acl_valid`, with one stricter rule: the
+    /// Validates and sorts entries given in any order. Equivalent of `posix_acl_valid`, with one stricter rule: the
     /// kernel (since it maps ids to namespaces) accepts two entries for one user or group, although `acl(5)`
     /// forbids it and libacl rejects it. Here that is [`AclError::Duplicate`], because such an ACL has no
     /// canonical form.

@@ -1,6 +1,6 @@
 //! POSIX ACLs, `acl(5)`: the rules of Linux's `fs/posix_acl.c` and `generic_permission`, rule by rule.
 //!
-//! | file | rule | kernel twin |
+//! | file | rule | kernel equivalent |
 //! |---|---|---|
 //! | `acl` | the validated, normalised, immutable value | `posix_acl_valid` |
 //! | `xattr` | `system.posix_acl_access` and `_default` | `posix_acl_from_xattr`, `posix_acl_to_xattr` |

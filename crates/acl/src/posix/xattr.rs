@@ -23,7 +23,7 @@ impl PosixAcl {
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
     /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
+    /// Equivalent of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
     /// same tag may be in any order; they are sorted by id. The id field of a tag without an id is ignored.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl PosixAcl {
         Self::from_entries(entries).map(Some)
     }
 
-    /// The value of the extended attribute. Twin of `posix_acl_to_xattr`.
+    /// The value of the extended attribute. Equivalent of `posix_acl_to_xattr`.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(HEADER_BYTES + ENTRY_BYTES * self.entry_count());
         value.extend(VERSION.to_le_bytes());
