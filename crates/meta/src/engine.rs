@@ -84,7 +84,8 @@ pub trait Changes: Send + fmt::Debug {
     /// Returns the changes committed since the previous call. If there are none, waits for one, for at most
     /// `wait`. Each change is delivered once, and only after it can be read. Two changes to the same record
     /// come in the order of their [`Seq`]. An empty result means that the server was queried during this call
-    /// and had no further changes.
+    /// and had no further changes. A stream that polls its server first waits until its polling interval has
+    /// passed since the previous poll.
     ///
     /// # Errors
     /// Changes may be missing from here on: the caller must invalidate what it has cached, and call

@@ -70,7 +70,9 @@ impl<L: Log> Tail<L> {
 
 impl<L: Log> Changes for Tail<L> {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        if let Some(looked) = self.looked {
+        if let Some(looked) = self.looked
+            && !self.lost
+        {
             sleep(self.period.saturating_sub(looked.elapsed()));
         }
         let mut news = poll(wait, self.period, || self.look())?;

@@ -137,7 +137,7 @@ pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTr
     const BATCH: u64 = 4;
     const BETWEEN_KILLS: u64 = 100;
     add_directory(engine);
-    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, acknowledged, failures) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let create_until_stopped = |thread: u64| {
         let mut done = Vec::new();
         for round in 0.. {
@@ -146,7 +146,11 @@ pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTr
             }
             let inos = (0..BATCH).map(|n| 10 + (round * BATCH + n) * THREADS + thread);
             let batch: Vec<Txn> = inos.clone().map(add_file).collect();
-            let outcomes = persistently(|| engine.commit(&batch));
+            let outcomes = persistently(|| {
+                let outcomes = engine.commit(&batch);
+                failures.fetch_add(outcomes.is_err().into(), Ordering::Relaxed);
+                outcomes
+            });
             assert!(outcomes.iter().all(is_committed), "{outcomes:?}");
             done.extend(inos);
             acknowledged.fetch_add(BATCH, Ordering::Relaxed);
@@ -169,6 +173,7 @@ pub fn survive_kills(engine: &dyn Engine, kills: u32, restart: &dyn Fn()) -> BTr
         threads.into_iter().flat_map(|thread| thread.join().expect("no thread fails")).collect()
     });
     assert!(done.len() as u64 >= u64::from(kills) * BETWEEN_KILLS);
+    assert!(failures.load(Ordering::Relaxed) > 0, "no kill interrupted a request");
     assert_eq!(files(engine), done);
     done
 }
