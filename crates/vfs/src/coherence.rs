@@ -53,7 +53,7 @@ pub(crate) const LEASE: Duration = Duration::from_millis(600);
 const POLL_FOR: Duration = Duration::from_millis(100);
 /// The pause after a poll that returned changes, so that a busy stream is read in batches: without it, each
 /// commit of this client would cost one more request. It delays changes by other clients by at most this
-/// time.
+/// time. A stream that polls its server has a longer pause of its own.
 const GATHER_FOR: Duration = Duration::from_millis(1);
 /// How often the lease is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -226,7 +226,7 @@ impl Caches {
 
     /// Must be called before the request reads any record.
     pub(crate) fn begin_reply(&self) -> ReplyGuard<'_> {
-        ReplyGuard::new((!self.meta.is_exclusive()).then_some(&self.in_flight), self.lifetimes())
+        ReplyGuard::new((!self.meta.is_exclusive()).then_some(&self.in_flight), || self.lifetimes())
     }
 
     fn watch(&self, kernel: &dyn Kernel) {

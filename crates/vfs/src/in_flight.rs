@@ -108,9 +108,13 @@ pub struct ReplyGuard<'a> {
 
 impl<'a> ReplyGuard<'a> {
     /// Counts a request, or only stores its lifetimes if no other client can change the volume.
-    pub(crate) fn new(in_flight: Option<&'a InFlight>, lifetimes: Lifetimes) -> Self {
+    ///
+    /// `lifetimes` is called after the request was counted and its start was taken. If this thread is stopped
+    /// in between, and the lease expires, then either the lifetimes are short, or the reply is late, or its
+    /// invalidation is repeated.
+    pub(crate) fn new(in_flight: Option<&'a InFlight>, lifetimes: impl FnOnce() -> Lifetimes) -> Self {
         let counted = in_flight.map(|in_flight| (in_flight, in_flight.enter(), BootInstant::now()));
-        ReplyGuard { counted, lifetimes }
+        ReplyGuard { counted, lifetimes: lifetimes() }
     }
 
     /// How long the kernel may cache the reply. The lifetimes are those from the start of the request: what
@@ -273,6 +277,17 @@ mod tests {
         in_flight.leave(first);
         assert!(in_flight.is_answered(before) && in_flight.is_answered(between));
         in_flight.leave(third);
+    }
+
+    #[test]
+    fn lifetimes_are_those_after_the_request_is_counted() {
+        let in_flight = InFlight::default();
+        let lifetimes = || {
+            let epoch = in_flight.end_epoch();
+            assert!(!in_flight.is_answered(epoch), "an invalidation now must wait for this request");
+            Lifetimes::NONE
+        };
+        drop(ReplyGuard::new(Some(&in_flight), lifetimes));
     }
 
     #[test]
