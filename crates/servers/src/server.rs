@@ -36,7 +36,7 @@ pub struct Server {
 const SHELL: &str = r#"trap '' HUP INT TERM
 directory=$1; shift
 while read -r _; do wait; "$@" </dev/null & done
-kill -9 $! 2>/dev/null
+kill -9 $! 2>/dev/null; wait
 for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$directory" 2>/dev/null && break; sleep 0.3; done"#;
 
 impl Server {
@@ -205,13 +205,18 @@ fn state(stat: &Path) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether any thread of the process lives. A process that is not waited for stays as a zombie. Its first thread may
+/// be one while others still hold the process's connections open.
 fn is_alive(pid: Pid) -> bool {
-    // A process that is not waited for stays as a zombie.
-    state(Path::new(&format!("/proc/{}/stat", pid.as_raw_nonzero()))).is_some_and(|state| state != 'Z')
+    states(pid).any(|state| state != 'Z')
 }
 
 fn is_stopped(pid: Pid) -> bool {
+    states(pid).all(|state| "TZ".contains(state))
+}
+
+/// The states of the threads of a process.
+fn states(pid: Pid) -> impl Iterator<Item = char> {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
-    let mut tasks = tasks.into_iter().flatten().flatten();
-    tasks.all(|task| state(&task.path().join("stat")).is_none_or(|state| "TZ".contains(state)))
+    tasks.into_iter().flatten().flatten().filter_map(|task| state(&task.path().join("stat")))
 }
