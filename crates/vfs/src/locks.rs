@@ -180,7 +180,7 @@ impl Locks {
         self.granted.take_all()
     }
 
-    /// Forgets who requested locks, because all locks were lost.
+    /// Forgets all lock owners, because all locks were lost.
     pub(crate) fn forget_owners(&self) {
         self.owners.clear();
     }

@@ -1,6 +1,6 @@
 //! The session of this mount: its record, its times and its renewal.
 //!
-//! Holds who the mount is, and when its session was last renewed. Depends on [`Meta`] and on the slice numbers, whose lowest
+//! Holds the identity of the mount, and the time of the last renewal. Depends on [`Meta`] and on the slice numbers, whose lowest
 //! is in the record. [`crate::lifecycle`] begins and ends a session with all other parts.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
