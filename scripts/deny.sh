@@ -14,7 +14,7 @@ version=0.20.2
 program="$tools/bin/cargo-deny"
 if [ "$("$program" --version 2>/dev/null || true)" != "cargo-deny $version" ]; then
     say "installing cargo-deny $version below target/tools; two minutes, once"
-    # Without optimisation it builds in a third of the time, and still checks in a second.
+    # Without optimisation, cargo-deny builds in a third of the time, and still checks in a second.
     cargo install --quiet --locked --debug --force --root "$tools" cargo-deny --version "$version"
 fi
 # cargo-deny also reads manifests of dependencies for other targets, which no build here has fetched.

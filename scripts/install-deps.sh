@@ -27,6 +27,7 @@ python3          runs on the mount, with its own tests of files
 etcd-server      tests of the engine on etcd, on servers that they start
 postgresql       tests of the engine on PostgreSQL, on servers that they start; pgbench on the mount
 mariadb-server   tests of the engine on MariaDB, on servers that they start
+prometheus       checks and scrapes the metrics of a mount
 redis-server     tests of the engine on Redis, on servers that they start
 nfs4-acl-tools   set and show NFSv4 ACLs on the mount
 samba            a share on the mount, with Windows ACLs
@@ -59,6 +60,10 @@ fi
 if [ "$1" = test ] && ! python3 -c 'import test.test_os, test.libregrtest' 2>/dev/null; then
     wanted+="
 libpython3.11-testsuite  Python's own tests, run on the mount"
+fi
+
+if [ "$1" = test ] && ! command -v go >/dev/null; then
+    say "Go is not installed, and Debian's is too old for the server of TiKV's tests (tests/tikv): see https://go.dev/dl"
 fi
 
 missing=()

@@ -6,6 +6,10 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034  # read by the scripts that source this one
 tools="$top/target/tools"
 
+# Test builds include TiKV's client, which the default build does not.
+# shellcheck disable=SC2034
+test_features=(--features cli/tikv)
+
 say() { printf '%s\n' "$*"; }
 
 die() {
@@ -29,9 +33,9 @@ need_root() {
 }
 
 # Reports a skipped test with a line that `make test` counts and prints again at its end; tests in Rust use
-# the crate `skip` for this. `skip` is for what this kernel does not support and for what is explained
-# elsewhere. `missing` is for what can be provided: it returns 1, and the test fails, unless LIMEN_ALLOW_SKIPS
-# is set.
+# the crate `skip` for this. `skip` is for a test that this kernel does not support, and for a skip that is
+# explained elsewhere. `missing` is for something that can be provided: `missing` returns 1, and the test
+# fails, unless LIMEN_ALLOW_SKIPS is set.
 skip() { # TEST REASON
     say "SKIPPED: $1: $2"
 }

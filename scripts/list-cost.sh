@@ -1,7 +1,7 @@
 #!/bin/bash
-# The cost of ACLs in listings: measures `ls -lR` of 10,000 files in 100 directories, as a user that owns none
-# of them, on a volume with ACLs and on one without. The two take turns, so that other load affects both;
-# medians are printed. Requires root. Takes the limen to measure, by default the release build.
+# Measures the cost of ACLs in listings: `ls -lR` of 10,000 files in 100 directories, as a user that owns none
+# of them, on a volume with ACLs and on a volume without. The two volumes take turns, so that other load
+# affects both; medians are printed. Requires root. Takes the limen to measure, by default the release build.
 #
 #   scripts/list-cost.sh [LIMEN [ROUNDS]]
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Measures `limen mdtest` on database servers, next to a bare function on the same server under the server's
-# own load tool: it inserts two rows and updates a third, sixteen times per request. Each server is Debian's
-# with default settings, so that each commit is synced, in its own folder and on its own loopback port; the
-# programs take turns. Requires root.
+# Measures `limen mdtest` on database servers, in turns with each server's own load tool. The load tool calls
+# a function that inserts two rows and updates a third, sixteen times per request. Each server is Debian's
+# with default settings, so it syncs each commit. It has its own folder and its own loopback port. Requires
+# root.
 #
 #   scripts/mdtest-servers.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #

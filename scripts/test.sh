@@ -74,9 +74,9 @@ add() { # NAME STATUS PASSED FAILED SKIPPED
 
 export CARGO_TERM_COLOR=never
 check fmt cargo fmt --all --check
-check clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
-# The default build does not include code behind a feature.
-check clippy-tikv cargo clippy --package engine-tikv --features client --all-targets --quiet -- -D warnings
+check clippy cargo clippy --workspace "${test_features[@]}" --all-targets --quiet -- -D warnings
+# The default build has no features.
+check clippy-default cargo clippy --package engine-tikv --all-targets --quiet -- -D warnings
 check tidy cargo xtask tidy
 check deny scripts/deny.sh offline
 
@@ -86,18 +86,21 @@ said() { # LOG HOW
     grep -ac "^$2: " "$logs/$1.log" || true
 }
 
+# If this server cannot be built, the tests that need it fail or are skipped.
+step tikv-server tests/tikv/build.sh || true
+
 status=0
-step cargo-test env LIMEN_TEST_S3=later cargo test --workspace --no-fail-fast --quiet || status=$?
+step cargo-test env LIMEN_TEST_S3=later cargo test --workspace "${test_features[@]}" --no-fail-fast --quiet || status=$?
 # "test result: ok. 3 passed; 0 failed; 1 ignored; ...". A test that returns early counts as passed there.
 read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/cargo-test.log")
 whole=$(said cargo-test SKIPPED) part=$(said cargo-test "SKIPPED IN PART") later=$(said cargo-test LATER)
 add cargo-test "$status" $((p - whole - later)) "$f" $((s + whole + part))
 
 # Two minutes of simulated clients and two of simulated mounts, with new seeds, at low priority next to the
-# following steps. `--workspace` keeps the features, so that nothing is rebuilt.
+# following steps. The arguments are as above, so that nothing is rebuilt.
 sim_started=$SECONDS
 set -m
-LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace --quiet --test histories --test mounts -- \
+LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace "${test_features[@]}" --quiet --test histories --test mounts -- \
     --nocapture every_history whole_mounts >"$logs/sim.log" 2>&1 </dev/null &
 sim_job=$!
 set +m
@@ -112,7 +115,7 @@ if [ $((${p:-0} + ${f:-0} + ${s:-0})) -ne "$later" ]; then
     failures+=("s3: another number of tests")
 fi
 
-if step build cargo build --quiet --package cli; then
+if step build cargo build --quiet --package cli "${test_features[@]}"; then
     status=0
     step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-${HOME:-/root}/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-${HOME:-/root}/.rustup}" \
         "LIMEN=${CARGO_TARGET_DIR:-$top/target}/debug/limen" "$top/scripts/test-mount.sh" || status=$?

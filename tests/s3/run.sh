@@ -18,7 +18,7 @@ if [ "$("$server" --version 2>/dev/null || true)" != "s3s-fs $version" ]; then
     cargo install --quiet --locked --force --root "$tools" s3s-fs --version "$version" --features binary
 fi
 # Uses the build of `make test`.
-cargo test --quiet --workspace --test s3 --no-run
+cargo test --quiet --workspace "${test_features[@]}" --test s3 --no-run
 
 work=$(mktemp -d)
 pid=
@@ -59,7 +59,7 @@ status=0
 env -u AWS_PROFILE LIMEN_TEST_S3="http://127.0.0.1:$port/limen-test" LIMEN_TEST_S3_DIR="$work/data/limen-test" \
     AWS_SHARED_CREDENTIALS_FILE="$work/home/credentials" AWS_CONFIG_FILE="$work/home/config" \
     AWS_ACCESS_KEY_ID=limen AWS_SECRET_ACCESS_KEY=test-secret AWS_EC2_METADATA_DISABLED=true \
-    timeout --kill-after=10 600 cargo test --quiet --workspace --test s3 2>&1 | tee "$work/log" || status=$?
+    timeout --kill-after=10 600 cargo test --quiet --workspace "${test_features[@]}" --test s3 2>&1 | tee "$work/log" || status=$?
 read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$work/log")
 s=$(grep -ac '^SKIPPED: ' "$work/log" || true)
 [ "$status" -ne 124 ] || say "the tests did not end within ten minutes"

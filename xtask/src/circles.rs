@@ -1,9 +1,9 @@
 //! Rule for the files of a crate: they do not import each other in a circle.
 //!
-//! A file imports another one if it names something of it by a path that begins with `crate`, `self`, `super` or the
-//! name of a child, in a `use` or elsewhere. If a file re-exports a name, a path through it leads to the file that
-//! has the name. A parent's `mod` lines and re-exports of its children are no imports; all other uses of its children
-//! are. Tests do not count.
+//! A file imports another file if it names an item of that file by a path that begins with `crate`, `self`,
+//! `super` or the name of a child, in a `use` or elsewhere. If a file re-exports an item, a path through that
+//! file leads to the file that defines the item. A parent's `mod` lines and re-exports of its children are no
+//! imports; all other uses of its children are. Tests do not count.
 //!
 //! A line `//! Circle: REASON` in the header of a file permits the circles through that file.
 
@@ -13,16 +13,13 @@ use std::path::{Path, PathBuf};
 use crate::problem::Problem;
 use crate::source::{Masked, is_test_file, lines_before_tests};
 
-/// Crates that are not checked yet, because they are being divided.
-const EXEMPT: &[&str] = &["client"];
-
 /// The beginning of the line that permits a circle.
 const PERMIT: &str = "//! Circle: ";
 
-/// A module as the names on the way to it; the root is empty.
+/// A module, as the names of the modules on its path; the root is empty.
 type Name = Vec<String>;
 
-/// A path of a `use` or in code, and the name that it gets here.
+/// A path of a `use` or in code, and the name that it gets in this file.
 #[derive(Debug, PartialEq, Eq)]
 struct Import {
     segments: Vec<String>,
@@ -33,16 +30,13 @@ struct Import {
 #[derive(Debug, Default)]
 struct Module {
     place: PathBuf,
-    /// All paths in it; `true` for those of a `pub use`.
+    /// All paths in the file; `true` for the paths of a `pub use`.
     imports: Vec<(bool, Import)>,
     is_permitted: bool,
 }
 
-/// Checks the files of a crate, given as (path relative to its folder, text); `place` is the folder to print.
-pub(crate) fn check(crate_name: &str, place: &str, files: &[(PathBuf, String)]) -> Vec<Problem> {
-    if EXEMPT.contains(&crate_name) {
-        return Vec::new();
-    }
+/// Checks the files of a crate, given as (path relative to its folder, text). `place` is the folder to print.
+pub(crate) fn check(place: &str, files: &[(PathBuf, String)]) -> Vec<Problem> {
     let modules = Modules::new(files);
     let circles = modules.circles();
     let problem = |circle: Vec<String>| Problem {
@@ -73,7 +67,8 @@ impl Modules {
         Modules(parsed)
     }
 
-    /// The module that a path in `from` begins at, and the segments after it; `None` for a path into another crate.
+    /// The module at which a path in `from` begins, and the segments after it; `None` for a path into another
+    /// crate.
     fn base<'i>(&self, from: &Name, segments: &'i [String]) -> Option<(Name, &'i [String])> {
         let (first, rest) = segments.split_first()?;
         match first.as_str() {
@@ -87,7 +82,7 @@ impl Modules {
         }
     }
 
-    /// The file that has what a path names.
+    /// The file that defines the item that a path names.
     fn resolve(&self, start: Name, segments: &[String], depth: usize) -> Name {
         const MAX_DEPTH: usize = 10;
         let mut at = start;
@@ -112,7 +107,7 @@ impl Modules {
         at
     }
 
-    /// What each file imports, without the files that permit circles.
+    /// The imports of each file, without the files that permit circles.
     fn edges(&self) -> BTreeMap<&Name, BTreeSet<Name>> {
         let checked = self.0.iter().filter(|(_, module)| !module.is_permitted);
         let edges = checked.map(|(name, module)| {
@@ -129,8 +124,8 @@ impl Modules {
         edges.collect()
     }
 
-    /// The shortest circle through each file that is in one, as the names of its files. Files of one reported circle
-    /// are not reported again.
+    /// The shortest circle through each file that is in a circle, as the names of the circle's files. The
+    /// files of a reported circle are not reported again.
     fn circles(&self) -> Vec<Vec<String>> {
         let edges = self.edges();
         let mut seen: BTreeSet<&Name> = BTreeSet::new();
@@ -224,7 +219,7 @@ fn is_part_of_name(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Where the next `use` statement begins.
+/// The position of the next `use` statement.
 fn find_use(code: &str) -> Option<usize> {
     code.match_indices("use").map(|(at, _)| at).find(|&at| {
         let starts = !code[..at].chars().next_back().is_some_and(is_part_of_name);

@@ -1,5 +1,5 @@
-//! Rules for Markdown files: the files and tests that they name exist, and no row of a table is there twice, as
-//! after a merge of two branches that both kept it.
+//! Rules for Markdown files: the files and tests that they name exist, and no row of a table exists twice. A
+//! merge of two branches can double a row.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::source::has_word;
 /// A code span that begins with one of these is a path from the top of the checkout.
 const FOLDERS: &[&str] = &["crates/", "docs/", "scripts/", "tests/", "xtask/"];
 
-/// Checks a Markdown file. `place` is the path to print; `read` returns the text of a file of the checkout, empty
-/// for a folder, and `None` if there is none.
+/// Checks a Markdown file. `place` is the path to print. `read` returns the text of a file of the checkout,
+/// an empty text for a folder, and `None` if there is no such file.
 pub(crate) fn check(place: &str, text: &str, mut read: impl FnMut(&str) -> Option<String>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut rows = BTreeSet::new();
@@ -23,7 +23,7 @@ pub(crate) fn check(place: &str, text: &str, mut read: impl FnMut(&str) -> Optio
         } else if line.contains(char::is_alphanumeric) && !rows.insert(line) {
             problem("a row of this table twice".into(), "remove one of them");
         }
-        // The files that the next names belong to, with their texts.
+        // The files that contain the tests named after them on the line, with their texts.
         let mut files: Vec<(&str, String)> = Vec::new();
         let mut was_name = false;
         let mut parts = line.split('`');

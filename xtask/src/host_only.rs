@@ -1,5 +1,5 @@
-//! A rule for crates that the simulator runs: clocks, threads, pauses and random numbers come from the crate
-//! `host` alone.
+//! A rule for the crates that the simulator runs: they use clocks, threads, pauses and random numbers only
+//! through the crate `host`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const CRATES: &[&str] = &["types", "meta", "ops", "client", "check", "vfs"];
 
 const REMEDY: &str = "use the crate `host`, so that the simulator can provide it";
 
-/// Names that are never allowed, wherever they come from.
+/// Names that are never allowed, whichever crate they come from.
 const WORDS: &[&str] =
     &["SystemTime", "UNIX_EPOCH", "rand", "fastrand", "getrandom", "hash_map::RandomState"];
 
@@ -54,7 +54,8 @@ fn paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Of `std::thread` only the handle is allowed, and of `std::time` only the length of a time.
+/// Whether the path is allowed. `std::thread` is allowed for the thread handle only, and `std::time` for
+/// `Duration` only.
 fn is_allowed(path: &str) -> bool {
     let Some((root, rest)) = path.strip_prefix("std::").unwrap_or(path).split_once("::") else {
         let names = path.strip_prefix("std::").unwrap_or_default();
@@ -67,7 +68,8 @@ fn is_allowed(path: &str) -> bool {
     }
 }
 
-/// Where a method of a condvar is called: `wait` on one returns a result, which is unwrapped.
+/// The positions at which a method of a condvar is called. `wait` of a condvar returns a result, which is
+/// unwrapped.
 fn waits(code: &str) -> impl Iterator<Item = usize> {
     let by_name = [".wait_timeout(", ".wait_while(", ".wait_timeout_while("];
     let named = by_name.into_iter().flat_map(move |name| code.match_indices(name));

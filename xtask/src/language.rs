@@ -61,8 +61,8 @@ pub(crate) fn check_names(place: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Checks the subjects of the commits since the rule exists. Without a history that has that commit, such as in a
-/// source archive, nothing is checked.
+/// Checks the subjects of the commits after [`SUBJECTS_SINCE`]. If the history does not contain that commit,
+/// for example in a source archive, nothing is checked.
 pub(crate) fn check_subjects(top: &Path) -> Vec<Problem> {
     let range = format!("{SUBJECTS_SINCE}..HEAD");
     let log = Command::new("git").arg("-C").arg(top).args(["log", "--format=%h %s", &range]).output();

@@ -1,7 +1,7 @@
 //! Development tasks: `cargo xtask tidy`.
 //!
-//! Checks the layering of ARCHITECTURE.md and the style rules that every file must follow. It has no
-//! dependencies, so that it runs in seconds.
+//! Checks the layering of ARCHITECTURE.md and the style rules that every file must follow. This program has
+//! no dependencies, so that it is built and run in seconds.
 //!
 //! | module | what it checks |
 //! |---|---|
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs every check on the checkout that this program was built from; prints one line per problem.
+/// Runs every check on the checkout from which this program was built. Prints one line for each problem.
 fn report() -> ExitCode {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match tidy::check(top) {

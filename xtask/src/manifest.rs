@@ -5,7 +5,8 @@ use crate::problem::Problem;
 /// External crates that belong to one layer: (the crate, the crates that may depend on it). A trailing `*`
 /// matches any ending.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("clap*", &["cli"]),
+    ("clap", &["cli", "bench"]),
+    ("clap_*", &["cli"]),
     ("indicatif", &["command"]),
     ("fuser", &["fuse*"]),
     ("fuse3", &["fuse*"]),
@@ -39,8 +40,8 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the few tables needed, line by line. Cargo has accepted the file before, so this need not be a
-    /// TOML parser.
+    /// Reads the tables that the rules need, line by line. Cargo has accepted the file before, so a full TOML
+    /// parser is not needed.
     pub(crate) fn parse(text: &str) -> Self {
         let mut manifest = Self::default();
         let mut table = String::new();

@@ -19,7 +19,7 @@ const UNFINISHED_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 /// Marks in comments that mean unfinished work.
 const UNFINISHED_MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
 
-/// POSIX errors that operations return and engines must not decide.
+/// POSIX errors that only operations decide, and engines must not return.
 const VERDICTS: &[&str] = &["EEXIST", "ENOTEMPTY", "EACCES", "EPERM", "ENOTDIR", "EISDIR"];
 
 /// Checks one file: `inside` is its path relative to the crate's folder, `place` the path to print.
@@ -85,8 +85,8 @@ pub(crate) fn check(crate_name: &str, place: &str, inside: &Path, text: &str) ->
     problems
 }
 
-/// Checks the length of all sources of an engine together: Rust without tests, SQL and Lua, each without blank lines and
-/// comments. `files` is as for [`dead_files`], with the SQL and Lua files.
+/// Checks the length of all sources of an engine together: Rust without tests, SQL and Lua, each without
+/// blank lines and comments. `files` is as for [`dead_files`], but also has the SQL and Lua files.
 pub(crate) fn check_length(crate_name: &str, place: &str, files: &[(PathBuf, String)]) -> Option<Problem> {
     if !crate_name.starts_with("engine-") {
         return None;
@@ -183,14 +183,15 @@ fn lines_of_code(path: &Path, text: &str) -> usize {
     }
 }
 
-/// Test files may have any length: those in `tests`, `benches` or `fuzz`, and module files with such a name.
+/// Whether the file contains tests, and may have any length: a file in `tests`, `benches` or `fuzz`, or the
+/// module file of such a folder.
 pub(crate) fn is_test_file(inside: &Path) -> bool {
     let exempt = |part: &std::ffi::OsStr| part == "tests" || part == "benches" || part == "fuzz";
     inside.iter().any(exempt) || inside.file_stem().is_some_and(exempt)
 }
 
-/// Lines with an unsafe block or an unsafe impl without a `SAFETY:` comment on the line or directly above its
-/// statement.
+/// Lines with an unsafe block or an unsafe impl that has no `SAFETY:` comment, neither on the line nor
+/// directly above the statement.
 fn unexplained_unsafe(masked: &Masked) -> Vec<usize> {
     let code: Vec<&str> = masked.code.lines().collect();
     let comments: Vec<&str> = masked.comments.lines().collect();
@@ -235,7 +236,7 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// A file in three views with the same lines. What does not belong to a view is replaced by spaces.
+/// A file in three views with the same lines. Text that does not belong to a view is replaced by spaces.
 pub(crate) struct Masked {
     /// Without comments and without the content of string and character literals.
     pub(crate) code: String,

@@ -15,11 +15,11 @@ use crate::source;
 
 /// The folders and files whose language is checked.
 const TEXT_FOLDERS: &[&str] = &["crates", "docs", "scripts", "tests", "xtask"];
-const TEXT_EXTENSIONS: &[&str] = &["rs", "md", "sh", "sql", "lua", "toml", "py", "c"];
+const TEXT_EXTENSIONS: &[&str] = &["rs", "md", "sh", "sql", "lua", "toml", "py", "c", "go"];
 const TEXT_FILES: &[&str] =
     &["README.md", "ARCHITECTURE.md", "SEMANTICS.md", "CHANGELOG.md", "Cargo.toml", "Makefile"];
 
-/// What was checked, and the problems found.
+/// The numbers of checked crates and files, and the problems found.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) crates: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Summary {
 /// Checks every crate of the checkout at `top`.
 ///
 /// # Errors
-/// If a file cannot be read; the message contains its path.
+/// A file cannot be read; the message contains its path.
 pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     let mut folders = subfolders(&top.join("crates"))?;
     folders.push(top.join("xtask"));
@@ -91,7 +91,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<M
             remedy: "declare it or delete it",
         });
     }
-    summary.problems.extend(circles::check(&folder_name, &below(top, folder), &modules));
+    summary.problems.extend(circles::check(&below(top, folder), &modules));
     for path in files(folder, &["sql", "lua"])? {
         let inside = path.strip_prefix(folder).unwrap_or(&path);
         if inside.starts_with("src") {

@@ -82,7 +82,7 @@ impl Class {
     }
 }
 
-/// Whether the caller owns the file or may act as its owner. Equivalent of `inode_owner_or_capable`, fs/inode.c.
+/// Whether the caller owns the file or may act as its owner. Equivalent to `inode_owner_or_capable`, fs/inode.c.
 ///
 /// # Errors
 /// [`Denial::NotOwner`].
@@ -90,7 +90,7 @@ pub fn owner(uid: u32, caps: Caps, owner: u32) -> Evaluation {
     if uid == owner { Ok(Grant::Owner) } else { capability(caps, Caps::FOWNER).map_err(|_| Denial::NotOwner) }
 }
 
-/// Whether the sticky bit of the directory lets the caller remove a file of `file_owner`. Equivalent of
+/// Whether the sticky bit of the directory lets the caller remove a file of `file_owner`. Equivalent to
 /// `__check_sticky`, fs/namei.c.
 ///
 /// # Errors

@@ -69,16 +69,9 @@ impl fmt::Display for Id {
 }
 
 /// Text is not an identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a uid, gid, domain-rid pair or SID such as S-1-5-21-1-2-3-1105")]
 pub struct ParseIdError;
-
-impl fmt::Display for ParseIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a uid, gid, domain-rid pair or SID such as S-1-5-21-1-2-3-1105")
-    }
-}
-
-impl std::error::Error for ParseIdError {}
 
 impl FromStr for Id {
     type Err = ParseIdError;

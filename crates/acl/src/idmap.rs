@@ -33,42 +33,23 @@ impl fmt::Display for Range {
 }
 
 /// Why text is not a valid map.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
+    #[error("it has no range, so it would map no id")]
     Empty,
+    #[error("it has more than {} ranges", IdMap::MAX_RANGES)]
     TooLong,
+    #[error("'{0}' is not a range: write VOLUME:HERE:COUNT, e.g. 0:100000:65536")]
     NoRange(String),
+    #[error("'{0}' maps no ids: COUNT is 0")]
     NoIds(String),
+    #[error("'{0}' exceeds the highest id, {max}", max = u32::MAX - 1)]
     TooHigh(String),
-    /// Two ranges contain the same number, of the volume or of the mount.
-    Overlap {
-        first: String,
-        second: String,
-        in_volume: bool,
-    },
+    #[error("'{0}' and '{1}' map one id of the volume to two ids on the mount")]
+    TwiceInVolume(String, String),
+    #[error("'{0}' and '{1}' map two ids of the volume to one id on the mount")]
+    TwiceHere(String, String),
 }
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MapError::Empty => f.write_str("it has no range, so it would map no id"),
-            MapError::TooLong => write!(f, "it has more than {} ranges", IdMap::MAX_RANGES),
-            MapError::NoRange(text) => {
-                write!(f, "'{text}' is not a range: write VOLUME:HERE:COUNT, e.g. 0:100000:65536")
-            }
-            MapError::NoIds(text) => write!(f, "'{text}' maps no ids: COUNT is 0"),
-            MapError::TooHigh(text) => write!(f, "'{text}' exceeds the highest id, {}", u32::MAX - 1),
-            MapError::Overlap { first, second, in_volume: true } => {
-                write!(f, "'{first}' and '{second}' map one id of the volume to two ids on the mount")
-            }
-            MapError::Overlap { first, second, in_volume: false } => {
-                write!(f, "'{first}' and '{second}' map two ids of the volume to one id on the mount")
-            }
-        }
-    }
-}
-
-impl std::error::Error for MapError {}
 
 impl IdMap {
     /// The maximum that the kernel accepts for a user namespace (`UID_GID_MAP_MAX_EXTENTS`).
@@ -110,9 +91,7 @@ impl FromStr for IdMap {
     type Err = MapError;
 
     fn from_str(text: &str) -> Result<Self, MapError> {
-        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-        let pieces = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|piece| !piece.is_empty());
-        let mut ranges = pieces.map(range).collect::<Result<Vec<Range>, MapError>>()?;
+        let mut ranges = crate::items(text).map(range).collect::<Result<Vec<Range>, MapError>>()?;
         if ranges.is_empty() {
             return Err(MapError::Empty);
         }
@@ -120,10 +99,10 @@ impl FromStr for IdMap {
             return Err(MapError::TooLong);
         }
         ranges.sort_unstable_by_key(|range| range.here);
-        check_overlap(&ranges, false, |range| range.here)?;
+        check_overlap(&ranges, |range| range.here, MapError::TwiceHere)?;
         let by_here = ranges.clone().into();
         ranges.sort_unstable_by_key(|range| range.volume);
-        check_overlap(&ranges, true, |range| range.volume)?;
+        check_overlap(&ranges, |range| range.volume, MapError::TwiceInVolume)?;
         Ok(IdMap { by_volume: ranges.into(), by_here })
     }
 }
@@ -148,16 +127,16 @@ fn range(text: &str) -> Result<Range, MapError> {
     Ok(Range { volume, here, count })
 }
 
-fn check_overlap(sorted: &[Range], in_volume: bool, from: impl Fn(&Range) -> u32) -> Result<(), MapError> {
+fn check_overlap(
+    sorted: &[Range],
+    from: impl Fn(&Range) -> u32,
+    error: impl Fn(String, String) -> MapError,
+) -> Result<(), MapError> {
     for pair in sorted.windows(2) {
         if let [first, second] = pair
             && from(second) - from(first) < first.count
         {
-            return Err(MapError::Overlap {
-                first: first.to_string(),
-                second: second.to_string(),
-                in_volume,
-            });
+            return Err(error(first.to_string(), second.to_string()));
         }
     }
     Ok(())

@@ -16,6 +16,13 @@ pub mod posix;
 
 use types::AclId;
 
+/// The items of a text, separated by commas or line ends, without blanks around them and without comments, which
+/// begin with `#` and end with the line.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.flat_map(|line| line.split(',')).map(str::trim).filter(|item| !item.is_empty())
+}
+
 /// The content hash of an ACL's stored form: never [`AclId::NONE`]. The prefix keeps the ids of different kinds of
 /// ACLs, or of a later storage form, apart.
 fn content_id(prefix: &[u8], stored: &str) -> AclId {

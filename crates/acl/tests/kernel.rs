@@ -172,7 +172,7 @@ fn validity_agrees() {
                 let mut seen = std::collections::HashSet::new();
                 assert!(named.map(|entry| (entry[0], &entry[4..])).any(|key| !seen.insert(key)), "{context}");
             }
-            Err(error) => assert_eq!(kernel, Err(error.errno()), "{error} {context}"),
+            Err(error) => assert_eq!(kernel, Err(Errno::from(error)), "{error} {context}"),
         }
     }
     assert!(valid > 500 && doubled > 10, "{valid} {doubled}");

@@ -109,7 +109,7 @@ proptest! {
                     Ok(acl) => prop_assert_eq!(Nfs4Acl::from_storage(&acl.to_storage()), Ok(acl)),
                     Err(error) => {
                         let expected = if error == AclError::TooLong { Errno::E2BIG } else { Errno::EINVAL };
-                        prop_assert_eq!(error.errno(), expected);
+                        prop_assert_eq!(Errno::from(error), expected);
                     }
                 }
             }

@@ -114,7 +114,7 @@ proptest! {
             Ok(None) => prop_assert_eq!(value, [2, 0, 0, 0]),
             Err(error) => {
                 let expected = if error == AclError::Version { Errno::EOPNOTSUPP } else { Errno::EINVAL };
-                prop_assert_eq!(error.errno(), expected);
+                prop_assert_eq!(Errno::from(error), expected);
             }
         }
         let mut text = acl.to_storage().into_bytes();

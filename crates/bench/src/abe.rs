@@ -2,9 +2,9 @@
 //! groups.
 //!
 //! The six trees are those of a report about large groups on ZFS and SMB (illumos 14735). A user can read a
-//! thousand entries of each; the others are hidden if the mount has access-based enumeration. The listing is
-//! measured alternately with 4 and with 400 groups; the group that grants access is the last one in both
-//! lists. The trees are created by root: only root can take another user's ids.
+//! thousand entries of each tree; the others are hidden if the mount has access-based enumeration. Listings
+//! with 4 and with 400 groups alternate. The group that grants access is the last group of both lists. Root
+//! creates the trees, because only root can take another user's ids.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -15,26 +15,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use acl::posix::{Entry, Perm, PosixAcl, Tag};
-use command::fault::Fault;
+use clap::ValueHint;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
-use command::output;
+use command::output::{self, Columns};
 use command::statistics::Statistics;
 use rustix::fs::{Gid, Uid, XattrFlags, setxattr};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
+use crate::figure::{figure, round};
+use crate::load::parse_rounds;
 use crate::ops::ACCESS_ACL;
 use crate::place::Place;
 use crate::series::Spread;
-use crate::table::{Columns, figure, round};
 
-/// No real user or group is expected to have this id or the following ones.
+/// No real user or group is expected to have this id, or an id from `FIRST_GROUP` on.
 const USER: u32 = 712_345;
 const FIRST_GROUP: u32 = 720_000;
 const FEW_GROUPS: usize = 4;
 const MANY_GROUPS: usize = 400;
-/// The group that grants access: in both lists of groups, and the highest of them.
+/// The group that grants access. It is in both lists of groups, and has the highest id in them.
 const LETS_IN: u32 = FIRST_GROUP + MANY_GROUPS as u32 - 1;
 /// A group in neither list.
 const SHUTS_OUT: u32 = FIRST_GROUP + 10_000;
@@ -42,19 +44,42 @@ const FILE_BYTES: usize = 25_000;
 /// Threads that create a tree.
 const MAKERS: usize = 4;
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// A directory on the file system to measure.
-    pub path: PathBuf,
-    /// The names of the trees to measure; all if it is empty.
-    pub cases: Vec<String>,
-    /// The fraction of the directories to create.
-    pub scale: f64,
-    /// Whether to list with a cold cache too.
-    pub cold: bool,
-    pub rounds: usize,
-    pub json: bool,
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Six trees, one after the other: 1,000, 21,000 and 41,000 directories, each with one file of 25,000 bytes, of which a user
+can read 1,000 directories; 200 and 500 directories with 200 such files each, of which the user can read the files of 5
+directories; and 500 directories with 200 files each, of which the user can read two files in each directory (500-spread).
+The user lists each tree with attributes, alternately as a member of 4 groups and of 400 groups. A mount without --abe, or
+another file system, shows everything, for comparison.
+
+The six trees together have 304,000 files with 7.6 GB; --scale makes them smaller. Only root can run this command.
+
+Example:
+  limen mount -d --abe sqlite:///srv/t.db /mnt && limen bench abe /mnt --scale 0.1")]
+pub(crate) struct Options {
+    /// A directory on the file system to measure
+    #[arg(value_hint = ValueHint::DirPath)]
+    path: PathBuf,
+    /// Measure only these trees: 1000, 21000, 41000, 200, 500, 500-spread
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = CASES.map(|case| case.name))]
+    cases: Vec<String>,
+    /// Create only this fraction of the directories, more than 0 and at most 1
+    #[arg(long, value_name = "PART", value_parser = parse_scale, default_value = "1")]
+    scale: f64,
+    /// Also list with a cold cache: drops the kernel's cached names and inodes of all file systems
+    #[arg(long)]
+    cold: bool,
+    /// Number of rounds; medians are shown
+    #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "7")]
+    rounds: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse().ok().filter(|scale: &f64| *scale > 0.0 && *scale <= 1.0);
+    scale.ok_or_else(|| "write a number that is more than 0 and at most 1".to_owned())
 }
 
 /// One of the six trees.
@@ -66,7 +91,7 @@ struct Case {
     open: Open,
 }
 
-/// What the user can read.
+/// The directories and files that the user can read.
 #[derive(Clone, Copy, Debug)]
 enum Open {
     /// This many directories, with their files.
@@ -118,7 +143,7 @@ impl Case {
         self.directories * (1 + self.files)
     }
 
-    /// All entries of the directories that the user can list, readable or not.
+    /// The number of entries in the directories that the user can list, readable or not.
     fn met(self) -> usize {
         match self.open {
             Open::Directories(count) => self.directories + count.min(self.directories) * self.files,
@@ -178,7 +203,7 @@ impl Walks {
     }
 }
 
-/// The measurements of a tree, with few and with many groups: with a cold and with a warm kernel cache.
+/// The measurements of a tree: with a cold and with a warm kernel cache, each with few and with many groups.
 #[derive(Debug)]
 struct Measured {
     case: Case,
@@ -204,13 +229,13 @@ impl Measured {
 ///
 /// # Errors
 /// This user is not root; the file system fails; the user interrupted the command.
-pub fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
+pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
     if !rustix::process::geteuid().is_root() {
         return Err(Fault::new("this benchmark lists as another user, which only root can do")
             .advise("run it as root"));
     }
     let place = Place::make(&args.path)?;
-    // Another user must be able to list it.
+    // Another user must be able to list the scratch directory.
     open_to_all(place.path(), Ok(()))?;
     let asked: Vec<Case> = CASES
         .iter()
@@ -233,23 +258,19 @@ pub fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    if args.json {
-        output::print_json(&to_json(args, &results))
-    } else {
-        output::print(&to_text(args, &results))
-    }
+    output::result(args.json, || to_json(args, &results), || to_text(args, &results))
 }
 
 /// Lets every user list a created directory, whatever this process's umask is.
 fn open_to_all(dir: &Path, made: io::Result<()>) -> Result<(), Fault> {
     let opened = made.and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o755)));
-    opened.map_err(|error| Fault::new(error).at(dir.display()))
+    opened.at(dir.display())
 }
 
 /// Creates the tree with several threads. Returns whether it has ACLs, because not every file system supports
 /// them.
 fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, Fault> {
-    let rights = Rights::of(dir).map_err(|error| Fault::new(error).at(dir.display()))?;
+    let rights = Rights::of(dir).at(dir.display())?;
     let next = AtomicUsize::new(0);
     let content = vec![b'x'; FILE_BYTES];
     let work = || -> io::Result<()> {
@@ -263,10 +284,10 @@ fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, Fault> {
     };
     let outcome = thread::scope(|scope| {
         let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(work)).collect();
-        // After a panic of a thread the tree is incomplete, which the walks show.
+        // If a thread panics, the tree is incomplete, and the walks show that.
         makers.into_iter().filter_map(|maker| maker.join().ok()).collect::<io::Result<()>>()
     });
-    outcome.map_err(|error| Fault::new(format!("cannot create the tree: {error}")).at(dir.display()))?;
+    outcome.what("cannot create the tree").at(dir.display())?;
     interrupt.check()?;
     Ok(matches!(rights, Rights::Acl { .. }))
 }
@@ -291,7 +312,7 @@ fn make_directory(dir: &Path, case: Case, number: usize, content: &[u8], rights:
 /// How the user gets access.
 #[derive(Debug)]
 enum Rights {
-    /// By an ACL that names the group. The `shut` ACL names a group that the user is not in.
+    /// By the `open` ACL, which names the user's group. The `shut` ACL names a group that the user is not in.
     Acl { open: Vec<u8>, shut: Vec<u8> },
     /// By the owning group, on a file system without ACLs.
     Group,
@@ -353,7 +374,7 @@ fn measure(
         walk.mount = before.zip(place.probe.ask()?).map(|(before, after)| &after - &before);
         Ok(walk)
     };
-    // One walk that is not measured, so that the mount has read the records from its database.
+    // This walk is not measured. After it, the mount has read the records from its database.
     walk(&groups[0])?;
     for round in 0..args.rounds {
         // The order alternates, because the first walk of a round finds colder processor caches.
@@ -394,7 +415,7 @@ fn walk(dir: &Path) -> io::Result<Walk> {
     Ok(walk)
 }
 
-/// Runs `work` as the user, in a new thread: ids set by system calls belong to the thread.
+/// Runs `work` as the user, in a new thread, because ids that are set by system calls belong to the thread.
 fn as_user<T: Send>(groups: &[u32], work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let body = || {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -421,7 +442,7 @@ fn unseen(dir: &Path, error: &io::Error) -> Fault {
 /// Drops the kernel's cached names and inodes of all file systems.
 fn forget_names() -> Result<(), Fault> {
     let path = "/proc/sys/vm/drop_caches";
-    fs::write(path, "2").map_err(|error| Fault::new(error).at(path))
+    fs::write(path, "2").at(path)
 }
 
 /// The cost of a hidden entry in nanoseconds, if a tree without hidden entries was measured too.
@@ -435,18 +456,21 @@ fn hidden_ns(result: &Measured, results: &[Measured]) -> Option<f64> {
 }
 
 fn to_text(args: &Options, results: &[Measured]) -> String {
-    let mut columns = Columns::new(&[
-        "tree",
-        "entries",
-        "shown",
-        "cold ms",
-        "400 groups %",
-        "warm ms",
-        "400 groups %",
-        "hidden ns",
-        "requests",
-        "trips",
-    ]);
+    let mut columns = Columns::new(
+        1,
+        &[
+            "tree",
+            "entries",
+            "shown",
+            "cold ms",
+            "400 groups %",
+            "warm ms",
+            "400 groups %",
+            "hidden ns",
+            "requests",
+            "trips",
+        ],
+    );
     for result in results {
         let last = result.warm[0].0.last().cloned().unwrap_or_default();
         let mut cells =

@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use acl::identity::DomainTable;
 use acl::nfs4::{Nfs4Acl, Scope};
 use acl::posix::{Entry, Perm, PosixAcl, Tag};
+use clap::ValueHint;
 use command::fault::Fault;
 use command::interrupt::Interrupt;
-use command::output;
+use command::output::{self, Columns};
 use rustix::fs::{XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::load::Load;
+use crate::figure::figure;
+use crate::load::{Load, parse_rounds};
 use crate::ops::{ACCESS_ACL, DEFAULT_ACL};
 use crate::place::Place;
 use crate::series::{MountRow, Series};
-use crate::table::{Columns, figure};
 
 const NAMED_USERS: u32 = 300;
 const NAMED_GROUPS: u32 = 150;
@@ -25,14 +26,26 @@ const FIRST_ID: u32 = 700_000;
 
 const NFS4_ACL: &str = "system.nfs4_acl";
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// A directory on the file system to measure.
-    pub path: PathBuf,
-    pub load: Load,
-    pub rounds: usize,
-    pub json: bool,
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The rounds alternate between three directories: one without ACLs; one with a minimal default ACL, which says the same as a
+mode; and one with access and default ACLs of 300 named users and 150 named groups, which all files created in it inherit.
+The loss of a round is its difference to the round without ACLs; the median over the rounds is shown.
+
+Example:
+  limen bench acl /mnt --rounds 15")]
+pub(crate) struct Options {
+    /// A directory on the file system to measure
+    #[arg(value_hint = ValueHint::DirPath)]
+    path: PathBuf,
+    #[command(flatten)]
+    load: Load,
+    /// Number of rounds; medians are shown
+    #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "7")]
+    rounds: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// One of the three directories.
@@ -57,7 +70,7 @@ struct Given {
 ///
 /// # Errors
 /// The file system fails; the user interrupted the command.
-pub fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
+pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
     // A file system with NFSv4 ACLs has no POSIX ACLs.
     let nfs4 = getxattr_query(&args.path, NFS4_ACL).is_ok();
     let mut variants = variants(nfs4)?;
@@ -73,10 +86,7 @@ pub fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
         }
     }
     bar.finish_and_clear();
-    if args.json {
-        return output::print_json(&to_json(args, &variants));
-    }
-    output::print(&to_text(args, &variants))
+    output::result(args.json, || to_json(args, &variants), || to_text(args, &variants))
 }
 
 fn variants(nfs4: bool) -> Result<[Variant; 3], Fault> {
@@ -90,7 +100,7 @@ fn variants(nfs4: bool) -> Result<[Variant; 3], Fault> {
     ])
 }
 
-/// A minimal POSIX ACL, which says the same as a mode, and one that also names many users and groups.
+/// A minimal POSIX ACL, which grants the same as a mode, and an ACL that also names many users and groups.
 fn posix_acls() -> Result<[Given; 2], String> {
     let perm = |bits: u32| Perm::new(bits);
     let basic = [(Tag::UserObj, 7), (Tag::GroupObj, 5), (Tag::Other, 0)];
@@ -110,7 +120,7 @@ fn posix_acls() -> Result<[Given; 2], String> {
     ])
 }
 
-/// The same as NFSv4 ACLs, in which every entry is inheritable.
+/// The same two ACLs as NFSv4 ACLs, in which every entry is inheritable.
 fn nfs4_acls() -> Result<[Given; 2], String> {
     let basic = "A:fd:OWNER@:rwaxDtTnNcCoy,A:fd:GROUP@:rxtncy,A:fd:EVERYONE@:tncy";
     let users = (0..NAMED_USERS).map(|n| format!("A:fd:{}:rxtncy,", FIRST_ID + n));
@@ -155,7 +165,7 @@ fn to_text(args: &Options, variants: &[Variant; 3]) -> String {
     if ours {
         head.extend(["requests/op", "trips/op"]);
     }
-    let mut columns = Columns::new(&head);
+    let mut columns = Columns::new(1, &head);
     for row in none.series.rows() {
         let rows: Vec<_> = variants.iter().filter_map(|variant| variant.series.row(row.op)).collect();
         let mount_cpu = row.mount.as_ref().map_or(0.0, |mount| mount.cpu_us);

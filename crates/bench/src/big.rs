@@ -1,5 +1,5 @@
-//! `limen bench --big`: writes and reads one big file sequentially, alternately on the measured mount and on the
-//! file system that holds the objects of its volume.
+//! `limen bench --big`: writes and reads one big file sequentially, alternately on the measured mount and on
+//! the file system that holds the objects of the mount's volume.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use command::fault::Fault;
 use command::interrupt::Interrupt;
-use command::output;
+use command::output::{self, Columns};
 use command::statistics::own_cpu;
 use command::units::show_size;
 use meta::Volume;
 use rustix::fs::{Advice, fadvise};
 use serde_json::{Value, json};
 
+use crate::figure::figure;
 use crate::place::Place;
 use crate::series::Spread;
-use crate::table::{Columns, figure};
 
 /// The size of one write(2) or read(2).
 const STEP_BYTES: usize = 1 << 20;
@@ -28,16 +28,7 @@ const PATTERN_BYTES: usize = 8 << 20;
 
 /// Reads the settings of the volume with a metadata URL; `None` for a volume in memory, which only its own mount
 /// can open.
-pub(crate) type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, Fault>;
-
-/// What to compare the big file with.
-pub(crate) struct Beside<'a> {
-    /// The directory of `--store`.
-    pub(crate) store: Option<&'a Path>,
-    /// Reads the settings of the mount's volume, which name the directory of its objects. If `store` is `None`,
-    /// the file is compared with one there.
-    pub(crate) volume_of: VolumeOf<'a>,
-}
+pub type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, Fault>;
 
 /// The times of all rounds.
 #[derive(Debug)]
@@ -66,19 +57,21 @@ struct Pass {
     mount_cpu: Duration,
 }
 
-/// Runs all rounds.
+/// Runs all rounds, and compares with a file in the directory `store`; if that is `None`, in the directory of
+/// the objects of the mount's volume.
 ///
 /// # Errors
 /// The file system fails, or the user interrupted the command.
 pub(crate) fn run(
     place: &Place,
     bytes: u64,
-    beside: &Beside<'_>,
+    store: Option<&Path>,
+    volume_of: VolumeOf<'_>,
     rounds: usize,
     interrupt: &Interrupt,
 ) -> Result<Big, Fault> {
-    let bucket = bucket(place, beside.volume_of)?;
-    let beside = match (beside.store, &bucket) {
+    let bucket = bucket(place, volume_of)?;
+    let other = match (store, &bucket) {
         (Some(store), _) => Some(Place::make(store)?),
         (None, Some(bucket)) => Some(Place::make(&parent_of(bucket))?),
         (None, None) => {
@@ -88,7 +81,7 @@ pub(crate) fn run(
     };
     let mut big = Big { bytes, here: Figures::default(), store: None };
     let mut there = Figures::default();
-    let bar = output::steps(rounds as u64 * (1 + u64::from(beside.is_some())));
+    let bar = output::steps(rounds as u64 * (1 + u64::from(other.is_some())));
     let pattern = pattern();
     for _ in 0..rounds {
         let begun = SystemTime::now();
@@ -96,13 +89,13 @@ pub(crate) fn run(
         bar.set_message("big file");
         pass(place, bytes, &pattern, &mut big.here, &forget, interrupt)?;
         bar.inc(1);
-        if let Some(beside) = &beside {
-            pass(beside, bytes, &pattern, &mut there, &|| Ok(()), interrupt)?;
+        if let Some(other) = &other {
+            pass(other, bytes, &pattern, &mut there, &|| Ok(()), interrupt)?;
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    big.store = beside.map(|beside| (beside.path().parent().unwrap_or(beside.path()).to_owned(), there));
+    big.store = other.map(|other| (other.path().parent().unwrap_or(other.path()).to_owned(), there));
     Ok(big)
 }
 
@@ -216,20 +209,23 @@ fn pattern() -> Vec<u8> {
 
 impl Big {
     pub(crate) fn to_text(&self) -> String {
-        let mut columns = Columns::new(&[
-            &format!("a file of {}", show_size(self.bytes)),
-            "MiB/s",
-            "min",
-            "max",
-            "CPU ms/MiB",
-            "mount ms/MiB",
-        ]);
+        let mut columns = Columns::new(
+            1,
+            &[
+                &format!("a file of {}", show_size(self.bytes)),
+                "MiB/s",
+                "min",
+                "max",
+                "CPU ms/MiB",
+                "mount ms/MiB",
+            ],
+        );
         let mut line = |label: String, passes: &[Pass]| {
             let Spread { median, min, max } = self.rates(passes);
             let cpu = self.per_mib(passes, |pass| pass.cpu);
             let mount = self.per_mib(passes, |pass| pass.mount_cpu);
             let figures = [median, min, max, cpu, mount].map(figure);
-            columns.line(std::iter::once(label).chain(figures).collect());
+            columns.line(std::iter::once(label).chain(figures));
         };
         line("write and fsync".into(), &self.here.write);
         line("read".into(), &self.here.read);
@@ -278,7 +274,8 @@ impl Big {
         Spread::of(each).median
     }
 
-    /// For the write and for the read: the speed here as a percentage of the speed there, round by round.
+    /// The speed here as a percentage of the speed there, round by round: first of the write, then of the
+    /// read.
     fn shares(&self, there: &Figures) -> [Spread; 2] {
         let share = |here: &[Pass], there: &[Pass]| {
             let pairs = here.iter().zip(there);

@@ -1,43 +1,54 @@
 //! `limen bench PATH`: the operations, alone or in alternation with the mount in memory, and the big file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::ValueHint;
 use command::fault::Fault;
 use command::interrupt::Interrupt;
-use command::output;
+use command::output::{self, Columns};
 use command::statistics::own_cpu;
+use command::units::parse_size;
 use serde_json::{Map, Value, json};
 
 use crate::big::{self, VolumeOf};
+use crate::figure::{figure, round};
 use crate::floor::Floor;
-use crate::load::Load;
+use crate::load::{Load, parse_rounds};
 use crate::place::Place;
 use crate::series::{Row, Series};
-use crate::table::{Columns, figure, round};
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// A directory on the file system to measure.
-    pub path: PathBuf,
-    pub load: Load,
-    pub rounds: usize,
-    /// Whether to alternate with a mount in memory.
-    pub floor: bool,
-    /// The size of the big file, if there is to be one.
-    pub big_bytes: Option<u64>,
-    /// The directory to compare the big file with.
-    pub store: Option<PathBuf>,
-    pub json: bool,
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    load: Load,
+    /// Number of rounds; medians are shown
+    #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "3")]
+    rounds: usize,
+    /// Also measure a mount in memory, in alternation, and show the share of its speed that is reached
+    #[arg(long)]
+    floor: bool,
+    /// Also write and read one file of this size, and compare with the directory of the mount's objects
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    big: Option<u64>,
+    /// The directory to compare the big file with [default: the parent directory of the volume's bucket]
+    #[arg(long, value_name = "DIR", requires = "big", value_hint = ValueHint::DirPath)]
+    store: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-/// Runs the benchmark and prints its results. `volume_of` finds the objects of the volume, with which the big
-/// file is compared.
+/// Runs the benchmark in `path`, and prints its results.
 ///
 /// # Errors
 /// The file system or the mount in memory fails; the user interrupted the command.
-pub fn run(args: &Options, volume_of: VolumeOf<'_>, interrupt: &Interrupt) -> Result<(), Fault> {
-    let place = Place::make(&args.path)?;
+pub(crate) fn run(
+    path: &Path,
+    args: &Options,
+    volume_of: VolumeOf<'_>,
+    interrupt: &Interrupt,
+) -> Result<(), Fault> {
+    let place = Place::make(path)?;
     let floor = if args.floor { Some(Floor::mount()?) } else { None };
     let floor_place = floor.as_ref().and_then(Floor::place);
 
@@ -55,37 +66,34 @@ pub fn run(args: &Options, volume_of: VolumeOf<'_>, interrupt: &Interrupt) -> Re
         }
     }
     bar.finish_and_clear();
-    let big = match args.big_bytes {
+    let big = match args.big {
         Some(bytes) => {
-            let beside = big::Beside { store: args.store.as_deref(), volume_of };
-            Some(big::run(&place, bytes, &beside, args.rounds, interrupt)?)
+            Some(big::run(&place, bytes, args.store.as_deref(), volume_of, args.rounds, interrupt)?)
         }
         None => None,
     };
-    let floor_series = floor_place.map(|_| &there);
-    if args.json {
-        let mut value = to_json(args, &place, &here, floor_series);
+    let floor = floor_place.map(|_| &there);
+    let json = || {
+        let mut value = to_json(path, args, &place, &here, floor);
         if let Some(big) = &big {
             value["big"] = big.to_json();
         }
-        return output::print_json(&value);
-    }
-    let mut text = heading(args, &place);
-    text += &to_text(&here, floor_series);
-    if let Some(big) = &big {
-        text.push('\n');
-        text += &big.to_text();
-    }
-    output::print(&text)
+        value
+    };
+    let text = || {
+        let big = big.as_ref().map_or_else(String::new, |big| format!("\n{}", big.to_text()));
+        heading(path, args, &place) + &to_text(&here, floor) + &big
+    };
+    output::result(args.json, json, text)
 }
 
-fn heading(args: &Options, place: &Place) -> String {
+fn heading(path: &Path, args: &Options, place: &Place) -> String {
     let volume = place.probe.entry().map_or_else(String::new, |entry| {
         format!(", volume '{}' served by process {}", entry.volume, entry.process.pid)
     });
     format!(
         "{}{volume}: {} files, {} threads, medians of {} rounds\n\n",
-        args.path.display(),
+        path.display(),
         args.load.files,
         args.load.threads,
         args.rounds
@@ -102,7 +110,7 @@ fn to_text(here: &Series, floor: Option<&Series>) -> String {
     if floor.is_some() {
         head.extend(["floor ops/s", "floor us/op", "share %"]);
     }
-    let mut columns = Columns::new(&head);
+    let mut columns = Columns::new(1, &head);
     for row in &rows {
         let mut cells = vec![row.op.name().to_owned()];
         let rate = row.rate;
@@ -121,7 +129,7 @@ fn to_text(here: &Series, floor: Option<&Series>) -> String {
     columns.render()
 }
 
-fn to_json(args: &Options, place: &Place, here: &Series, floor: Option<&Series>) -> Value {
+fn to_json(path: &Path, args: &Options, place: &Place, here: &Series, floor: Option<&Series>) -> Value {
     let operation = |row: &Row| -> Map<String, Value> {
         let mut value = row.to_json();
         if let Some((floor, other)) = floor.and_then(|floor| Some((floor, floor.row(row.op)?))) {
@@ -132,7 +140,7 @@ fn to_json(args: &Options, place: &Place, here: &Series, floor: Option<&Series>)
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "path": args.path.to_string_lossy(),
+        "path": path.to_string_lossy(),
         "volume": place.probe.entry().map(|entry| &entry.volume),
         "threads": args.load.threads,
         "files": args.load.files,

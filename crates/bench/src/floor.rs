@@ -1,4 +1,5 @@
-//! A private mount of a volume in memory, as a reference: what FUSE can do on this machine at this moment.
+//! A private mount of a volume in memory, as a reference for the speed of FUSE on this machine at this
+//! moment.
 
 use std::env;
 use std::fs;
@@ -6,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 
 use crate::place::Place;
@@ -14,7 +15,7 @@ use crate::place::Place;
 /// The mount. Dropping it unmounts it and removes its directory.
 #[derive(Debug)]
 pub(crate) struct Floor {
-    // Dropped before the mount is unmounted.
+    // The scratch directory on the mount. It is dropped before the mount is unmounted.
     place: Option<Place>,
     dir: PathBuf,
 }
@@ -26,14 +27,13 @@ impl Floor {
     /// The mount fails.
     pub(crate) fn mount() -> Result<Self, Fault> {
         let dir = env::temp_dir().join(format!("limen-floor.{}", std::process::id()));
-        let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
-        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(fail)?;
+        fs::DirBuilder::new().mode(0o700).create(&dir).at(dir.display())?;
         let mut floor = Floor { place: None, dir: dir.clone() };
-        fs::create_dir(floor.mountpoint()).map_err(fail)?;
+        fs::create_dir(floor.mountpoint()).at(dir.display())?;
         let (log, mountpoint) = (floor.dir.join("log"), floor.mountpoint());
         let mut command = limen("mount");
         let output = command.args(["-d", "--log"]).arg(log).args(["--", "mem://floor"]).arg(&mountpoint);
-        succeed(output.output().map_err(fail)?)?;
+        succeed(output.output()?)?;
         floor.place = Some(Place::make(&mountpoint)?);
         Ok(floor)
     }
@@ -52,7 +52,8 @@ impl Drop for Floor {
         self.place = None;
         let mountpoint = self.mountpoint();
         let unmounted = limen("umount").arg("--").arg(&mountpoint).output();
-        // Removed one by one and not recursively, so that no file is removed if the volume is still mounted.
+        // Each file is removed by name and not recursively, so that no file of the volume is removed if the
+        // volume is still mounted.
         let removed = [fs::remove_dir(&mountpoint), fs::remove_file(self.dir.join("log"))];
         let all = fs::remove_dir(&self.dir);
         if all.is_err() || removed.iter().any(Result::is_err) {

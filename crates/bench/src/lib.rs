@@ -3,28 +3,33 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `files`, `acl`, `abe` | the three benchmarks of a path |
+//! | `args` | the command line of `limen bench` |
+//! | `files`, `acl`, `abe` | the three benchmarks of a path, with their options |
 //! | `big` | one big file, as a part of `files` |
 //! | `load`, `ops` | the work of a round; its operations |
 //! | `suite` | one round of the operations: threads, clocks, counters |
 //! | `place`, `probe` | the scratch directory; the mount that it is on |
 //! | `floor` | a mount in memory, as the upper bound of what FUSE can do on this machine |
 //! | `series` | several rounds: medians and spread |
-//! | `table` | tables of figures as text |
+//! | `figure` | figures as text and in JSON |
 //! | `mdtest` | the metadata benchmark, on an open volume |
 //!
-//! The caller parses the command line and opens volumes, so this crate names no engine.
+//! The caller opens volumes, so this crate names no engine.
 
-pub mod abe;
-pub mod acl;
+mod abe;
+mod acl;
+mod args;
 mod big;
-pub mod files;
+mod figure;
+mod files;
 mod floor;
-pub mod load;
+mod load;
 pub mod mdtest;
-pub mod ops;
+mod ops;
 mod place;
 mod probe;
 mod series;
 mod suite;
-mod table;
+
+pub use args::{BenchArgs, run};
+pub use big::VolumeOf;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, XattrFlags, chmodat, lgetxattr, linkat, mkdirat, openat,
     renameat, setxattr, statx, symlinkat, unlinkat,
@@ -24,8 +25,9 @@ pub(crate) const DEFAULT_ACL: &str = "system.posix_acl_default";
 /// The longest xattr value (`XATTR_SIZE_MAX`).
 const ACL_BYTES: usize = 64 << 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Op {
+/// The operations, in the order in which they run: listings while the files are new, deletion last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Op {
     Mkdir,
     /// Create an empty file and close it
     Create,
@@ -33,8 +35,10 @@ pub enum Op {
     Open,
     Stat,
     /// List a tree with attributes and ACLs, like ls -lR
+    #[value(name = "ls-lR")]
     ListLong,
     /// List the names of a directory of 100 that was listed before
+    #[value(name = "ls")]
     List,
     Chmod,
     Setxattr,
@@ -46,22 +50,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// All operations, in the order in which they run: listings while the files are new, deletion last.
-    pub const ALL: [Op; 12] = [
-        Op::Mkdir,
-        Op::Create,
-        Op::Open,
-        Op::Stat,
-        Op::ListLong,
-        Op::List,
-        Op::Chmod,
-        Op::Setxattr,
-        Op::Hardlink,
-        Op::Symlink,
-        Op::Rename,
-        Op::Delete,
-    ];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Op::Mkdir => "mkdir",
@@ -294,7 +282,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let share = Share::prepare(place.path().join("share"), 130).unwrap();
         let mut renamed = false;
-        for op in Op::ALL {
+        for &op in Op::value_variants() {
             let passes = if op == Op::Stat { 10 } else { 1 };
             let expected = if op == Op::List { 20 } else { passes * 130 };
             match share.run(op, renamed, &|| false) {
@@ -314,6 +302,6 @@ mod tests {
     #[test]
     fn operations_that_others_need_are_known() {
         assert!(Op::Create.is_needed_by(&[Op::Rename]) && !Op::Create.is_needed_by(&[Op::Mkdir]));
-        assert!(Op::ListLong.is_needed_by(&[Op::List]) && !Op::Chmod.is_needed_by(&Op::ALL));
+        assert!(Op::ListLong.is_needed_by(&[Op::List]) && !Op::Chmod.is_needed_by(Op::value_variants()));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
 use command::output;
 use command::output::ProgressBar;
@@ -19,12 +19,13 @@ use crate::suite::{self, Sample};
 
 /// Threads that remove the scratch directory.
 const CLEANERS: usize = 8;
-/// A mount collects the garbage of removed files every three seconds. If it makes almost no requests to its
-/// engine in this longer time, it has finished.
+/// A mount collects the garbage of removed files every three seconds. If the mount makes almost no requests
+/// to its engine for longer than that, it has finished.
 const SETTLED_AFTER: Duration = Duration::from_secs(4);
-/// Round trips of an idle mount in that time: a heartbeat, and queries of housekeeping that find nothing.
+/// Round trips of an idle mount in [`SETTLED_AFTER`]: a heartbeat, and queries of housekeeping that find
+/// nothing.
 const IDLE_ROUND_TRIPS: u64 = 4;
-/// The longest wait for an idle mount, because other programs may use it all the time.
+/// The maximum time to wait for the mount to be idle. Other programs may use the mount all the time.
 const MAX_SETTLE: Duration = Duration::from_secs(120);
 
 /// A scratch directory below the path to measure. Dropping it removes the directory.
@@ -40,15 +41,16 @@ impl Place {
     /// # Errors
     /// `path` is not a directory, or not writable.
     pub(crate) fn make(path: &Path) -> Result<Self, Fault> {
-        let fail = |error: std::io::Error| {
-            Fault::new(format!("cannot create a directory here: {error}"))
-                .at(path.display())
-                .advise("name a directory that you can write to")
+        let make = || {
+            let scratch = fs::canonicalize(path)?.join(format!(".limen-bench.{}", std::process::id()));
+            fs::DirBuilder::new().mode(0o700).create(&scratch)?;
+            let device = fs::metadata(&scratch)?.dev();
+            Ok::<_, std::io::Error>((scratch, device))
         };
-        let path = fs::canonicalize(path).map_err(fail)?;
-        let scratch = path.join(format!(".limen-bench.{}", std::process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&scratch).map_err(fail)?;
-        let device = fs::metadata(&scratch).map_err(fail)?.dev();
+        let (scratch, device) = make()
+            .what("cannot create a directory here")
+            .at(path.display())
+            .advise("name a directory that you can write to")?;
         Ok(Place { scratch, probe: Probe::find(device) })
     }
 
@@ -64,8 +66,7 @@ impl Place {
         clean(dir)
     }
 
-    /// Waits until the mount is idle, so that its removal of earlier data does not slow down the next
-    /// measurement.
+    /// Waits until the mount is idle, because removing earlier data would slow down the next measurement.
     ///
     /// # Errors
     /// The mount no longer answers; the user interrupted the command.
@@ -98,14 +99,14 @@ impl Place {
         prepare: impl FnOnce(&Path) -> Result<(), Fault>,
     ) -> Result<Vec<Sample>, Fault> {
         let dir = self.scratch.join(name);
-        fs::create_dir(&dir).map_err(|error| Fault::new(error).at(dir.display()))?;
+        fs::create_dir(&dir).at(dir.display())?;
         let samples = prepare(&dir).and_then(|()| suite::round(&dir, load, &self.probe, bar, interrupt));
         bar.inc(1);
         clean(&dir).and(samples)
     }
 
-    /// Runs a small round that is not measured, so that one-time work of the mount and the kernel is done
-    /// before.
+    /// Runs a small round that is not measured, so that the mount and the kernel do their one-time work
+    /// before the measurement.
     ///
     /// # Errors
     /// Those of [`Place::round`].

@@ -31,7 +31,7 @@ impl Probe {
     /// The statistics of the mount.
     ///
     /// # Errors
-    /// The mount answered before, and no longer answers.
+    /// The mount answered when it was found, but no longer answers.
     pub(crate) fn ask(&self) -> Result<Option<Statistics>, Fault> {
         self.0.as_ref().map(Statistics::query).transpose()
     }

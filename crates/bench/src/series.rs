@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use command::statistics::Statistics;
 use serde_json::{Map, Value, json};
 
+use crate::figure::round;
 use crate::ops::Op;
 use crate::suite::Sample;
-use crate::table::round;
 
 /// All rounds, in order.
 #[derive(Debug, Default)]
@@ -49,7 +50,7 @@ impl Series {
     }
 
     pub(crate) fn rows(&self) -> Vec<Row> {
-        Op::ALL.into_iter().filter_map(|op| self.row(op)).collect()
+        Op::value_variants().iter().filter_map(|op| self.row(*op)).collect()
     }
 
     pub(crate) fn row(&self, op: Op) -> Option<Row> {
@@ -81,7 +82,8 @@ impl Series {
         })
     }
 
-    /// By how many percent the operation is slower than in `other`, whose rounds alternated with these.
+    /// By how many percent the operation is slower than in `other`, whose rounds alternated with those of
+    /// this series.
     pub(crate) fn loss(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
         Spread::of(pairs.map(|(this, that)| 100.0 * (1.0 - this.rate() / that.rate())))
@@ -94,7 +96,7 @@ impl Series {
         Spread::of(pairs.map(|(this, that)| 100.0 * (this.cpu_us() / that.cpu_us().max(1e-9) - 1.0)))
     }
 
-    /// The rate as a percentage of the rate in `other`, whose rounds alternated with these.
+    /// The rate of this series as a percentage of the rate of `other`, whose rounds alternated with these.
     pub(crate) fn share(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
         Spread::of(pairs.map(|(this, that)| 100.0 * this.rate() / that.rate()))

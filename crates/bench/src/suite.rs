@@ -1,11 +1,13 @@
 //! One round: all threads run each operation together; clocks and counters are read before and after it.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::Fault;
+use clap::ValueEnum;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
 use command::output::ProgressBar;
 use command::remove::remove;
@@ -41,17 +43,16 @@ pub(crate) fn round(
     bar: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<Vec<Sample>, Fault> {
-    let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
     let mut shares = Vec::with_capacity(load.threads);
     for thread in 0..load.threads {
         // The first threads take the remainder, one file each.
         let files = load.files / load.threads + usize::from(thread < load.files % load.threads);
-        shares.push(Share::prepare(dir.join(thread.to_string()), files).map_err(fail)?);
+        shares.push(Share::prepare(dir.join(thread.to_string()), files).at(dir.display())?);
     }
     let asked = load.ops();
     let mut samples = Vec::with_capacity(asked.len());
     let mut renamed = false;
-    for op in Op::ALL {
+    for &op in Op::value_variants() {
         if !asked.contains(&op) && !op.is_needed_by(&asked) {
             continue;
         }
@@ -62,64 +63,52 @@ pub(crate) fn round(
         }
         let sample = phase(op, &shares, renamed, probe, interrupt);
         interrupt.check()?;
-        match sample {
-            Ok(sample) if asked.contains(&op) => samples.push(sample),
-            Ok(_) | Err(Phase::Unsupported) => {}
-            Err(Phase::Failed(fault)) => return Err(fault.at(dir.display())),
-        }
+        samples.extend(sample.at(dir.display())?.filter(|_| asked.contains(&op)));
         renamed |= op == Op::Rename;
     }
     Ok(samples)
 }
 
-enum Phase {
-    Unsupported,
-    Failed(Fault),
-}
-
+/// Runs an operation with all threads; `None` if the file system does not support it.
 fn phase(
     op: Op,
     shares: &[Share],
     renamed: bool,
     probe: &Probe,
     interrupt: &Interrupt,
-) -> Result<Sample, Phase> {
-    struct Turn {
-        begun: Instant,
-        ended: Instant,
-        cpu: Duration,
-        outcome: rustix::io::Result<u64>,
-    }
+) -> Result<Option<Sample>, Fault> {
     let barrier = Barrier::new(shares.len());
-    let turn = |share: &Share| {
+    let work = |share: &Share| {
         barrier.wait();
         let (begun, cpu) = (Instant::now(), thread_cpu());
         let outcome = share.run(op, renamed, &|| interrupt.is_set());
-        Turn { begun, ended: Instant::now(), cpu: thread_cpu().saturating_sub(cpu), outcome }
+        (begun..Instant::now(), thread_cpu().saturating_sub(cpu), outcome)
     };
-    let before = probe.ask().map_err(Phase::Failed)?;
-    let turns: Vec<Turn> = thread::scope(|scope| {
-        let threads: Vec<_> = shares.iter().map(|share| scope.spawn(|| turn(share))).collect();
+    let before = probe.ask()?;
+    let done: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = shares.iter().map(|share| scope.spawn(|| work(share))).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    let after = probe.ask().map_err(Phase::Failed)?;
+    let after = probe.ask()?;
 
     let mut count = 0;
-    for turn in &turns {
-        count += match turn.outcome {
-            Ok(count) => count,
-            Err(Errno::OPNOTSUPP) => return Err(Phase::Unsupported),
-            Err(error) => {
-                return Err(Phase::Failed(Fault::new(format!("cannot {}: {error}", op.name()))));
-            }
+    for (_, _, outcome) in &done {
+        count += match outcome {
+            Err(Errno::OPNOTSUPP) => return Ok(None),
+            outcome => outcome.what(format!("cannot {}", op.name()))?,
         };
     }
-    let begun = turns.iter().map(|turn| turn.begun).min();
-    let ended = turns.iter().map(|turn| turn.ended).max();
-    let wall = begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
-    let cpu = turns.iter().map(|turn| turn.cpu).sum();
+    let wall = wall(done.iter().map(|(time, ..)| time));
+    let cpu = done.iter().map(|(_, cpu, _)| *cpu).sum();
     let mount = before.zip(after).map(|(before, after)| &after - &before);
-    Ok(Sample { op, count, wall, cpu, mount })
+    Ok(Some(Sample { op, count, wall, cpu, mount }))
+}
+
+/// The time from the start of the first thread to the end of the last thread.
+pub(crate) fn wall<'t>(threads: impl Iterator<Item = &'t Range<Instant>> + Clone) -> Duration {
+    let begun = threads.clone().map(|time| time.start).min();
+    let ended = threads.map(|time| time.end).max();
+    begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun)
 }
 
 fn remove_links(shares: &[Share], interrupt: &Interrupt) -> Result<(), Fault> {

@@ -17,17 +17,17 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
     let mut after = AclId::NONE;
     loop {
         let mut left: BTreeSet<AclId> = BTreeSet::new();
-        let mut more = true;
-        while more && left.len() < WINDOW {
-            let page = engine.scan(&Scan::Acls { after, limit: walk::PAGE })?;
-            more = page.more && !page.snapshot.records.is_empty();
-            for record in page.snapshot.records {
-                if let Record::Acl(id, _) = record {
-                    left.insert(id);
-                    after = id;
-                }
+        for page in (Scan::Acls { after, limit: walk::PAGE }).pages(|scan| engine.scan(scan)) {
+            left.extend(page?.iter().filter_map(|record| match record {
+                Record::Acl(id, _) => Some(*id),
+                _ => None,
+            }));
+            if left.len() >= WINDOW {
+                break;
             }
         }
+        let is_last = left.len() < WINDOW;
+        after = left.last().copied().unwrap_or(after);
         stored += left.len() as u64;
         walk::inodes(engine, |inode| {
             left.remove(&inode.access_acl);
@@ -35,7 +35,7 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
             Ok::<_, EngineError>(())
         })?;
         unused += left.len() as u64;
-        if !more {
+        if is_last {
             return Ok((stored, unused));
         }
     }

@@ -10,8 +10,8 @@ use super::{Problem, paths, walk};
 /// The largest number of directories that are remembered as connected to the root.
 const KNOWN: usize = 1 << 20;
 
-/// From each directory, follows the recorded parents until a directory that was walked before. A path that
-/// meets itself is a cycle; one problem is reported for each.
+/// From each directory, follows the recorded parents until a directory that was visited before. If that
+/// directory is on the same path, there is a cycle. Reports one problem for each cycle.
 pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Result<(), EngineError> {
     let mut known: HashSet<Ino> = HashSet::from([Ino::ROOT]);
     walk::inodes(engine, |inode| {
@@ -45,7 +45,8 @@ pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Res
     })
 }
 
-/// The directory of a cycle with the lowest number, and its name; `None` if its parent has no entry for it.
+/// Returns the directory with the lowest inode number of a cycle, its parent, and its name there; `None` if
+/// the parent has no entry for it.
 fn weakest<'a>(
     engine: &dyn Engine,
     circle: impl Iterator<Item = &'a Inode>,

@@ -5,13 +5,14 @@
 //! once per window. So the memory does not depend on the size of the volume, and a volume of up to a million
 //! inodes is walked once.
 //!
-//! Concurrent changes can look like damage: on a mounted volume, only problems that several checks find are
-//! real.
+//! Concurrent changes can look like damage: on a mounted volume, a problem is real only if several checks
+//! find it.
 
 mod acls;
 mod circles;
 mod paths;
 mod problem;
+mod quotas;
 mod repair;
 mod slices;
 mod totals;
@@ -25,10 +26,9 @@ pub use repair::{LOST_AND_FOUND, repair};
 pub use slices::{SliceUse, SliceWindow, for_each_chunk, for_each_slice_window};
 pub use totals::{Checked, WINDOW};
 
-use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan};
-use types::SessionId;
+use meta::{Counter, Engine, EngineError, Record, RecordKey};
 
-use crate::totals::Totals;
+use crate::totals::{Run, Totals};
 
 /// Checks every record, and calls `report` for each problem. `progress` is called with the kind of records
 /// and how many have been checked so far.
@@ -49,59 +49,39 @@ fn check_in_windows(
     report: &mut dyn FnMut(Problem),
     progress: &mut dyn FnMut(&'static str, u64),
 ) -> Result<Checked, EngineError> {
-    let mut totals = Totals::default();
-    tree::check(engine, window, &mut totals, report, progress)?;
-    circles::check(engine, report)?;
-    slices::check(engine, window, &mut totals, report, progress)?;
-    check_usage(engine, &totals, report)?;
-    check_counters(engine, &mut totals, report)?;
-    Ok(totals.checked)
+    let mut run = Run { engine, window, totals: Totals::default(), report, progress };
+    tree::check(&mut run)?;
+    circles::check(engine, run.report)?;
+    slices::check(&mut run)?;
+    check_usage(&mut run)?;
+    quotas::check(engine, &run.totals.quotas, run.report)?;
+    check_counters(&mut run)?;
+    Ok(run.totals.checked)
 }
 
-fn check_usage(
-    engine: &dyn Engine,
-    totals: &Totals,
-    report: &mut dyn FnMut(Problem),
-) -> Result<(), EngineError> {
-    if let Some(Record::Usage(says)) = engine.read(&[RecordKey::Usage])?.records.first()
-        && *says != totals.usage
+fn check_usage(run: &mut Run<'_>) -> Result<(), EngineError> {
+    let is = run.totals.usage;
+    if let Some(Record::Usage(says)) = run.engine.read(&[RecordKey::Usage])?.records.first()
+        && *says != is
     {
-        report(Problem::Usage { says: *says, is: totals.usage });
+        (run.report)(Problem::Usage { says: *says, is });
     }
     Ok(())
 }
 
 /// Reports counters that are too low, because they would give out a number a second time.
-fn check_counters(
-    engine: &dyn Engine,
-    totals: &mut Totals,
-    report: &mut dyn FnMut(Problem),
-) -> Result<(), EngineError> {
-    let mut after = SessionId(0);
-    walk::pages(
-        engine,
-        |last| {
-            if let Some(Record::Session(session, _)) = last {
-                after = *session;
-            }
-            Scan::Sessions { after, limit: walk::PAGE }
-        },
-        |record| {
-            if let Record::Session(session, _) = record {
-                totals.last_session = totals.last_session.max(*session);
-            }
-            Ok(())
-        },
-    )?;
-    let last = |counter| match counter {
-        Counter::Ino => totals.last_ino.0,
-        Counter::Slice => totals.last_slice.0,
-        Counter::Session => totals.last_session.0,
-    };
+fn check_counters(run: &mut Run<'_>) -> Result<(), EngineError> {
+    let Run { engine, totals, report, .. } = run;
+    walk::sessions(*engine, |session| totals.last_session = totals.last_session.max(session))?;
     for record in engine.read(&Counter::ALL.map(RecordKey::Counter))?.records {
         let Record::Counter(counter, says) = record else { continue };
-        if says <= last(counter) {
-            report(Problem::Counter { counter, says, last: last(counter) });
+        let last = match counter {
+            Counter::Ino => totals.last_ino.0,
+            Counter::Slice => totals.last_slice.0,
+            Counter::Session => totals.last_session.0,
+        };
+        if says <= last {
+            report(Problem::Counter { counter, says, last });
         }
     }
     Ok(())

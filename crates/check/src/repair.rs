@@ -16,8 +16,8 @@ pub const LOST_AND_FOUND: &str = "lost+found";
 /// The largest number of rows by which one repair increases a share count.
 const MOST_SHARES: u64 = 10_000;
 
-/// Repairs a problem, and returns whether that was possible. Another check finds what remains or follows from
-/// the repair.
+/// Repairs a problem, and returns whether that was possible. To find the problems that remain, or that the
+/// repair causes, check again.
 ///
 /// # Errors
 /// Those of the database.
@@ -93,7 +93,8 @@ impl Op for Repair<'_> {
                 }
                 effects.push(Effect::DropOrphan { session: *session, ino: *ino });
             }
-            // The NFSv4 ACL decides whatever the mode is, so a mode that agrees with it grants nothing new.
+            // On this volume the ACL alone decides access, so changing the mode to agree with the ACL grants
+            // nothing new.
             Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
                 let inode = view.find_inode(*ino)?.ok_or(GONE)?;
                 let acl = view.nfs4_acl(inode.access_acl)?.ok_or(GONE)?;
@@ -115,7 +116,8 @@ impl Op for Repair<'_> {
                 let target = view.symlink(*ino)?.ok_or(GONE)?;
                 effects.push(Effect::SetSize { ino: *ino, size: target.len() as u64 });
             }
-            // Too low a count would delete blocks that are in use; too high a count only keeps unused ones.
+            // If the count were too low, blocks that are in use could be deleted. A count that is too high
+            // only keeps unused blocks.
             Problem::Shared { slice, says, is } if says < is => {
                 let missing = (is - says).min(MOST_SHARES);
                 effects.extend((0..missing).map(|_| Effect::Share { slice: *slice }));
@@ -131,6 +133,14 @@ impl Op for Repair<'_> {
                 let inodes = is.inodes.wrapping_sub(says.inodes) as i64;
                 let blocks = is.blocks.wrapping_sub(says.blocks) as i64;
                 effects.push(Effect::AddUsage { inodes, blocks });
+            }
+            Problem::Quota { key, says, is } => {
+                if view.quota(*key)?.map(|quota| (quota.inodes, quota.blocks)) != *says {
+                    return Err(GONE);
+                }
+                let says = says.unwrap_or_default();
+                let (inodes, blocks) = (is.0.wrapping_sub(says.0), is.1.wrapping_sub(says.1));
+                effects.push(Effect::Charge { key: *key, inodes, blocks });
             }
             Problem::Counter { counter, last, .. } => {
                 let counter = *counter;

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use meta::{Engine, EngineError, Inode};
 use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
 
-use super::totals::Totals;
+use super::totals::Run;
 use super::{Problem, WINDOW, walk};
 
 /// The references to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUse {
-    /// The number of rows that refer to it.
+    /// The number of rows that refer to the slice.
     pub rows: u64,
     /// The size of the slice in bytes.
     pub size: u32,
-    /// Whether it is listed as garbage.
+    /// Whether the slice is listed as garbage.
     pub garbage: bool,
     /// A file with one of the rows.
     pub ino: Ino,
-    /// Whether more than one row has ever referred to it. If so and no row was found, its rows moved from one
-    /// inode to another during the scan: the slice is in use.
+    /// Whether more than one row has ever referred to the slice. If so and no row was found, the slice is in
+    /// use: its rows moved from one inode to another during the scan.
     pub shared: bool,
 }
 
@@ -50,8 +50,8 @@ impl SliceWindow {
         self.slices.iter().map(|(slice, used)| (*slice, used))
     }
 
-    /// The entry of a slice, created if needed. `None` outside the window, which is shortened if it would get
-    /// too large.
+    /// Returns the entry of a slice, and creates it if needed; `None` if the slice is outside the window. If
+    /// the window would get too large, this function shortens it.
     fn entry(&mut self, slice: SliceId, ino: Ino, size: u32) -> Option<&mut SliceUse> {
         if !self.holds(slice) {
             return None;
@@ -73,8 +73,8 @@ impl SliceWindow {
 }
 
 /// Calls `each` with all slices that rows, share counts or garbage records refer to, in order, and a bounded
-/// number of slices in each call. The windows cover all numbers. A slice that had a row when this began is
-/// included even if the volume changes meanwhile: either its row stays in one inode, or its share count,
+/// number of slices in each call. The windows cover all numbers. A slice that had a row when the scan began
+/// is included even if the volume changes meanwhile: either its row stays in one inode, or its share count,
 /// which is read last, shows that the row may have moved.
 ///
 /// # Errors
@@ -142,17 +142,12 @@ fn gather(
     })
 }
 
-pub(super) fn check(
-    engine: &dyn Engine,
-    size: usize,
-    totals: &mut Totals,
-    report: &mut dyn FnMut(Problem),
-    progress: &mut dyn FnMut(&'static str, u64),
-) -> Result<(), EngineError> {
+pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
+    let Run { engine, totals, report, progress, .. } = run;
     let mut first = SliceId(0);
     loop {
         let begins = first == SliceId(0);
-        let mut window = SliceWindow::new(first, size);
+        let mut window = SliceWindow::new(first, run.window);
         let mut faults: Vec<Problem> = Vec::new();
         let mut each_row = |ino, chunk, row: usize, slice: &Slice| {
             if !begins {
@@ -168,9 +163,9 @@ pub(super) fn check(
                 faults.push(Problem::Row { ino, chunk, row, fault });
             }
         };
-        gather(engine, &mut window, &mut each_row, report)?;
-        faults.into_iter().for_each(&mut *report);
-        check_shared(engine, &window, report)?;
+        gather(*engine, &mut window, &mut each_row, *report)?;
+        faults.into_iter().for_each(&mut **report);
+        check_shared(*engine, &window, *report)?;
         for (slice, used) in window.iter().filter(|(_, used)| used.garbage && used.rows > 0) {
             report(Problem::GarbageInUse { slice, ino: used.ino });
         }
@@ -192,7 +187,7 @@ fn check_shared(
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
     let is = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
-    // Both are sorted, so the slices without a count are found by merging.
+    // Counts and slices are both sorted, so merging them finds the slices without a count.
     let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
     walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, says| {
         if !window.holds(slice) {

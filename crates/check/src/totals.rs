@@ -1,7 +1,10 @@
-//! How much a check has in memory, and what it has found.
+//! A check in progress: how much it has in memory, and what it has found.
 
-use meta::Usage;
+use meta::{Engine, Usage};
 use types::{Ino, SessionId, SliceId};
+
+use super::Problem;
+use crate::quotas::Counts;
 
 /// The largest number of inodes or slices in memory, at 50 to 100 bytes each.
 pub const WINDOW: usize = 1 << 20;
@@ -19,7 +22,19 @@ pub struct Checked {
 pub(crate) struct Totals {
     pub(crate) checked: Checked,
     pub(crate) usage: Usage,
+    pub(crate) quotas: Counts,
     pub(crate) last_ino: Ino,
     pub(crate) last_slice: SliceId,
     pub(crate) last_session: SessionId,
+}
+
+/// A check in progress.
+pub(crate) struct Run<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    /// The largest number of inodes or slices in memory.
+    pub(crate) window: usize,
+    pub(crate) totals: Totals,
+    pub(crate) report: &'a mut dyn FnMut(Problem),
+    /// Called with the kind of records, and how many have been checked so far.
+    pub(crate) progress: &'a mut dyn FnMut(&'static str, u64),
 }

@@ -9,14 +9,14 @@ use meta::{AclKind, Dirent, Engine, EngineError, Inode, Record, RecordKey, xattr
 use ops::domains_in;
 use types::{AclId, FileType, Ino, Name};
 
-use super::totals::Totals;
+use super::totals::{Run, Totals};
 use super::{Problem, walk};
 
 /// The largest number of checked ACLs that are remembered.
 const ACLS: usize = 1 << 16;
 
-/// The largest number of names of directories outside their recorded parents. A window with more is checked
-/// again after a repair.
+/// The largest number of entries that a window keeps of directories outside their recorded parents. If there
+/// are more, the check after a repair finds the others.
 const STRAYS: usize = 10_000;
 
 /// The stored values of an inode, and the names counted for it.
@@ -33,7 +33,7 @@ struct Seen {
     placed: bool,
 }
 
-/// All inodes after `after` up to `last`.
+/// The inodes with numbers above `after` up to `last`.
 #[derive(Debug)]
 struct Window {
     after: Ino,
@@ -43,40 +43,37 @@ struct Window {
 
 type Stray = (Ino, Name, Ino);
 type Report<'a> = &'a mut dyn FnMut(Problem);
-type Progress<'a> = &'a mut dyn FnMut(&'static str, u64);
 
-pub(super) fn check(
-    engine: &dyn Engine,
-    size: usize,
-    totals: &mut Totals,
-    report: Report<'_>,
-    progress: Progress<'_>,
-) -> Result<(), EngineError> {
-    let mut acls = Acls::new(engine, report)?;
+pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
+    let engine = run.engine;
+    let mut acls = Acls::new(engine, run.report)?;
     let mut after = Ino(0);
     loop {
         let first = after == Ino(0);
         let mut window = Window { after, last: Ino(u64::MAX), seen: Vec::new() };
         walk::inode_pages(engine, after, |inodes| {
-            check_inodes(engine, inodes, &mut acls, report)?;
+            check_inodes(engine, inodes, &mut acls, run.report)?;
+            let Totals { usage, quotas, checked, .. } = &mut run.totals;
             for inode in inodes {
-                totals.usage.inodes += 1;
-                totals.usage.blocks = totals.usage.blocks.wrapping_add(inode.blocks());
+                usage.inodes += 1;
+                usage.blocks = usage.blocks.wrapping_add(inode.blocks());
+                quotas.add(inode);
                 window.seen.push(Seen::new(inode));
             }
-            totals.checked.inodes += inodes.len() as u64;
-            progress("inodes", totals.checked.inodes);
-            let full = window.seen.len() >= size;
+            checked.inodes += inodes.len() as u64;
+            (run.progress)("inodes", checked.inodes);
+            let full = window.seen.len() >= run.window;
             window.last = inodes.last().filter(|_| full).map_or(window.last, |inode| inode.ino);
             Ok(!full)
         })?;
-        totals.last_ino = totals.last_ino.max(window.seen.last().map_or(Ino(0), |seen| seen.ino));
+        let last = window.seen.last().map_or(Ino(0), |seen| seen.ino);
+        run.totals.last_ino = run.totals.last_ino.max(last);
         if first && window.seen.iter().all(|seen| seen.ino != Ino::ROOT || !seen.kind.is_dir()) {
-            report(Problem::NoRoot);
+            (run.report)(Problem::NoRoot);
         }
-        window.count_names(engine, first, totals, report, progress)?;
-        window.count_orphans(engine, first, totals, report)?;
-        window.evaluate(report);
+        window.count_names(run, first)?;
+        window.count_orphans(run, first)?;
+        window.evaluate(run.report);
         if window.last == Ino(u64::MAX) {
             return Ok(());
         }
@@ -110,18 +107,12 @@ impl Window {
         self.seen.get_mut(at)
     }
 
-    fn count_names(
-        &mut self,
-        engine: &dyn Engine,
-        first: bool,
-        totals: &mut Totals,
-        report: Report<'_>,
-        progress: Progress<'_>,
-    ) -> Result<(), EngineError> {
+    fn count_names(&mut self, run: &mut Run<'_>, first: bool) -> Result<(), EngineError> {
+        let Run { engine, totals, report, progress, .. } = run;
         let mut strays: Vec<Stray> = Vec::new();
         let mut walked = 0;
-        walk::all_entries(engine, |dir, name, dirent| {
-            self.count_name(dir, name, dirent, &mut strays, report);
+        walk::all_entries(*engine, |dir, name, dirent| {
+            self.count_name(dir, name, dirent, &mut strays, *report);
             totals.last_ino = totals.last_ino.max(dirent.ino);
             walked += 1;
             if walked % walk::PAGE as u64 == 0 {
@@ -179,14 +170,9 @@ impl Window {
         }
     }
 
-    fn count_orphans(
-        &mut self,
-        engine: &dyn Engine,
-        first: bool,
-        totals: &mut Totals,
-        report: Report<'_>,
-    ) -> Result<(), EngineError> {
-        walk::orphans(engine, |session, ino| {
+    fn count_orphans(&mut self, run: &mut Run<'_>, first: bool) -> Result<(), EngineError> {
+        let Run { engine, totals, report, .. } = run;
+        walk::orphans(*engine, |session, ino| {
             if first {
                 totals.last_ino = totals.last_ino.max(ino);
                 totals.last_session = totals.last_session.max(session);
@@ -227,8 +213,8 @@ impl Window {
 struct Acls {
     /// Whether the volume has NFSv4 ACLs.
     nfs4: bool,
-    /// The number of Windows domains in the volume's table; `None` if it is damaged, and then no domain is
-    /// reported.
+    /// The number of Windows domains in the volume's table; `None` if the table is damaged. In that case, no
+    /// ACL is reported for its domains.
     domains: Option<u32>,
     found: HashMap<AclId, Result<Whole, Fault>>,
 }

@@ -53,7 +53,7 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
     let read = started.elapsed().as_secs_f64();
     let (started, rounds) = (Instant::now(), 500);
     for round in 0..rounds {
-        // Never at the beginning, nor at the end of the previous read.
+        // No read starts at the beginning of the block, or at the end of the previous read.
         let offset = 70_000 + round * 2_654_435 % (BLOCK_BYTES - 100_000);
         store.read(SliceId(0), BLOCK_BYTES.min(blocks[0].len() as u32), offset, &mut buf[..4096])?;
     }

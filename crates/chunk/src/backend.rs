@@ -1,7 +1,7 @@
 //! The interface of an object store.
 
-use std::fmt;
 use std::time::SystemTime;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use types::Errno;
@@ -28,8 +28,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// report times.
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
 
-    /// Creates what the store needs for itself and is missing. Call it only for a store that is known to be
-    /// the right one: nothing may be written into a directory whose file system is not mounted yet.
+    /// Creates the directories that the store itself needs, if they are missing. To be called only for a
+    /// store that is known to be the right one, because nothing may be written into a directory whose file
+    /// system is not mounted yet.
     fn prepare(&self) -> Result<(), Refusal> {
         Ok(())
     }
@@ -54,7 +55,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes what the store created for itself, after the last object is gone.
+    /// Removes the store's own directories and temporary objects. To be called when no other object is left.
     fn remove_root(&self) -> Result<(), Refusal> {
         Ok(())
     }
@@ -65,4 +66,13 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 pub(crate) enum Refusal {
     NotFound,
     Other(Errno, String),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Refusal::NotFound,
+            _ => Refusal::Other(Errno::from(&error), error.to_string()),
+        }
+    }
 }

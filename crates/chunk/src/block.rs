@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A reader knows `len` from the slice's row and so the position of the trailer, without a request. The key
-//! is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: at most 1000 entries per directory level for
-//! slices numbered in order, and a length that a listing shows without opening the object.
+//! is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: a directory has at most 1000 entries if
+//! slices are numbered in order, and a listing shows the length of each block.
 
 use types::{BLOCK_BYTES, SliceId};
 
@@ -32,12 +32,27 @@ pub fn object_key(id: SliceId, block: u32, len: u32) -> String {
     format!("chunks/{}/{}/{id}_{block}_{len}", id.0 / 1_000_000, id.0 / 1_000)
 }
 
-/// Parses the last part of a key of [`object_key`].
-pub(crate) fn parse_name(name: &str) -> Option<(SliceId, u32, u32)> {
-    let mut parts = name.split('_');
-    let (id, block, len) = (parts.next()?, parts.next()?, parts.next()?);
-    let parsed = (SliceId(id.parse().ok()?), block.parse().ok()?, len.parse().ok()?);
-    (parts.next().is_none()).then_some(parsed)
+/// Identifies a block: its slice, its index and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BlockName {
+    pub(crate) id: SliceId,
+    pub(crate) block: u32,
+    pub(crate) len: u32,
+}
+
+impl BlockName {
+    pub(crate) fn key(self) -> String {
+        object_key(self.id, self.block, self.len)
+    }
+
+    /// Parses the last part of a key; `None` if it is not that of a block.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        let mut parts = key.rsplit('/').next()?.split('_');
+        let (id, block, len) = (parts.next()?, parts.next()?, parts.next()?);
+        let name =
+            BlockName { id: SliceId(id.parse().ok()?), block: block.parse().ok()?, len: len.parse().ok()? };
+        parts.next().is_none().then_some(name)
+    }
 }
 
 /// How many blocks a slice of `size` bytes has.
@@ -97,7 +112,7 @@ impl Trailer {
         Ok(Trailer { sums: words.into_iter().map(u32::from_le_bytes).collect() })
     }
 
-    /// Verifies `bytes`, which are whole pages of the block, of which the first is page `first`.
+    /// Verifies `bytes`, which are whole pages of the block from page `first` on.
     pub(crate) fn verify(&self, first: u32, bytes: &[u8]) -> Result<(), BlockFault> {
         for (i, page) in bytes.chunks(PAGE_BYTES as usize).enumerate() {
             let index = first as usize + i;
@@ -142,11 +157,11 @@ mod tests {
 
     #[test]
     fn keys_name_slice_block_and_length() {
-        let key = object_key(SliceId(1_234_567), 3, 4096);
-        assert_eq!(key, "chunks/1/1234/1234567_3_4096");
-        assert_eq!(parse_name("1234567_3_4096"), Some((SliceId(1_234_567), 3, 4096)));
-        assert_eq!(parse_name("1_2_3_4"), None);
-        assert_eq!(parse_name("x"), None);
+        let name = BlockName { id: SliceId(1_234_567), block: 3, len: 4096 };
+        assert_eq!(name.key(), "chunks/1/1234/1234567_3_4096");
+        assert_eq!(BlockName::of_key(&name.key()), Some(name));
+        assert_eq!(BlockName::of_key("1_2_3_4"), None);
+        assert_eq!(BlockName::of_key("x"), None);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub enum Written {
 pub struct Staged {
     /// The rows to append, in commit order. Every block they name is stored.
     pub rows: Vec<(ChunkIndex, Slice)>,
-    /// Extents with a serial number below this one are among them.
+    /// `rows` includes all extents with a serial number below this.
     through: u64,
 }
 
@@ -101,8 +101,9 @@ impl WriteBuffer {
     /// Buffers `data` for file offset `offset`. It waits only if this file already has many uploads running.
     ///
     /// # Errors
-    /// The error of an earlier upload, reported once; nothing is written then. [`ChunkError::SliceId`]; a
-    /// part at the front of `data` may have been written. [`ChunkError::Row`] if the end is beyond 2^64.
+    /// The error of an earlier upload, which is reported once; nothing is written then. [`ChunkError::Row`]
+    /// if the end is beyond 2^64 - 1. [`ChunkError::SliceId`] if no slice number can be allocated; the first
+    /// part of `data` may be written then.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Written, ChunkError> {
         match self.admit(data.len() as u64) {
             Ok(grant) => self.write_granted(offset, data, grant).map(|()| Written::Buffered),
@@ -188,7 +189,7 @@ impl WriteBuffer {
         }
         self.discard(gone);
         if self.extents.is_empty() {
-            // Uploads that still run have the slot of before.
+            // Uploads that still run report their errors to the old slot.
             self.errors = ErrorSlot::default();
         }
     }
@@ -210,7 +211,8 @@ impl WriteBuffer {
         for extent in &mut self.extents {
             extent.seal(inline_limit, &new_id)?;
         }
-        // Only now: an earlier return must not lose the error, because it tries no upload.
+        // The old error is dropped only now: if sealing fails, no upload is tried again, so the error must
+        // still be reported.
         drop(self.errors.take());
         self.upload_all()?;
         let mut rows = Vec::with_capacity(self.extents.len());

@@ -6,9 +6,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-256 in Galois/Counter Mode (NIST SP 800-38D): faster on processors with AES instructions.
-    Aes256Gcm,
-    /// ChaCha20 and Poly1305 (RFC 8439) with the extended nonce: faster without such instructions.
-    XChaCha20Poly1305,
+    Aes256Gcm = 1,
+    /// ChaCha20 and Poly1305 (RFC 8439) with the extended nonce: faster on other processors.
+    XChaCha20Poly1305 = 2,
 }
 
 impl Cipher {
@@ -23,10 +23,7 @@ impl Cipher {
 
     /// The number in a block's header. There, 0 means no encryption.
     pub(crate) fn id(self) -> u8 {
-        match self {
-            Cipher::Aes256Gcm => 1,
-            Cipher::XChaCha20Poly1305 => 2,
-        }
+        self as u8
     }
 
     pub(crate) fn from_id(id: u8) -> Option<Self> {

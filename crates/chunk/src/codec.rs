@@ -15,38 +15,31 @@ const ZSTD_LEVEL: i32 = 3;
 /// more than it saves.
 const WORTHWHILE: usize = 16;
 
-/// How blocks are compressed. Stored blocks do not change when this setting does, and stay readable.
+/// How blocks are compressed. A change of this setting applies to new blocks; stored blocks stay readable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     #[default]
-    None,
-    Lz4,
-    Zstd,
+    None = 0,
+    Lz4 = 1,
+    Zstd = 2,
 }
 
 impl Compression {
+    /// The kinds of compression in the order of their numbers.
     const NAMES: [(Compression, &str); 3] =
         [(Compression::None, "none"), (Compression::Lz4, "lz4"), (Compression::Zstd, "zstd")];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Compression::None => "none",
-            Compression::Lz4 => "lz4",
-            Compression::Zstd => "zstd",
-        }
+        Self::NAMES[usize::from(self.id())].1
     }
 
     /// The number in a block's header.
     pub(crate) fn id(self) -> u8 {
-        match self {
-            Compression::None => 0,
-            Compression::Lz4 => 1,
-            Compression::Zstd => 2,
-        }
+        self as u8
     }
 
     pub(crate) fn from_id(id: u8) -> Option<Self> {
-        Self::NAMES.iter().map(|(compression, _)| *compression).find(|compression| compression.id() == id)
+        Self::NAMES.get(usize::from(id)).map(|(compression, _)| *compression)
     }
 }
 
@@ -122,7 +115,7 @@ impl Packer {
         let out = out.get_mut(..page.len() - page.len().div_ceil(WORTHWHILE))?;
         match self {
             Packer::None => None,
-            // It compresses into a buffer of its own, because lz4_flex needs room for the worst case.
+            // `lz4` compresses into another buffer, because lz4_flex needs room for the worst case.
             Packer::Lz4 => lz4(page, out),
             Packer::Zstd(compressor) => compressor.compress_to_buffer(page, out).ok(),
         }

@@ -1,19 +1,19 @@
 //! Objects stored as files of a local directory.
 //!
-//! It uses plain system calls instead of opendal's `fs` service, which syncs every file on close and never
-//! its directory. That is more than close needs and less than fsync(2) promises; it also passes each call to
-//! another thread.
+//! [`Dir`] uses plain system calls instead of opendal's `fs` service, which syncs every file on close and
+//! never its directory. That is more than close needs and less than fsync(2) promises; that service also
+//! passes each call to another thread.
 //!
 //! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no partial
 //! object.
 //!
 //! `tmp/` is created only after the marker of the store was found. If the file system of the store is not
-//! mounted, the directory below it has no `tmp/`, so no put can succeed there.
+//! mounted, its empty mount point has no `tmp/`, so no put can succeed there.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -21,16 +21,20 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use types::Errno;
 
+use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
+use crate::block::BlockName;
 use crate::pool;
 
+/// The directory of the objects of blocks.
+pub(crate) const CHUNKS: &str = "chunks";
 const TMP: &str = "tmp";
 
 /// A temporary file that was not modified for this long was left by a process that is gone.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// From this number of objects on, one syncfs(2) is cheaper than one fsync(2) per object, which may be a
-/// journal commit each.
+/// From this number of objects on, one syncfs(2) is cheaper than one fsync(2) per object, because each fsync
+/// may be a journal commit.
 const MANY_OBJECTS: usize = 16;
 
 /// Writeback of an object of at least this size starts as soon as it is written. It will be synced within a
@@ -39,14 +43,14 @@ const LARGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Dir {
-    root: PathBuf,
+    pub(crate) root: PathBuf,
     serial: AtomicU64,
 }
 
 impl Dir {
     /// Opens the store at `root`, and creates it if absent.
     pub(crate) fn create(root: &Path) -> Result<Self, Refusal> {
-        fs::create_dir_all(root).map_err(refusal)?;
+        fs::create_dir_all(root)?;
         let dir = Dir::at(root);
         dir.prepare()?;
         Ok(dir)
@@ -61,8 +65,25 @@ impl Dir {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 other(Errno::ENOENT, "the directory does not exist")
             }
-            Err(error) => Err(refusal(error)),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// The free bytes of the disk; `u64::MAX` if statvfs(3) fails.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Calls `found` with the key and the metadata of every block. A store without a directory of blocks has
+    /// none.
+    ///
+    /// # Errors
+    /// Fails if a directory cannot be read; the errors of `found`.
+    pub(crate) fn each_block(
+        &self,
+        found: &mut dyn FnMut(String, fs::Metadata) -> io::Result<()>,
+    ) -> io::Result<()> {
+        each_below(&self.root.join(CHUNKS), CHUNKS, 0, found)
     }
 
     /// The store at `root`, which may be absent. All calls but [`Backend::put`] work without
@@ -83,23 +104,23 @@ impl Backend for Dir {
             // Report the first error; a temporary file that remains is removed once it is old.
             let _ = fs::remove_file(&tmp);
         }
-        written.map_err(refusal)
+        Ok(written?)
     }
 
     fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
-        let file = File::open(self.root.join(key)).map_err(refusal)?;
-        read(&file, offset, len).map_err(refusal)
+        let file = File::open(self.root.join(key))?;
+        Ok(read(&file, offset, len)?)
     }
 
     fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
-        let file = File::open(self.root.join(key)).map_err(refusal)?;
-        let len = file.metadata().map_err(refusal)?.len();
-        read(&file, 0, usize::try_from(len).map_or(at_most, |len| len.min(at_most))).map_err(refusal)
+        let file = File::open(self.root.join(key))?;
+        let len = file.metadata()?.len();
+        Ok(read(&file, 0, usize::try_from(len).map_or(at_most, |len| len.min(at_most)))?)
     }
 
     fn delete(&self, key: &str) -> Result<(), Refusal> {
         match fs::remove_file(self.root.join(key)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
     }
@@ -107,12 +128,12 @@ impl Backend for Dir {
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
         let entries = match fs::read_dir(self.root.join(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(refusal)?,
+            entries => entries?,
         };
         let mut names = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(refusal)?;
-            let slash = if entry.file_type().map_err(refusal)?.is_dir() { "/" } else { "" };
+            let entry = entry?;
+            let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
             names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
         }
         Ok(names)
@@ -121,15 +142,15 @@ impl Backend for Dir {
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
         match fs::metadata(self.root.join(key)).and_then(|metadata| metadata.modified()) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            modified => modified.map(Some).map_err(refusal),
+            modified => Ok(Some(modified?)),
         }
     }
 
     fn prepare(&self) -> Result<(), Refusal> {
         let tmp = self.root.join(TMP);
         match fs::create_dir(&tmp) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refusal(error)),
-            _ => remove_abandoned(&tmp).map_err(refusal),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
+            _ => Ok(remove_abandoned(&tmp)?),
         }
     }
 
@@ -144,27 +165,27 @@ impl Backend for Dir {
         let mut directories = BTreeSet::new();
         for key in keys {
             match File::open(self.root.join(key)).and_then(|file| file.sync_all()) {
-                // It was deleted in the meantime, so there is nothing to sync.
+                // The object was deleted in the meantime, so there is nothing to sync.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                synced => synced.map_err(refusal)?,
+                synced => synced?,
             }
             directories.extend(Path::new(key).ancestors().skip(1).map(|path| self.root.join(path)));
         }
         for directory in directories {
-            File::open(directory).and_then(|file| file.sync_all()).map_err(refusal)?;
+            File::open(directory).and_then(|file| file.sync_all())?;
         }
         Ok(())
     }
 
     fn sync_all(&self) -> Result<(), Refusal> {
-        let root = File::open(&self.root).map_err(refusal)?;
-        rustix::fs::syncfs(&root).map_err(|error| refusal(error.into()))
+        let root = File::open(&self.root)?;
+        rustix::fs::syncfs(&root).map_err(|error| io::Error::from(error).into())
     }
 
     fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
         match fs::remove_dir(self.root.join(prefix)) {
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
-                Err(refusal(error))
+                Err(error.into())
             }
             _ => Ok(()),
         }
@@ -174,7 +195,7 @@ impl Backend for Dir {
     fn remove_root(&self) -> Result<(), Refusal> {
         let tmp = self.root.join(TMP);
         match fs::remove_dir_all(&tmp) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => self.remove_directory(""),
         }
     }
@@ -202,7 +223,7 @@ fn write(path: &Path, data: &[u8], trailer: &[u8]) -> io::Result<()> {
     file.write_all(trailer)?;
     if data.len() >= LARGE_BYTES {
         // This starts writeback of the dirty pages without waiting; it cannot drop pages under writeback
-        // (`generic_fadvise`). A file system that ignores it only costs time.
+        // (`generic_fadvise`). On a file system that ignores the advice, a later sync only takes longer.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
     Ok(())
@@ -225,7 +246,7 @@ fn remove_abandoned(tmp: &Path) -> io::Result<()> {
     let now = SystemTime::now();
     for entry in fs::read_dir(tmp)? {
         let entry = entry?;
-        // Another process may rename it away at any moment, so its absence is not an error.
+        // Another process may rename the file at any moment, so its absence is not an error.
         let age = entry
             .metadata()
             .and_then(|meta| meta.modified())
@@ -238,9 +259,40 @@ fn remove_abandoned(tmp: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn refusal(error: io::Error) -> Refusal {
-    match error.kind() {
-        ErrorKind::NotFound => Refusal::NotFound,
-        _ => Refusal::Other(Errno::from(&error), error.to_string()),
+fn each_below(
+    path: &Path,
+    key: &str,
+    depth: u32,
+    found: &mut dyn FnMut(String, fs::Metadata) -> io::Result<()>,
+) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let key = format!("{key}/{}", entry.file_name().to_string_lossy());
+        // Keys have two levels of directories.
+        if entry.file_type()?.is_dir() && depth < 2 {
+            each_below(&entry.path(), &key, depth + 1, found)?;
+        } else if BlockName::of_key(&key).is_some()
+            && let Ok(metadata) = entry.metadata()
+        {
+            found(key, metadata)?;
+        }
     }
+    Ok(())
+}
+
+/// Creates a directory that only its owner can access, and its parents.
+pub(crate) fn create_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Checks that a volume's UUID can be the name of a directory.
+pub(crate) fn check_volume(volume: &str) -> Result<(), ChunkError> {
+    if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
+        return Err(ChunkError::Config(format!("{volume:?} cannot name the directory of a volume")));
+    }
+    Ok(())
 }

@@ -9,10 +9,9 @@
 //! reader waits for it. The thread first scans the files that an earlier mount left; until it is done, reads
 //! already find these files by name.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +19,13 @@ use std::thread::{Builder, JoinHandle};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use types::Errno;
 
 use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
-use crate::block::{object_key, parse_name};
-use crate::dir::Dir;
+use crate::block::BlockName;
+use crate::dir::{Dir, check_volume, create_private};
 use crate::error::store_error;
-use crate::lru::Lru;
-use crate::packed::BlockName;
+use crate::lru::{CacheUse, Lru};
 
 /// The number of blocks that may wait to be written; more are dropped. 64 MiB if all are full blocks.
 const QUEUE: usize = 16;
@@ -45,8 +42,8 @@ const FILE_BYTES: u64 = 4096;
 pub struct DiskCacheOptions {
     /// The directory; created if absent, accessible only to its owner. Several volumes may share it.
     pub directory: PathBuf,
-    /// The volume's UUID, used as a directory name. It separates volumes, also from a destroyed one that had
-    /// the same address.
+    /// The volume's UUID, used as a directory name. A new volume at the address of a destroyed one has
+    /// another UUID, so it never finds the old blocks.
     pub volume: String,
     /// How many bytes of disk the blocks of this volume may take.
     pub max_bytes: u64,
@@ -65,10 +62,10 @@ pub(crate) struct DiskCache {
 #[derive(Debug)]
 struct Shared {
     dir: Dir,
-    root: PathBuf,
     options: DiskCacheOptions,
     index: Lru<BlockName, ()>,
     hits: AtomicU64,
+    misses: AtomicU64,
     is_closing: AtomicBool,
 }
 
@@ -77,18 +74,20 @@ impl DiskCache {
     /// [`ChunkError::Config`] if the volume cannot be a directory name or the thread cannot be started;
     /// [`ChunkError::Store`] if the directory cannot be created or read.
     pub(crate) fn open(options: &DiskCacheOptions) -> Result<Self, ChunkError> {
-        let volume = options.volume.as_str();
-        if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
-            return Err(ChunkError::Config(format!("{volume:?} cannot name the cache of a volume")));
-        }
-        let root = options.directory.join(volume);
+        check_volume(&options.volume)?;
+        let root = options.directory.join(&options.volume);
         let fail = |refusal| store_error("open", &root.display().to_string(), refusal);
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
-        made.map_err(|error| fail(Refusal::Other(Errno::from(&error), error.to_string())))?;
+        create_private(&root).map_err(|error| fail(error.into()))?;
         let dir = Dir::create(&root).map_err(fail)?;
         let index = Lru::new(options.max_bytes);
-        let (hits, is_closing) = (AtomicU64::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { dir, root, options: options.clone(), index, hits, is_closing });
+        let shared = Arc::new(Shared {
+            dir,
+            options: options.clone(),
+            index,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+        });
         let (queue, blocks) = sync_channel(QUEUE);
         let writer = {
             let shared = Arc::clone(&shared);
@@ -101,12 +100,12 @@ impl DiskCache {
 
     /// The object of a block, if cached; at most `at_most` bytes of it.
     pub(crate) fn get_whole(&self, name: BlockName, at_most: usize) -> Option<Bytes> {
-        self.found(name, self.shared.dir.get_whole(&key_of(name), at_most))
+        self.found(name, self.shared.dir.get_whole(&name.key(), at_most))
     }
 
     /// Exactly `len` bytes from `offset` on of the object of a block, if cached.
     pub(crate) fn get(&self, name: BlockName, offset: u64, len: usize) -> Option<Bytes> {
-        let found = self.shared.dir.get(&key_of(name), offset, len);
+        let found = self.shared.dir.get(&name.key(), offset, len);
         self.found(name, found).filter(|bytes| bytes.len() == len)
     }
 
@@ -120,22 +119,28 @@ impl DiskCache {
     /// Removes a block, because it was deleted or is damaged. Returns whether it was cached.
     pub(crate) fn remove(&self, name: BlockName) -> bool {
         self.shared.index.remove(&name);
-        fs::remove_file(self.shared.root.join(key_of(name))).is_ok()
+        fs::remove_file(self.shared.dir.root.join(name.key())).is_ok()
     }
 
     /// Removes everything, because the volume was destroyed.
     pub(crate) fn clear(&self) {
         self.shared.index.clear();
-        if let Err(error) = fs::remove_dir_all(self.shared.root.join("chunks"))
+        if let Err(error) = fs::remove_dir_all(self.shared.dir.root.join("chunks"))
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, directory = %self.shared.root.display(), "cannot empty the cache");
+            tracing::warn!(%error, directory = %self.shared.dir.root.display(), "cannot empty the cache");
         }
     }
 
     /// The number of reads served from this cache.
     pub(crate) fn hits(&self) -> u64 {
         self.shared.hits.load(Relaxed)
+    }
+
+    /// The use of this cache since it was opened.
+    pub(crate) fn used(&self) -> CacheUse {
+        let misses = self.shared.misses.load(Relaxed);
+        CacheUse { hits: self.hits(), misses, bytes: self.shared.index.charge() }
     }
 
     fn found(&self, name: BlockName, found: Result<Bytes, Refusal>) -> Option<Bytes> {
@@ -145,9 +150,12 @@ impl DiskCache {
                 self.shared.hits.fetch_add(1, Relaxed);
                 Some(bytes)
             }
-            Err(Refusal::NotFound) => None,
+            Err(Refusal::NotFound) => {
+                self.shared.misses.fetch_add(1, Relaxed);
+                None
+            }
             Err(Refusal::Other(_, message)) => {
-                tracing::warn!(message, block = key_of(name), "cannot read a cached block");
+                tracing::warn!(message, block = name.key(), "cannot read a cached block");
                 self.remove(name);
                 None
             }
@@ -177,8 +185,19 @@ impl Shared {
     /// Indexes the existing files; the oldest modification time counts as the least recent use.
     fn scan(&self) {
         let mut found = Vec::new();
-        if let Err(error) = self.walk(&self.root.join("chunks"), 0, &mut found) {
-            tracing::warn!(%error, directory = %self.root.display(), "cannot scan the whole cache");
+        let scanned = self.dir.each_block(&mut |key, metadata| {
+            if self.is_closing.load(Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let name = BlockName::of_key(&key).filter(|name| name.key() == key);
+            let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            found.extend(name.map(|name| (written, name, metadata.len())));
+            Ok(())
+        });
+        if let Err(error) = scanned
+            && !self.is_closing.load(Relaxed)
+        {
+            tracing::warn!(%error, directory = %self.dir.root.display(), "cannot scan the whole cache");
         }
         found.sort_unstable_by_key(|(written, _, _)| *written);
         for (_, name, len) in found {
@@ -188,51 +207,13 @@ impl Shared {
         }
     }
 
-    fn walk(
-        &self,
-        directory: &Path,
-        depth: u32,
-        found: &mut Vec<(SystemTime, BlockName, u64)>,
-    ) -> std::io::Result<()> {
-        let entries = match fs::read_dir(directory) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
-        };
-        for entry in entries {
-            let entry = entry?;
-            if self.is_closing.load(Relaxed) {
-                return Ok(());
-            }
-            if entry.file_type()?.is_dir() {
-                // Keys have two levels of directories.
-                if depth < 2 {
-                    self.walk(&entry.path(), depth + 1, found)?;
-                }
-                continue;
-            }
-            let Ok(metadata) = entry.metadata() else { continue };
-            let file_name = entry.file_name();
-            let name =
-                file_name.to_str().and_then(parse_name).map(|(id, block, len)| BlockName { id, block, len });
-            match name {
-                Some(name) if self.root.join(key_of(name)) == entry.path() => {
-                    found.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), name, metadata.len()));
-                }
-                _ => {
-                    tracing::debug!(path = %entry.path().display(), "ignoring a file that is not a cached block")
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn keep(&self, name: BlockName, object: &Bytes) {
-        let (len, key) = (object.len() as u64, key_of(name));
-        let is_kept = self.index.contains(&name) && self.root.join(&key).exists();
+        let (len, key) = (object.len() as u64, name.key());
+        let is_kept = self.index.contains(&name) && self.dir.root.join(&key).exists();
         if self.charge(len) > self.options.max_bytes || is_kept {
             return;
         }
-        while self.free_bytes() < self.options.min_free_bytes.saturating_add(len) {
+        while self.dir.free_bytes() < self.options.min_free_bytes.saturating_add(len) {
             let Some(oldest) = self.index.pop_oldest() else { return };
             self.evict(vec![oldest]);
         }
@@ -244,7 +225,7 @@ impl Shared {
 
     fn evict(&self, names: Vec<BlockName>) {
         for name in names {
-            let path = self.root.join(key_of(name));
+            let path = self.dir.root.join(name.key());
             // The file may be gone already, and the directory may not be empty; neither matters.
             drop(fs::remove_file(&path));
             drop(path.parent().map(fs::remove_dir));
@@ -255,13 +236,4 @@ impl Shared {
     fn charge(&self, len: u64) -> u64 {
         len.next_multiple_of(FILE_BYTES).max(FILE_BYTES).max(self.options.max_bytes / ENTRIES)
     }
-
-    /// The free bytes of the disk; `u64::MAX` if statvfs(3) fails.
-    fn free_bytes(&self) -> u64 {
-        rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
-    }
-}
-
-fn key_of(name: BlockName) -> String {
-    object_key(name.id, name.block, name.len)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use types::{BLOCK_BYTES, ChunkIndex, Slice, SliceId, SliceSource};
 
 use crate::ChunkError;
+use crate::block::BlockName;
 use crate::budget::Reservation;
 use crate::pool;
 use crate::store::BlockStore;
@@ -15,17 +16,18 @@ use crate::upload::{ErrorSlot, Upload};
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) serial: u64,
-    /// The file offset of its first byte.
+    /// The file offset of the extent's first byte.
     pub(crate) offset: u64,
     /// The number of valid bytes: all, unless a truncation cut into blocks already uploaded.
     pub(crate) shown: u32,
-    /// Whether its row was returned by `stage`. From then on it does not change, except by a truncation.
+    /// Whether `stage` has returned the extent's row. From then on the extent does not change, except by a
+    /// truncation.
     pub(crate) staged: bool,
     id: Option<SliceId>,
     /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.
     uploads: Vec<Arc<Upload>>,
     tail: Tail,
-    /// Covers the capacity of the tail, not only its length.
+    /// The reservation for the tail, which covers its capacity, not only its length.
     held: Reservation,
 }
 
@@ -199,7 +201,7 @@ impl Extent {
         }
     }
 
-    /// Drops a tail that is still open. Dropping the split-off part releases the tail's memory.
+    /// Drops a tail that is still open, and its part of the reservation `held`.
     fn seal_tail(&mut self) {
         if let Tail::Open(tail) = &self.tail {
             drop(self.held.split(tail.capacity() as u64));
@@ -272,7 +274,8 @@ fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
     store.spawn(move |inner| {
         for upload in uploads {
             upload.wait();
-            if let Err(error) = inner.delete_block(upload.slice, upload.block, upload.len) {
+            let name = BlockName { id: upload.slice, block: upload.block, len: upload.len };
+            if let Err(error) = inner.delete_block(name) {
                 tracing::warn!(%error, "cannot delete an unreferenced block");
             }
         }

@@ -1,4 +1,5 @@
-//! What the formats of blocks have in common (see `block.rs` and `packed.rs`), and what can be wrong with an object.
+//! The constants that both formats of blocks share (see `block.rs` and `packed.rs`), and the faults that an
+//! object can have.
 
 use std::fmt;
 
@@ -31,11 +32,12 @@ pub enum BlockFault {
     Page(u32),
     /// The header is missing, or does not match its own checksum.
     Header,
-    /// The object is this block of this slice.
+    /// The object is that of another block: of this slice, with this index.
     Other(SliceId, u32),
-    /// It is packed with a compression and a cipher of these numbers, and at least one of them is unknown.
+    /// The object is packed with a compression and a cipher of these numbers, and at least one of them is
+    /// unknown.
     Codec(u8, u8),
-    /// Its cipher is not the volume's cipher.
+    /// The object's cipher is not the volume's cipher.
     Cipher { found: Option<Cipher>, wanted: Option<Cipher> },
     /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
     /// not encrypted for this position with the volume's key.

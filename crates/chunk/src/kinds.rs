@@ -71,7 +71,7 @@ pub const STORES: &[StoreKind] = &[
     },
 ];
 
-/// Parses the address of a bucket, whose scheme must be one of its kind's.
+/// Parses the address of a bucket, whose scheme must be one of those of its kind.
 #[cfg(feature = "remote")]
 pub(crate) fn address(kind: &str, bucket: &str) -> Result<Address, ChunkError> {
     let address = Address::parse(bucket)?;

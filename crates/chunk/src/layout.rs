@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::block::{Trailer, trailer_len};
+use crate::block::{BlockName, Trailer, trailer_len};
 use crate::codec::Codec;
 use crate::format::{BlockFault, MAGIC, PAGE_BYTES};
-use crate::packed::{BlockName, Header, header_len, max_object_len};
+use crate::packed::{Header, header_len, max_object_len};
 
 /// The location and checksums of the pages of one stored block.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum Layout {
 /// Why an object cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// It is shorter than this many bytes.
+    /// The object is shorter than this many bytes.
     Short(usize),
     Fault(BlockFault),
 }
@@ -81,7 +81,7 @@ impl Layout {
     /// Returns the data of the pages that `stored` holds, of which the first is page `first`.
     ///
     /// # Errors
-    /// The first page that fails verification.
+    /// The fault of the first page that fails verification.
     pub(crate) fn unpack(&self, codec: &Codec, first: u32, stored: Bytes) -> Result<Bytes, BlockFault> {
         match self {
             Layout::Plain(_, trailer) => trailer.verify(first, &stored).map(|()| stored),

@@ -1,12 +1,12 @@
-//! File contents: slices and the blocks that they are cut into, the object store that holds the blocks, which
-//! slice each byte of a read comes from, and bounded buffers for dirty data.
+//! File data: slices and the blocks that they are cut into, the object store that holds the blocks, the
+//! search for the slice that holds each byte of a read, and bounded buffers for dirty data.
 //!
 //! The interface is synchronous and knows nothing of metadata. A writer stores the blocks first
 //! ([`BlockStore`], [`WriteBuffer::stage`]) and commits the rows afterwards, so that no row ever names a
 //! block that is not stored.
 //!
-//! Lock order: the owner of a [`WriteBuffer`] serialises access to it; below it is the state of one upload;
-//! below that, nothing. No lock is held during a request to the store.
+//! Lock order: the owner of a [`WriteBuffer`] locks it before the state of one upload, and no lock is taken
+//! after that. No lock is held during a request to the store.
 
 #[cfg(feature = "remote")]
 mod address;
@@ -28,6 +28,7 @@ mod layout;
 mod look;
 mod lru;
 mod marker;
+mod metered;
 #[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
 mod others;
 mod packed;
@@ -59,6 +60,8 @@ pub use faults::{Fault, Faults, StoreCall};
 pub use format::{BLOCK_FORMAT, BlockFault, PAGE_BYTES};
 pub use kinds::{FILE, MEMORY, STORES, StoreKind};
 pub use look::{MARKER, StoreCheck, StoreLook};
+pub use lru::CacheUse;
+pub use metered::{RequestMeter, StoreMeters};
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
 pub use services::StorageConfig;

@@ -1,5 +1,5 @@
-//! What a store itself holds, without blocks that are staged on this machine: its marker, and whether it has
-//! blocks.
+//! Looks into the store itself, without blocks that are staged on this machine: its marker, and whether it
+//! has blocks.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::error::store_error;
 /// The key of the marker. It is never compressed or encrypted, and it is not a block.
 pub const MARKER: &str = "limen-volume";
 
-/// A marker is a line of text.
+/// The longest marker that is read; a marker is one line of text.
 const MAX_MARKER_BYTES: usize = 4096;
 
 /// The prefix of the keys of blocks.
@@ -24,7 +24,7 @@ impl StoreLook<'_> {
     /// Returns the text of the marker; `None` if the store has no marker.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the marker cannot be read.
     pub fn marker(&self) -> Result<Option<Vec<u8>>, ChunkError> {
         match self.0.get_whole(MARKER, MAX_MARKER_BYTES) {
             Ok(text) => Ok(Some(text.to_vec())),
@@ -37,13 +37,13 @@ impl StoreLook<'_> {
     /// numbers start again.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the store cannot be listed.
     pub fn is_empty(&self) -> Result<bool, ChunkError> {
         list(self.0, ROOT).map(|names| names.is_empty())
     }
 }
 
-/// Decides whether a store may be used, and why not.
+/// Decides whether a store may be used; if not, says why.
 pub struct StoreCheck(Box<DynCheck>);
 
 type DynCheck = dyn Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync;

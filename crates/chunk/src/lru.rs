@@ -5,9 +5,20 @@
 //! 256 MiB takes 256 requests this way; with quick_cache 0.7 it took 380 to 700, because a full cache dropped
 //! new blocks before they were read.
 
+use host::Instant;
+use metrics::{On, wait_on};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The use of a cache of blocks since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    pub hits: u64,
+    pub misses: u64,
+    /// The bytes that the cache holds now.
+    pub bytes: u64,
+}
 
 #[derive(Debug)]
 pub(crate) struct Lru<K, V> {
@@ -76,6 +87,11 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.load(key, load).map(drop)
     }
 
+    /// The sum of the charges of all entries.
+    pub(crate) fn charge(&self) -> u64 {
+        self.lock().charge
+    }
+
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -124,7 +140,10 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             if state.loading.insert(key) {
                 break;
             }
-            state = host::wait(&self.loaded, &self.state, state);
+            state = wait_on(On::Store, || {
+                let began = Instant::now();
+                (host::wait(&self.loaded, &self.state, state), began.elapsed())
+            });
         }
         drop(state);
         self.load(key, load)
@@ -174,7 +193,7 @@ impl<K: Copy + Eq + Hash, V: Clone> State<K, V> {
     }
 }
 
-/// Wakes the waiting callers when a load ends, also by a panic.
+/// Wakes the waiting callers when a load ends, even by a panic.
 struct Loading<'a, K: Copy + Eq + Hash, V> {
     cache: &'a Lru<K, V>,
     key: K,

@@ -1,7 +1,8 @@
 //! The object that records to which volume a store belongs, and a check that the store works.
 //!
-//! Both are checked before a volume is served. Otherwise, a directory whose file system is not mounted yet,
-//! the bucket of another volume, or a store that rejects writes would be noticed only when data is lost.
+//! The marker is read and the store is checked before a volume is served. Otherwise, a directory whose file
+//! system is not mounted yet, the bucket of another volume, or a store that rejects writes would be noticed
+//! only when data is lost.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,8 +15,8 @@ use crate::error::store_error;
 use crate::look::{MARKER, StoreLook};
 use crate::store::BlockStore;
 
-/// The prefix of the object that a check writes, reads and removes. If a check is interrupted, a directory's
-/// `tmp/` is cleaned later.
+/// The prefix of the object that a check writes, reads and removes. If a check is interrupted, the object
+/// remains; a later mount cleans the `tmp/` of a directory.
 const CHECK: &str = "tmp/";
 
 impl BlockStore {
@@ -27,7 +28,7 @@ impl BlockStore {
     /// Writes the marker. It survives a power failure once this returns.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the marker cannot be written.
     pub fn put_marker(&self, text: &str) -> Result<(), ChunkError> {
         let backend = &self.inner.backend;
         backend.prepare().map_err(|refusal| store_error("prepare", "the store", refusal))?;
@@ -36,10 +37,11 @@ impl BlockStore {
         put.map_err(|refusal| store_error("write", MARKER, refusal))
     }
 
-    /// Removes the marker and what the store created for itself. Call it when no block is left.
+    /// Removes the marker, and the store's own directories and temporary objects. To be called when no block
+    /// is left.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the marker or the directories cannot be removed.
     pub fn remove_marker(&self) -> Result<(), ChunkError> {
         let backend = &self.inner.backend;
         backend.delete(MARKER).map_err(|refusal| store_error("delete", MARKER, refusal))?;
@@ -83,7 +85,7 @@ impl BlockStore {
     /// Lists the blocks, to verify that the store can be read.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the store cannot be listed.
     pub fn check_readable(&self) -> Result<(), ChunkError> {
         self.look().is_empty().map(drop)
     }

@@ -1,4 +1,4 @@
-//! Optional kinds of stores: from a bucket's address to opendal's settings.
+//! Optional kinds of stores: translates a bucket's address to opendal's settings.
 
 use opendal::{Operator, services};
 
@@ -6,14 +6,14 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// `gs://BUCKET[/PREFIX]`
+/// Opens a bucket `gs://BUCKET[/PREFIX]`.
 #[cfg(feature = "gcs")]
 pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("gcs", bucket)?;
     finish(bucket, services::Gcs::default().bucket(&address.authority).root(&root_of(&address.segments)))
 }
 
-/// `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`
+/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`.
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("azblob", bucket)?;
@@ -32,7 +32,7 @@ pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     finish(bucket, builder)
 }
 
-/// `https://HOST[:PORT]/PATH`
+/// Opens a bucket `https://HOST[:PORT]/PATH`.
 #[cfg(feature = "webdav")]
 pub(crate) fn webdav(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("webdav", bucket)?;
@@ -44,7 +44,7 @@ pub(crate) fn webdav(bucket: &str) -> Result<Operator, ChunkError> {
     finish(bucket, builder)
 }
 
-/// `sftp://[USER@]HOST[:PORT]/PATH`
+/// Opens a bucket `sftp://[USER@]HOST[:PORT]/PATH`.
 #[cfg(feature = "sftp")]
 pub(crate) fn sftp(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("sftp", bucket)?;

@@ -23,12 +23,12 @@
 //! from the block's length, but does not know the object's length: one request reads it on every kind of
 //! store, without a query for the size.
 //!
-//! Each block is encrypted under its own key: keyed BLAKE3, under the volume's key, of the first 44 bytes,
-//! including the salt. So no two blocks share a key, and neither do two encryptions of the same block. The
-//! nonce is the page's number and cannot repeat. The 44 bytes, the page's number and whether the page is
-//! compressed are authenticated with each page: a reader notices if pages or objects were exchanged, or a
-//! cipher or length was altered. An older object of the same slice and block would pass unnoticed; but slices
-//! are written once, so the only such object comes from a retried upload with the same bytes.
+//! Each block is encrypted under its own key: the BLAKE3 hash, keyed with the volume's key, of the first 44
+//! bytes, which include the salt. So no two blocks share a key, and neither do two encryptions of the same
+//! block. The nonce is the page's number and cannot repeat. The 44 bytes, the page's number and whether the
+//! page is compressed are authenticated with each page: a reader notices if pages or objects were exchanged,
+//! or a cipher or length was altered. An older object of the same slice and block would pass unnoticed; but
+//! slices are written once, so the only such object comes from a retried upload with the same bytes.
 
 use aes_gcm::Aes256Gcm;
 use aes_gcm::aead::inout::InOutBuf;
@@ -36,6 +36,7 @@ use aes_gcm::aead::{AeadInOut, KeyInit, Nonce, Tag};
 use chacha20poly1305::XChaCha20Poly1305;
 use types::{Errno, SliceId};
 
+use crate::block::BlockName;
 use crate::cipher::Cipher;
 use crate::codec::{Codec, Compression, Packer, Unpacker};
 use crate::format::{BlockFault, MAGIC, PACKED_FORMAT, PAGE_BYTES};
@@ -50,14 +51,6 @@ const SALT_AT: usize = 28;
 
 /// Set in the stored length of a page that is not compressed.
 const RAW: u32 = 1 << 31;
-
-/// Identifies a block: its slice, its index and its length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BlockName {
-    pub(crate) id: SliceId,
-    pub(crate) block: u32,
-    pub(crate) len: u32,
-}
 
 /// The length in bytes of the header of a block of `len` bytes.
 pub(crate) fn header_len(len: u32) -> usize {
@@ -126,7 +119,8 @@ impl Header {
     /// Parses the header of block `name` at the front of `bytes`, and ignores all bytes after the header.
     ///
     /// # Errors
-    /// Why it is not that header. Also [`BlockFault::Header`] if `bytes` is shorter than the header.
+    /// The fault says why it is not that header. It is [`BlockFault::Header`] also if `bytes` is shorter than
+    /// the header.
     pub(crate) fn parse(bytes: &[u8], name: BlockName) -> Result<Self, BlockFault> {
         let (body, sum) = bytes
             .get(..header_len(name.len))
@@ -173,7 +167,8 @@ impl Header {
     /// Returns the data of the pages that `stored` holds, of which the first is page `first`.
     ///
     /// # Errors
-    /// The first page that is not what was stored; [`BlockFault::Cipher`] if the volume uses another cipher.
+    /// [`BlockFault::Cipher`] if the volume uses another cipher; otherwise the fault of the first page that
+    /// is not what was stored.
     pub(crate) fn unpack(&self, codec: &Codec, first: u32, stored: &[u8]) -> Result<Vec<u8>, BlockFault> {
         if self.cipher != codec.cipher() {
             return Err(BlockFault::Cipher { found: self.cipher, wanted: codec.cipher() });
@@ -426,7 +421,7 @@ mod tests {
         let name = name(data.len());
         for codec in codecs() {
             let object = pack(name, &data, &codec).unwrap();
-            // Every byte of the header and of the last page, and a sample of the others.
+            // Flip every byte of the header and of the last page, and a sample of the other bytes.
             let header = header_len(name.len);
             let tail = object.len() - 320;
             for at in (0..header).chain((header..tail).step_by(4999)).chain(tail..object.len()) {
@@ -435,7 +430,7 @@ mod tests {
                 assert!(unpack(&bad, name, &codec).is_err(), "{at} {codec:?}");
                 if codec.encryption.is_some() {
                     forge(&mut bad, name.len);
-                    // Checksums are not authenticated, and are correct again.
+                    // The checksums are not authenticated, and `forge` has made them correct again.
                     let is_sum = (HEAD_BYTES..header).contains(&at)
                         && ((at - HEAD_BYTES) % ENTRY_BYTES >= 4 || at >= header - SUM_BYTES);
                     match unpack(&bad, name, &codec) {

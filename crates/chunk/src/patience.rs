@@ -13,8 +13,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a request is retried after a temporary failure: no reply, 429, 500, 502, 503. The waits are 0.1,
-/// 0.2, 0.4 and 0.8 s, each up to twice as long because of jitter, so a store that fails at once is given up
-/// within 3 s.
+/// 0.2, 0.4 and 0.8 s, each up to twice as long because of jitter, so a request fails within 3 s if each
+/// attempt fails at once.
 const RETRIES: usize = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

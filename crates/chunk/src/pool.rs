@@ -1,5 +1,5 @@
-//! Reuses the memory of blocks: new memory costs one page fault per 4 KiB, which costs more than filling the
-//! pages.
+//! Reuses the memory of blocks. New memory costs one page fault per 4 KiB, and the page faults take longer than
+//! the copy of the data.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,29 +9,29 @@ use types::BLOCK_BYTES;
 /// The size in bytes of a buffer for a block and its checksums.
 pub(crate) const BUFFER_BYTES: usize = BLOCK_BYTES as usize + (16 << 10);
 
-/// The number of unused buffers kept (32 MiB): the number of threads that read or write blocks.
+/// At most this many unused buffers are kept (32 MiB): one for each background thread of the store.
 const MOST: usize = 8;
 
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// An empty buffer with the capacity of a block.
+/// An empty buffer with a capacity of at least [`BUFFER_BYTES`].
 pub(crate) fn empty() -> Vec<u8> {
     let mut buffer = take();
     buffer.clear();
     buffer
 }
 
-/// A buffer of `len` bytes with arbitrary content, to be overwritten.
+/// A buffer of `len` bytes. Its content is arbitrary, so the caller overwrites it.
 pub(crate) fn any(len: usize) -> Vec<u8> {
-    // A small buffer is cheap to allocate.
+    // Smaller buffers are cheap to allocate, and larger ones do not fit.
     let mut buffer = if (BUFFER_BYTES / 4..=BUFFER_BYTES).contains(&len) { take() } else { Vec::new() };
     buffer.resize(len, 0);
     buffer
 }
 
-/// The bytes of a buffer; the buffer returns to the pool when the last user drops them. If the buffer is less
-/// than half full, the bytes are copied, because a cache charges them by their length and may keep them for
-/// long.
+/// Makes the buffer immutable, so that it can be shared. A buffer of the pool returns to the pool when its last
+/// user drops it. If such a buffer is less than half full, its bytes are copied and it returns at once, because a
+/// cache charges bytes by their length and may keep them for a long time.
 pub(crate) fn freeze(mut buffer: Vec<u8>) -> Bytes {
     if buffer.capacity() < BUFFER_BYTES {
         buffer.shrink_to_fit();
@@ -92,7 +92,7 @@ mod tests {
         for len in [1, 300_000, 1 << 20] {
             let mut buffer = empty();
             buffer.resize(len, 7);
-            // Memory shared with the pool could not become a unique BytesMut.
+            // `try_into_mut` fails for a buffer of the pool, so this is a copy.
             let own = freeze(buffer).try_into_mut().expect("memory of its own");
             assert!(own.capacity() <= len + 64, "{} for {len}", own.capacity());
         }

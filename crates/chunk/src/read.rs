@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use crate::ChunkError;
 use crate::backend::Refusal;
-use crate::block::{Trailer, object_key, trailer_len};
+use crate::block::{BlockName, Trailer, trailer_len};
 use crate::error::store_error;
 use crate::format::{BlockFault, PAGE_BYTES};
 use crate::layout::{Damage, Layout, decode, object_len_bound};
-use crate::packed::{BlockName, Header, header_len};
+use crate::packed::{Header, header_len};
 use crate::store::{Inner, Pages};
 
 impl Inner {
@@ -26,9 +26,11 @@ impl Inner {
         let end = from + out.len() as u32;
         let copy = |whole: &Bytes, out: &mut [u8]| out.copy_from_slice(&whole[from as usize..end as usize]);
         if let Some(whole) = self.blocks.get(&key) {
+            self.counts.hits.fetch_add(1, Relaxed);
             copy(&whole, out);
             return Ok(());
         }
+        self.counts.misses.fetch_add(1, Relaxed);
         let goes_on =
             || self.trailers.get(&key).is_some_and(|pages| pages.end.load(Relaxed) == u64::from(from));
         if from == 0 || len <= 2 * PAGE_BYTES || out.len() as u64 * 2 >= u64::from(len) || goes_on() {
@@ -68,12 +70,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes a block from the cache on disk, because it is damaged. Returns whether it was cached, so that
-    /// it is worth reading it from the store.
+    /// Removes a block from the cache on disk, because it is damaged. Returns whether it was cached; if so,
+    /// the store may have it intact.
     fn forget_cached(&self, name: BlockName) -> bool {
         let was_there = self.disk.as_ref().is_some_and(|disk| disk.remove(name));
         if was_there {
-            tracing::warn!(block = object_key(name.id, name.block, name.len), "a cached block was damaged");
+            tracing::warn!(block = name.key(), "a cached block was damaged");
             // The layout may have been read from the same file.
             self.trailers.remove(&(name.id, name.block));
         }
@@ -140,7 +142,7 @@ impl Inner {
     }
 
     fn fetch_whole(&self, name: BlockName) -> Result<Bytes, ChunkError> {
-        let key = object_key(name.id, name.block, name.len);
+        let key = name.key();
         self.counts.gets.fetch_add(1, Relaxed);
         let object = self.backend.get_whole(&key, object_len_bound(name.len));
         object.map_err(|refusal| self.refused(name, key, refusal))
@@ -151,7 +153,7 @@ impl Inner {
         if let Some(bytes) = self.disk.as_ref().and_then(|disk| disk.get(name, offset.into(), count)) {
             return Ok(bytes);
         }
-        let key = object_key(name.id, name.block, name.len);
+        let key = name.key();
         self.counts.gets.fetch_add(1, Relaxed);
         match self.backend.get(&key, offset.into(), count) {
             Ok(bytes) if bytes.len() == count => Ok(bytes),
@@ -169,8 +171,7 @@ impl Inner {
 }
 
 fn corrupt(name: BlockName, fault: BlockFault) -> ChunkError {
-    let key = object_key(name.id, name.block, name.len);
-    ChunkError::Corrupt { slice: name.id, block: name.block, key, fault }
+    ChunkError::Corrupt { slice: name.id, block: name.block, key: name.key(), fault }
 }
 
 /// The error for a damaged object of which `found` bytes were read.
@@ -180,7 +181,7 @@ fn damaged(name: BlockName, found: usize, damage: Damage) -> ChunkError {
         Damage::Short(wanted) => ChunkError::Short {
             slice: name.id,
             block: name.block,
-            key: object_key(name.id, name.block, name.len),
+            key: name.key(),
             found_bytes: found as u64,
             wanted_bytes: wanted as u64,
         },

@@ -24,7 +24,7 @@ pub(crate) struct Remote {
 /// How a `put` becomes atomic.
 #[derive(Debug)]
 pub(crate) enum Put {
-    /// The store does it.
+    /// The store's writes are atomic.
     Atomic,
     /// The object is written below `tmp/` under a unique name, and renamed.
     #[cfg(any(feature = "webdav", feature = "sftp"))]

@@ -1,4 +1,4 @@
-//! S3 and compatible servers: from a bucket's address to opendal's settings.
+//! S3 and compatible servers: translates a bucket's address to opendal's settings.
 
 use std::env;
 
@@ -9,19 +9,19 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// The region if neither the host nor the environment names one: the default of S3's own clients, which other
-/// servers also expect unless configured.
+/// The region if neither the host nor the environment names one. Amazon's host names without a region belong to
+/// it, and other servers expect it unless they are configured otherwise.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The location of a bucket.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// `None`: Amazon's endpoint, or the one in the environment.
+    /// `None` if the address has no host: then the environment names the endpoint, or it is Amazon's.
     endpoint: Option<String>,
     bucket: String,
     root: String,
     region: Option<String>,
-    /// The bucket is part of the host name, and not of the path.
+    /// Whether requests name the bucket in the host, and not in the path.
     is_virtual_host: bool,
 }
 
@@ -58,8 +58,9 @@ impl Place {
         let (in_host, region) = amazon(address.host());
         if let Some(name) = in_host {
             let rest = address.authority.split_at(name.len() + 1).1;
+            // An older host name, `s3-REGION`, is replaced by the present one.
             let endpoint = format!("{}://{}", address.scheme, rest.replacen("s3-", "s3.", 1));
-            // The certificate of the host does not cover a bucket name with dots.
+            // Amazon's certificates do not cover a host name that begins with a bucket name with dots.
             let is_virtual_host = !name.contains('.');
             return Ok(Place {
                 endpoint: Some(endpoint),
@@ -77,8 +78,8 @@ impl Place {
     }
 }
 
-/// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`, or
-/// `s3-REGION` in older ones.
+/// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`. Older
+/// host names have `s3-REGION` instead of `s3.REGION`.
 fn amazon(host: &str) -> (Option<String>, Option<String>) {
     let suffix =
         [".amazonaws.com", ".amazonaws.com.cn"].into_iter().find_map(|suffix| host.strip_suffix(suffix));

@@ -1,9 +1,10 @@
 //! Keys: their sources, the derivation of a volume's key, and the detection of a wrong key.
 //!
-//! A [`Secret`] is what the user keeps: 32 random bytes, or a passphrase. A volume's key is derived from it
-//! and from the random salt in the volume's settings, so that two volumes with one secret share no key: by
-//! keyed BLAKE3 of the salt from a key, by Argon2id (RFC 9106) from a passphrase. The settings also contain a
-//! check value computed from the volume's key alone, which detects a wrong secret before any block is read.
+//! A [`Secret`] is what the user keeps: 32 random bytes, or a passphrase. A volume's key is derived from the
+//! secret and from the random salt in the volume's settings, so that two volumes with one secret share no
+//! key. The derivation from a key is keyed BLAKE3 of the salt; from a passphrase, it is Argon2id (RFC 9106).
+//! The settings also contain a check value computed from the volume's key alone, which detects a wrong secret
+//! before any block is read.
 //!
 //! Keys are wiped from memory when they are dropped, and never printed.
 
@@ -32,8 +33,8 @@ const KEY_FILE_BYTES: u64 = 1024;
 /// The length of a salt, and of a check value, in bytes.
 const SALT_BYTES: usize = 16;
 
-/// The cost of deriving a key from a passphrase: the second choice of RFC 9106 section 4, on one thread; a
-/// third of a second.
+/// The cost of deriving a key from a passphrase: the second recommended option of RFC 9106 section 4, but on
+/// one thread. It takes a third of a second.
 const ARGON2_MEMORY_KIB: u32 = 64 << 10;
 const ARGON2_PASSES: u32 = 3;
 
@@ -84,7 +85,7 @@ impl Secret {
     /// Reads a key from a file: 32 raw bytes, or text as for [`Secret::key_from_text`].
     ///
     /// # Errors
-    /// [`ChunkError::Key`], which names the file.
+    /// [`ChunkError::Key`] if the file cannot be read or holds no key; the message names the file.
     pub fn key_from_file(path: &Path) -> Result<Self, ChunkError> {
         let fail = |what: &dyn fmt::Display| ChunkError::Key(format!("key file {}: {what}", path.display()));
         let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES as usize));
@@ -101,7 +102,7 @@ impl Secret {
     /// Reads a key from an environment variable, as text.
     ///
     /// # Errors
-    /// [`ChunkError::Key`], which names the variable.
+    /// [`ChunkError::Key`] if the variable is not set or is not a key; the message names the variable.
     pub fn key_from_env(name: &str) -> Result<Self, ChunkError> {
         let text = std::env::var(name).map(Zeroizing::new);
         let text = text.map_err(|error| ChunkError::Key(format!("{name}: {error}")))?;
@@ -187,11 +188,6 @@ impl EncryptionSettings {
 
     pub fn cipher(&self) -> Cipher {
         self.cipher
-    }
-
-    /// Whether a passphrase unlocks the volume, and not a key.
-    pub fn wants_passphrase(&self) -> bool {
-        matches!(self.derivation, Derivation::Argon2id { .. })
     }
 }
 
@@ -375,7 +371,7 @@ mod tests {
     fn a_passphrase_unlocks_its_volume() {
         let secret = Secret::passphrase("correct horse".to_owned());
         let (settings, made) = EncryptionSettings::new(Cipher::XChaCha20Poly1305, &secret).unwrap();
-        assert!(settings.wants_passphrase() && settings.to_string().contains(":argon2id,65536,3:"));
+        assert!(settings.to_string().contains(":argon2id,65536,3:"));
         assert_eq!(settings.unlock(&secret).unwrap().key, made.key);
         let wrong = Secret::passphrase("correct horse ".to_owned());
         assert!(matches!(settings.unlock(&wrong), Err(ChunkError::WrongKey)));

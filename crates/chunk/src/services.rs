@@ -1,4 +1,4 @@
-//! How each kind of store is opened.
+//! Opens a store of each kind.
 
 use std::path::Path;
 
@@ -82,7 +82,8 @@ fn remote(operator: Operator, put: Put, runtime: &Handle) -> Result<Box<dyn Back
     Ok(Box::new(Remote::new(crate::patience::patient(operator), runtime.clone(), put)))
 }
 
-/// opendal and rustls each accept one installation per process; if another one came first, it is kept.
+/// Installs the HTTP client of opendal and the cryptography of rustls. Each accepts one installation per
+/// process; an earlier installation is kept.
 #[cfg(feature = "http")]
 fn install_transport() {
     drop(rustls::crypto::ring::default_provider().install_default());

@@ -18,8 +18,8 @@
 //! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request to
 //! it runs the check first, until the check succeeds.
 //!
-//! Lock order: only the state in `uploader.rs`; no other lock is taken, and no disk or store accessed, while
-//! it is held.
+//! Lock order: the state in `uploader.rs` has the only lock. While it is held, no disk and no store is
+//! accessed.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -27,18 +27,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use types::Errno;
 
 use crate::ChunkError;
-use crate::areas::{
-    CHUNKS, Pending, STAGING, Shared, areas_below, each_object, name_of, open_lock, take_areas,
-};
+use crate::areas::{STAGING, Shared, areas_below, open_lock, take_areas};
 use crate::backend::{Backend, Refusal};
+use crate::block::BlockName;
 use crate::codec::Codec;
-use crate::dir::Dir;
+use crate::dir::{CHUNKS, Dir, check_volume};
 use crate::error::store_error;
 use crate::look::StoreCheck;
 use crate::uploader::{Claim, Uploads};
@@ -70,13 +68,14 @@ impl WritebackOptions {
 /// empty.
 ///
 /// # Errors
-/// A directory cannot be read.
+/// Fails if a directory cannot be read.
 pub fn count_staged(places: &[PathBuf]) -> io::Result<(u64, u64)> {
     let (mut blocks, mut bytes) = (0, 0);
     for area in places.iter().flat_map(|place| areas_below(place)) {
-        each_object(&area, &mut |_, len| {
+        Dir::at(&area).each_block(&mut |_, metadata| {
             blocks += 1;
-            bytes += len;
+            bytes += metadata.len();
+            Ok(())
         })?;
     }
     Ok((blocks, bytes))
@@ -93,7 +92,7 @@ impl HeldStaging {
     /// area instead.
     ///
     /// # Errors
-    /// An area cannot be locked.
+    /// Fails if an area cannot be locked for another reason.
     pub fn take(places: &[PathBuf]) -> io::Result<Result<HeldStaging, PathBuf>> {
         let mut locks = Vec::new();
         for area in places.iter().flat_map(|place| areas_below(place)).filter(|area| area.is_dir()) {
@@ -110,7 +109,8 @@ impl HeldStaging {
 
 #[derive(Debug)]
 pub(crate) struct Staging {
-    uploads: Option<Uploads>,
+    /// `None` without write-back.
+    pub(crate) uploads: Option<Uploads>,
     shared: Arc<Shared>,
 }
 
@@ -129,14 +129,9 @@ impl Staging {
     ) -> Result<Self, ChunkError> {
         let mut areas = Vec::new();
         if let Some(options) = options {
-            let volume = options.volume.as_str();
-            if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
-                return Err(ChunkError::Config(format!(
-                    "{volume:?} cannot name the staging area of a volume"
-                )));
-            }
+            check_volume(&options.volume)?;
             let place = options.place();
-            areas = take_areas(&place).map_err(|error| open_error(&place, &error))?;
+            areas = take_areas(&place).map_err(|error| open_error(&place, error))?;
             if !places.contains(&place) {
                 places.push(place);
             }
@@ -153,7 +148,7 @@ impl Staging {
         });
         let uploads = options.map(|options| {
             let uploads = Uploads::new(&shared, options.max_bytes);
-            uploads.map_err(|error| open_error(&options.place(), &error))
+            uploads.map_err(|error| open_error(&options.place(), error))
         });
         Ok(Staging { uploads: uploads.transpose()?, shared })
     }
@@ -172,21 +167,13 @@ impl Staging {
         &*self.shared.store
     }
 
-    /// The state of the uploads; `None` without write-back.
-    pub(crate) fn pending(&self) -> Option<Pending> {
-        self.uploads.as_ref().map(Uploads::pending)
-    }
-
-    /// See [`BlockStore::wait_uploads`](crate::BlockStore::wait_uploads).
-    pub(crate) fn wait(&self, patience: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
-        self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.wait(patience, progress))
-    }
-
     /// Writes an object to the local disk, if there is room for it. Returns whether it is staged.
     fn stage(&self, uploads: &Uploads, key: &str, data: &Bytes, trailer: &[u8]) -> bool {
         let len = (data.len() + trailer.len()) as u64;
-        let Some(area) = self.shared.areas.first().filter(|_| name_of(key).is_some()) else { return false };
-        if area.free_bytes() < self.shared.min_free_bytes.saturating_add(len) {
+        let Some(area) = self.shared.areas.first().filter(|_| BlockName::of_key(key).is_some()) else {
+            return false;
+        };
+        if area.dir.free_bytes() < self.shared.min_free_bytes.saturating_add(len) {
             return false;
         }
         match uploads.claim(key, len) {
@@ -222,13 +209,6 @@ impl Staging {
         answers.find(|answer| !matches!(answer, Err(Refusal::NotFound))).unwrap_or(Err(Refusal::NotFound))
     }
 
-    /// Stops the upload threads, each after its current block.
-    pub(crate) fn close(&self) {
-        if let Some(uploads) = &self.uploads {
-            uploads.close();
-        }
-    }
-
     fn fetch(
         &self,
         key: &str,
@@ -237,7 +217,7 @@ impl Staging {
         let area = self.uploads.as_ref().and_then(|uploads| uploads.area_of(key));
         if let Some(area) = area.and_then(|area| self.shared.areas.get(area)) {
             match ask(&area.dir) {
-                // It was uploaded in the meantime.
+                // The object was uploaded in the meantime.
                 Err(Refusal::NotFound) => {}
                 found => return found,
             }
@@ -245,7 +225,7 @@ impl Staging {
         let store = self.shared.store()?;
         match ask(store) {
             Err(Refusal::NotFound) => match self.look_around(ask) {
-                // The process that staged it may have uploaded it between the two queries.
+                // The process that staged the object may have uploaded it between the two queries.
                 Err(Refusal::NotFound) => ask(store),
                 found => found,
             },
@@ -276,7 +256,7 @@ impl Backend for Staging {
             && !withdrawn.tried
             && let Some(area) = self.shared.areas.get(withdrawn.area)
         {
-            // No upload was tried, so the store cannot have it.
+            // No upload was tried, so the store cannot have the object.
             return area.dir.delete(key);
         }
         self.all_areas().try_for_each(|dir| dir.delete(key))?;
@@ -333,7 +313,6 @@ impl Backend for Staging {
     }
 }
 
-fn open_error(place: &Path, error: &io::Error) -> ChunkError {
-    let refusal = Refusal::Other(Errno::from(error), error.to_string());
-    store_error("open", &place.display().to_string(), refusal)
+fn open_error(place: &Path, error: io::Error) -> ChunkError {
+    store_error("open", &place.display().to_string(), error.into())
 }

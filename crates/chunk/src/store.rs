@@ -14,19 +14,21 @@ use types::{BLOCK_BYTES, CHUNK_BYTES, Errno, Slice, SliceId};
 use crate::ChunkError;
 use crate::areas::Pending;
 use crate::backend::{Backend, Refusal};
-use crate::block::{block_count, block_len, encode_trailer, object_key};
+use crate::block::{BlockName, block_count, block_len, encode_trailer, object_key};
 use crate::codec::{Codec, Compression};
 use crate::disk_cache::{DiskCache, DiskCacheOptions};
 use crate::error::store_error;
 use crate::faults::{Faults, Faulty};
 use crate::layout::Layout;
 use crate::look::StoreCheck;
-use crate::lru::Lru;
-use crate::packed::{BlockName, pack};
+use crate::lru::{CacheUse, Lru};
+use crate::metered::{Metered, StoreMeters};
+use crate::packed::pack;
 use crate::resolve::{Piece, PieceSource, resolve};
 use crate::secret::Encryption;
 use crate::services::{self, StorageConfig};
 use crate::staging::{Staging, WritebackOptions};
+use crate::uploader::Uploads;
 
 /// The default bound of the block cache: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
@@ -37,8 +39,8 @@ const BACKGROUND_THREADS: usize = 8;
 /// The number of trailers kept for reads of single pages; each takes at most 272 bytes.
 const TRAILERS: u64 = 4096;
 
-/// The number of slices not known to be durable that are tracked one by one; beyond it, everything is synced
-/// at once.
+/// The number of slices that are tracked one by one until they are durable. If there are more, everything is
+/// synced at once.
 const VOLATILE_SLICES: usize = 1 << 16;
 
 /// How a store treats the blocks of a volume.
@@ -51,8 +53,8 @@ pub struct StoreOptions {
     /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). A volume is
     /// created encrypted or not, and this never changes.
     pub encryption: Option<Encryption>,
-    /// Whether to create the directory of a `file` store if it is absent. Not for an existing volume: if its
-    /// directory is missing, its file system is not mounted.
+    /// Whether to create the directory of a `file` store if it is absent. Must be false for an existing
+    /// volume: if its directory is missing, its file system is not mounted.
     pub create: bool,
     /// A cache on a local disk, between memory and the store.
     pub disk_cache: Option<DiskCacheOptions>,
@@ -81,7 +83,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// The number of requests sent since the store was opened; a block that is staged counts at that time.
+/// The number of requests sent since the store was opened; a staged block counts when it is staged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     pub puts: u64,
@@ -127,6 +129,8 @@ impl BlockStore {
             Some(faults) => Box::new(Faulty::new(backend, faults)),
             None => backend,
         };
+        let meters = Arc::new(StoreMeters::default());
+        let backend: Box<dyn Backend> = Box::new(Metered::new(backend, Arc::clone(&meters)));
         let codec = Codec { compression: options.compression, encryption: options.encryption };
         let (backend, staging): (Arc<dyn Backend>, _) =
             if options.writeback.is_none() && options.staged.is_empty() {
@@ -144,6 +148,7 @@ impl BlockStore {
             blocks: Lru::new(options.cache_bytes),
             trailers: Lru::new(TRAILERS),
             counts: Counts::default(),
+            meters,
             volatile: Mutex::default(),
             synced_once: AtomicBool::new(false),
         };
@@ -155,8 +160,8 @@ impl BlockStore {
     /// [`BlockStore::make_durable`].
     ///
     /// # Errors
-    /// [`ChunkError::Row`] if `data` is longer than a chunk. [`ChunkError::Store`]; stored blocks of the
-    /// slice are removed again, as far as the store permits.
+    /// [`ChunkError::Row`] if `data` is longer than a chunk. [`ChunkError::Store`] if a block cannot be
+    /// stored; the other blocks of the slice are then removed again, as far as the store permits.
     pub fn put_slice(&self, id: SliceId, data: &Bytes) -> Result<(), ChunkError> {
         if data.len() as u64 > CHUNK_BYTES {
             return Err(ChunkError::Row { offset: 0, len: data.len() as u64, size: CHUNK_BYTES });
@@ -192,7 +197,7 @@ impl BlockStore {
     /// # Errors
     /// [`ChunkError::Row`] if the slice does not have these bytes; [`ChunkError::Missing`],
     /// [`ChunkError::Short`] or [`ChunkError::Corrupt`] for the first damaged block or page in the range
-    /// (damage outside the range is not noticed); [`ChunkError::Store`].
+    /// (damage outside the range is not noticed); [`ChunkError::Store`] if a request to the store fails.
     pub fn read(&self, id: SliceId, size: u32, offset: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
         if u64::from(offset) + buf.len() as u64 > u64::from(size) {
             return Err(ChunkError::Row { offset: offset.into(), len: buf.len() as u64, size: size.into() });
@@ -245,6 +250,7 @@ impl BlockStore {
             && let Some(block) = self.inner.blocks.get(&(id, index))
             && u64::from(from) + u64::from(len) <= block.len() as u64
         {
+            self.inner.counts.hits.fetch_add(1, Relaxed);
             return Ok(block.slice(from as usize..(from + len) as usize));
         }
         let mut buf = vec![0; len as usize];
@@ -253,7 +259,7 @@ impl BlockStore {
     }
 
     /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
-    /// cached. Errors are not reported; a later read meets them.
+    /// cached. Errors are not reported here, but by a later read of the block.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         for piece in resolve(rows, pos, len) {
             let PieceSource::Blocks { id, offset, size } = piece.source else { continue };
@@ -292,11 +298,13 @@ impl BlockStore {
     /// Removes the blocks of slice `id`, which holds `size` bytes. An absent block is not an error.
     ///
     /// # Errors
-    /// [`ChunkError::Store`], after all other blocks were tried; the call may be repeated.
+    /// [`ChunkError::Store`] if a block cannot be removed. All other blocks were tried then; the call may be
+    /// repeated.
     pub fn delete_slice(&self, id: SliceId, size: u32) -> Result<(), ChunkError> {
         let mut outcome = Ok(());
         for index in 0..block_count(size) {
-            outcome = outcome.and(self.inner.delete_block(id, index, block_len(size, index)));
+            let name = BlockName { id, block: index, len: block_len(size, index) };
+            outcome = outcome.and(self.inner.delete_block(name));
         }
         outcome
     }
@@ -307,7 +315,8 @@ impl BlockStore {
     /// the last call, and its directories.
     ///
     /// # Errors
-    /// [`ChunkError::Store`]; the slices stay listed as not durable, and the next call tries again.
+    /// [`ChunkError::Store`] if the store cannot sync. The slices then stay listed as not durable, and the
+    /// next call tries again.
     pub fn make_durable(&self, slices: &[SliceId]) -> Result<(), ChunkError> {
         let mut pending = Volatile::new();
         let mut unknown = false;
@@ -321,7 +330,7 @@ impl BlockStore {
             }
         }
         if unknown && self.inner.backend.is_volatile() && !self.inner.synced_once.load(Relaxed) {
-            // A process that ended before this store was opened may have written it.
+            // A process that ended before this store was opened may have written the slice.
             return self.inner.sync_all();
         }
         let key = |(id, blocks): (&SliceId, &Vec<(u32, u32)>)| -> Vec<String> {
@@ -334,15 +343,6 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Makes everything stored so far survive a power failure, with one syncfs(2): for a periodic flush, and
-    /// for slices that another process wrote to the same directory.
-    ///
-    /// # Errors
-    /// [`ChunkError::Store`].
-    pub fn make_all_durable(&self) -> Result<(), ChunkError> {
-        self.inner.sync_all()
-    }
-
     /// The requests sent so far, including background requests.
     pub fn requests(&self) -> Requests {
         let counts = &self.inner.counts;
@@ -352,6 +352,19 @@ impl BlockStore {
             deletes: counts.deletes.load(Relaxed),
             disk_hits: self.inner.disk.as_ref().map_or(0, DiskCache::hits),
         }
+    }
+
+    /// Measurements of the requests that the store has answered. Staging a block is not such a request.
+    pub fn meters(&self) -> &StoreMeters {
+        &self.inner.meters
+    }
+
+    /// The use of the cache in memory, and of the one on disk if there is one.
+    pub fn caches(&self) -> [CacheUse; 2] {
+        let counts = &self.inner.counts;
+        let (hits, misses) = (counts.hits.load(Relaxed), counts.misses.load(Relaxed));
+        let memory = CacheUse { hits, misses, bytes: self.inner.blocks.charge() };
+        [memory, self.inner.disk.as_ref().map_or(CacheUse::default(), DiskCache::used)]
     }
 
     /// Starts to upload staged blocks. The caller has checked that the store belongs to the volume. `check` is for a
@@ -369,28 +382,29 @@ impl BlockStore {
 
     /// The blocks that wait on the local disk for their upload; `None` without write-back.
     pub fn pending(&self) -> Option<Pending> {
-        self.inner.staging.as_ref().and_then(|staging| staging.pending())
+        Some(self.inner.uploads()?.pending())
     }
 
     /// Waits until everything staged is in the store; calls `progress` every five seconds.
-    /// [`BlockStore::begin_uploads`] was called before.
+    /// [`BlockStore::begin_uploads`] must have been called before.
     ///
     /// # Errors
-    /// What is still staged, if the store has failed for `patience` without accepting a block. It stays on
-    /// the local disk, and the next store opened with the same [`WritebackOptions`] uploads it.
+    /// The blocks that are still staged, if the store has failed for `patience` without accepting a block.
+    /// They stay on the local disk, and the next store opened with the same [`WritebackOptions`] uploads
+    /// them.
     pub fn wait_uploads(
         &self,
         patience: Duration,
         progress: &mut dyn FnMut(&Pending),
     ) -> Result<(), Pending> {
-        self.inner.staging.as_ref().map_or(Ok(()), |staging| staging.wait(patience, progress))
+        self.inner.uploads().map_or(Ok(()), |uploads| uploads.wait(patience, progress))
     }
 
     /// Runs `task` on a background thread, after all tasks spawned earlier have started.
     pub(crate) fn spawn(&self, task: impl FnOnce(&Inner) + Send + 'static) {
         let inner = Arc::clone(&self.inner);
-        // Only the inner part: the last owner of the store stops these threads, so it must not run on one of
-        // them.
+        // The task gets only the inner part: the last owner of the store stops these threads, so the last
+        // owner must not be one of them.
         if let Err(task) = host::spawn_if_simulated("limen-blocks", move || task(&inner)) {
             drop(self.runtime.spawn_blocking(task));
         }
@@ -399,9 +413,9 @@ impl BlockStore {
 
 impl Drop for BlockStore {
     fn drop(&mut self) {
-        // Before the runtime is dropped: uploads in flight need it.
-        if let Some(staging) = &self.inner.staging {
-            staging.close();
+        // The uploads must end before the runtime is dropped, because they need it.
+        if let Some(uploads) = self.inner.uploads() {
+            uploads.close();
         }
     }
 }
@@ -424,6 +438,7 @@ pub(crate) struct Inner {
     pub(crate) blocks: Lru<BlockKey, Bytes>,
     pub(crate) trailers: Lru<BlockKey, Arc<Pages>>,
     pub(crate) counts: Counts,
+    meters: Arc<StoreMeters>,
     volatile: Mutex<Volatile>,
     /// Whether everything that existed when the store was opened was made durable since.
     synced_once: AtomicBool,
@@ -444,17 +459,21 @@ pub(crate) struct Counts {
     pub(crate) puts: AtomicU64,
     pub(crate) gets: AtomicU64,
     pub(crate) deletes: AtomicU64,
+    /// Reads of blocks that were in the cache in memory; `misses` counts the other reads.
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
 }
 
 impl Inner {
     pub(crate) fn put_block(&self, id: SliceId, block: u32, data: Bytes) -> Result<(), ChunkError> {
         let len = data.len() as u32;
-        let key = object_key(id, block, len);
+        let name = BlockName { id, block, len };
+        let key = name.key();
         let (body, trailer) = if self.codec.is_plain() {
             (data.clone(), encode_trailer(&data))
         } else {
             let fail = |errno: Errno| store_error("encrypt", &key, Refusal::Other(errno, errno.to_string()));
-            (Bytes::from(pack(BlockName { id, block, len }, &data, &self.codec).map_err(fail)?), Vec::new())
+            (Bytes::from(pack(name, &data, &self.codec).map_err(fail)?), Vec::new())
         };
         self.counts.puts.fetch_add(1, Relaxed);
         let kept = match &self.disk {
@@ -463,7 +482,7 @@ impl Inner {
         };
         self.backend.put(&key, body, trailer).map_err(|refusal| store_error("write", &key, refusal))?;
         if let (Some(disk), Some(object)) = (&self.disk, kept) {
-            disk.offer(BlockName { id, block, len }, object.into());
+            disk.offer(name, object.into());
         }
         if len < BLOCK_BYTES {
             // Small files are often read soon after they are written; the full blocks of a stream would only
@@ -484,19 +503,24 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn delete_block(&self, id: SliceId, block: u32, len: u32) -> Result<(), ChunkError> {
-        let key = object_key(id, block, len);
+    pub(crate) fn delete_block(&self, name: BlockName) -> Result<(), ChunkError> {
+        let BlockName { id, block, len } = name;
         self.blocks.remove(&(id, block));
         self.trailers.remove(&(id, block));
         if let Some(disk) = &self.disk {
-            disk.remove(BlockName { id, block, len });
+            disk.remove(name);
         }
         self.forget_volatile(&Volatile::from([(id, vec![(block, len)])]));
-        self.delete_object(&*self.backend, &key)
+        self.delete_object(&*self.backend, &name.key())
     }
 
     pub(crate) fn staging(&self) -> Option<&Staging> {
         self.staging.as_deref()
+    }
+
+    /// `None` without write-back.
+    fn uploads(&self) -> Option<&Uploads> {
+        self.staging()?.uploads.as_ref()
     }
 
     pub(crate) fn delete_object(&self, backend: &dyn Backend, key: &str) -> Result<(), ChunkError> {

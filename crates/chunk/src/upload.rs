@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use host::Instant;
+use metrics::{On, wait_on};
 use types::SliceId;
 
 use crate::ChunkError;
@@ -77,19 +79,26 @@ impl Upload {
     /// Waits until the block is stored or the attempt has failed. Returns at once if no attempt is running.
     pub(crate) fn wait(&self) {
         let mut state = self.lock();
-        while matches!(*state, State::Running(..)) {
-            state = host::wait(&self.ended, &self.state, state);
+        if !matches!(*state, State::Running(..)) {
+            return;
         }
+        wait_on(On::Store, || {
+            let began = Instant::now();
+            while matches!(*state, State::Running(..)) {
+                state = host::wait(&self.ended, &self.state, state);
+            }
+            ((), began.elapsed())
+        });
     }
 
-    /// Stores it on a background thread, unless it is stored or an attempt is running.
+    /// Stores the block on a background thread, unless it is stored or an attempt is running.
     pub(crate) fn spawn(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
         if let Some(attempt) = self.begin(errors) {
             store.spawn(move |inner| attempt.run(inner));
         }
     }
 
-    /// Stores it on this thread, unless it is stored or an attempt is running.
+    /// Stores the block on this thread, unless it is stored or an attempt is running.
     pub(crate) fn run(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
         if let Some(attempt) = self.begin(errors) {
             attempt.run(&store.inner);

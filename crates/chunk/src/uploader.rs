@@ -10,8 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::areas::{Pending, Shared, name_of};
+use crate::areas::{Pending, Shared};
 use crate::backend::{Backend, Refusal};
+use crate::block::BlockName;
 use crate::layout::{decode, object_len_bound};
 
 /// The number of blocks uploaded at the same time.
@@ -36,11 +37,11 @@ pub(crate) struct Uploads {
 /// Whether an object may be written to the local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It may; [`Uploads::settle`] must follow.
+    /// The object may be written; [`Uploads::settle`] must follow.
     Given,
-    /// It is staged already.
+    /// The object is staged already.
     Waits,
-    /// There is no room.
+    /// There is no room for the object.
     Refused,
 }
 
@@ -89,7 +90,7 @@ struct Object {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It is being written to the local disk.
+    /// The object is being written to the local disk.
     Written,
     Waits,
     Uploads,
@@ -98,24 +99,26 @@ enum Step {
 /// The result of an upload.
 enum Outcome {
     Stored,
-    /// It must not be retried, for this reason.
+    /// The upload must not be retried, for this reason.
     Lost(String),
     Failed(String),
 }
 
 impl Uploads {
-    /// Queues what is staged in the areas. Nothing is uploaded before [`Uploads::begin`].
+    /// Queues the objects that are staged in the areas. Nothing is uploaded before [`Uploads::begin`].
     ///
     /// # Errors
-    /// An area cannot be read.
+    /// Fails if an area cannot be read.
     pub(crate) fn new(shared: &Shared, max_bytes: u64) -> io::Result<Self> {
         let mut state = State::default();
         for (area, place) in shared.areas.iter().enumerate() {
-            place.each(&mut |key, len| {
+            place.dir.each_block(&mut |key, metadata| {
+                let len = metadata.len();
                 state.bytes += len;
                 state.order.push_back(key.clone());
-                // The process that left it may have uploaded it.
+                // The process that left the object may have uploaded it.
                 state.objects.insert(key, Object { area, len, step: Step::Waits, tried: true });
+                Ok(())
             })?;
         }
         if !state.objects.is_empty() {
@@ -129,7 +132,7 @@ impl Uploads {
     /// Starts the threads that upload, unless they run.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// Fails if a thread cannot be started.
     pub(crate) fn begin(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let mut threads = self.threads();
         while threads.len() < THREADS {
@@ -340,8 +343,7 @@ impl State {
         Some(object)
     }
 
-    /// Delays the next attempt. Failures of attempts that started before the last delay was over count as
-    /// one.
+    /// Delays the next attempt. A failure that is reported during the delay does not prolong it.
     fn back_off(&mut self, error: String) {
         let now = Instant::now();
         let wait = match &self.backoff {
@@ -371,7 +373,7 @@ impl State {
 
 /// Uploads one object, and removes the local file.
 fn upload(shared: &Shared, key: &str, area: usize) -> Outcome {
-    let (Some(name), Some(area)) = (name_of(key), shared.areas.get(area)) else {
+    let (Some(name), Some(area)) = (BlockName::of_key(key), shared.areas.get(area)) else {
         return Outcome::Lost("its key is not a block's".to_owned());
     };
     let object = match area.dir.get_whole(key, object_len_bound(name.len)) {

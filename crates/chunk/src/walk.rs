@@ -9,7 +9,7 @@ use types::SliceId;
 
 use crate::ChunkError;
 use crate::backend::Backend;
-use crate::block::parse_name;
+use crate::block::BlockName;
 use crate::error::store_error;
 use crate::look::{ROOT, list};
 use crate::store::BlockStore;
@@ -29,17 +29,14 @@ impl BlockStore {
     /// Calls `visit` for every block in the store, in no particular order; other objects are skipped.
     ///
     /// # Errors
-    /// [`ChunkError::Store`], or the first error that `visit` returns.
+    /// [`ChunkError::Store`] if the store cannot be listed; otherwise the first error that `visit` returns.
     pub fn for_each_block(
         &self,
         visit: &mut dyn FnMut(StoredBlock) -> Result<(), ChunkError>,
     ) -> Result<(), ChunkError> {
         walk(&*self.inner.backend, ROOT, &mut |key| {
-            let name = key.rsplit('/').next().unwrap_or_default();
-            match parse_name(name) {
-                Some((id, block, len)) => visit(StoredBlock { id, block, len, key: key.to_owned() }),
-                None => Ok(()),
-            }
+            let Some(BlockName { id, block, len }) = BlockName::of_key(key) else { return Ok(()) };
+            visit(StoredBlock { id, block, len, key: key.to_owned() })
         })
     }
 
@@ -47,26 +44,10 @@ impl BlockStore {
     /// report times.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Store`] if the store cannot be queried.
     pub fn modified(&self, block: &StoredBlock) -> Result<Option<SystemTime>, ChunkError> {
         let modified = self.inner.backend.modified(&block.key);
         modified.map_err(|refusal| store_error("query", &block.key, refusal))
-    }
-
-    /// Removes everything that the store ever wrote, the marker last, and the directory created for it if it
-    /// is empty. `progress` is called with the number of objects removed so far. After an error, the call may
-    /// be repeated.
-    ///
-    /// # Errors
-    /// [`ChunkError::Store`].
-    pub fn destroy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
-        self.remove_blocks::<ChunkError>(&mut |count| {
-            if count > 0 {
-                progress(count);
-            }
-            Ok(())
-        })?;
-        self.remove_marker()
     }
 
     /// Removes all blocks of the store, and then the blocks staged on this machine: those are the only copy
@@ -74,7 +55,7 @@ impl BlockStore {
     /// number removed so far; its error ends the removal. After an error, the call may be repeated.
     ///
     /// # Errors
-    /// [`ChunkError::Store`], or what `progress` returned.
+    /// [`ChunkError::Store`] if a request to the store fails; the first error that `progress` returns.
     pub fn remove_blocks<E: From<ChunkError>>(
         &self,
         progress: &mut dyn FnMut(u64) -> Result<(), E>,

@@ -257,7 +257,7 @@ fn buffers_share_the_budget() {
     let (mut a, mut b) = (File::new(&context), File::new(&context));
     assert_eq!(a.buffer.write(0, &[1; 900]).unwrap(), Written::Buffered);
     assert_eq!(context.budget.used_bytes(), 900);
-    // Files that hold little report that others must be flushed.
+    // A file that holds little dirty data reports that other files must be flushed.
     assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::Crowded);
     assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::Crowded);
     assert_eq!(context.budget.used_bytes(), 900);

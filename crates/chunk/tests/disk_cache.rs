@@ -1,5 +1,7 @@
 //! The cache on a local disk: the requests it saves, damage, and its bounds.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,8 @@ use chunk::{
 };
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, SliceId};
+
+use support::destroy;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: usize = PAGE_BYTES as usize;
@@ -120,7 +124,7 @@ fn a_damaged_file_is_removed_and_fetched_from_the_store() {
                 fs::write(&path, bytes).unwrap();
                 let store = setup.open(Some(setup.options()));
                 assert_eq!(read(&store, 1, BLOCK, offset, len).unwrap(), data[offset..offset + len]);
-                // Read again, whatever the first read left in the cache.
+                // A second read returns the same data, whatever the first read left in the cache.
                 assert_eq!(read(&store, 1, BLOCK, 0, BLOCK).unwrap(), data);
                 drop(store);
                 let store = setup.open(Some(setup.options()));
@@ -213,7 +217,7 @@ fn deleted_blocks_and_destroyed_volumes_are_removed_from_the_cache() {
     store.delete_slice(SliceId(1), 1000).unwrap();
     assert!(!setup.cached(1, 1000).exists() && setup.cached(2, 1000).exists());
     assert!(matches!(read(&store, 1, 1000, 0, 10), Err(ChunkError::Missing { .. })));
-    store.destroy(&mut |_| {}).unwrap();
+    destroy(&store, &mut |_| {}).unwrap();
     assert_eq!(setup.files(), Vec::<PathBuf>::new());
 }
 

@@ -3,6 +3,8 @@
 //! means that another step runs these tests.
 #![cfg(feature = "s3")]
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ use chunk::{
     StoreOptions, object_key,
 };
 use types::{BLOCK_BYTES, Errno, SliceId};
+
+use support::destroy;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: usize = PAGE_BYTES as usize;
@@ -86,7 +90,7 @@ fn slices_read_back_with_every_setting() {
     assert_eq!(store.requests().gets, 2);
     read(&store, 4, BLOCK, 0, BLOCK).unwrap();
     assert_eq!(store.requests().gets, 3);
-    store.destroy(&mut |_| {}).unwrap();
+    destroy(&store, &mut |_| {}).unwrap();
 }
 
 #[test]
@@ -123,7 +127,7 @@ fn listings_of_several_pages_are_complete() {
         for worker in 0..4 {
             let store = &store;
             scope.spawn(move || {
-                // All are below one prefix of a thousand numbers, and some slices have two blocks.
+                // All blocks are below one prefix of a thousand numbers, and some slices have two blocks.
                 for id in (worker..count).step_by(4) {
                     store.put_slice(SliceId(id % 990), &pattern(10 + id as usize / 990)).unwrap();
                 }
@@ -139,7 +143,7 @@ fn listings_of_several_pages_are_complete() {
         .unwrap();
     assert_eq!(seen, count);
     let mut removed = 0;
-    store.destroy(&mut |count| removed = count).unwrap();
+    destroy(&store, &mut |count| removed = count).unwrap();
     assert_eq!(removed, count);
     store.for_each_block(&mut |block| panic!("{block:?}")).unwrap();
     // The server may keep the directories.
@@ -201,7 +205,7 @@ fn requests_to_a_busy_store_are_retried_a_bounded_number_of_times() {
     let started = Instant::now();
     let error = put(&bucket).unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
-    // Five attempts to store it, and five to remove what may have been stored.
+    // There are five attempts to store the block, and five to remove it, because it may have been stored.
     assert_eq!(count.load(Relaxed), 10);
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }

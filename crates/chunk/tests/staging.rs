@@ -50,7 +50,7 @@ impl Bench {
         store
     }
 
-    /// Nobody has looked yet whose store it is.
+    /// As [`Bench::open_with`], but does not check the store and begins no uploads.
     fn open_unchecked(&self, options: StoreOptions) -> Arc<BlockStore> {
         let bucket = self.store.path().to_str().unwrap().to_owned();
         let faults = Some(Arc::clone(&self.faults));
@@ -115,7 +115,7 @@ fn nothing_is_uploaded_before_the_store_was_checked() {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(bench.staged().0, 2);
     assert!(store.look().is_empty().unwrap());
-    // A mount that is refused leaves all as it was.
+    // A mount that fails before its uploads begin changes nothing.
     drop(store);
     assert_eq!(bench.staged().0, 2);
     let store = bench.open_unchecked(options());
@@ -232,7 +232,7 @@ fn the_next_process_uploads_blocks_left_behind_and_others_read_them() {
     assert_eq!((blocks(&looking), blocks(&bench.plain())), (2, 0));
     let elsewhere = bench.open_with(StoreOptions { encryption: encryption(), ..StoreOptions::default() });
     assert_eq!(read(&elsewhere, 7, data.len()).unwrap_err().errno(), Errno::EIO);
-    // It stages nothing new, but queues what is there. Then it is killed too.
+    // This process stages nothing new, but queues the blocks that it finds. Then it is killed too.
     let next = open(0);
     assert_eq!(read(&next, 7, data.len()).unwrap(), data);
     assert_eq!(next.pending().unwrap().blocks, 2);
@@ -256,7 +256,7 @@ fn without_free_space_blocks_are_written_to_the_store() {
     store.put_slice(SliceId(2), &pattern(2, BLOCK)).unwrap();
     drain(&store);
     drop(store);
-    // The disk is too full; then it does not work at all.
+    // At first the disk is too full; then it does not work at all.
     let mut options = bench.writeback(1 << 30);
     options.min_free_bytes = u64::MAX;
     let full = bench.open_with(StoreOptions { writeback: Some(options), ..StoreOptions::default() });

@@ -1,6 +1,8 @@
 //! The block store in a real directory and in memory: its requests, the effects of damage, and what it leaves
 //! behind.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +15,8 @@ use chunk::{
 };
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, Errno, Slice, SliceId, SliceSource};
+
+use support::destroy;
 
 const CACHE: u64 = 64 << 20;
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -97,7 +101,7 @@ fn prefetched_blocks_are_fetched_once() {
     let rows = [Slice { pos: 0, len: size, source }];
     let mut buf = vec![0; 128 << 10];
     for at in (0..data.len()).step_by(buf.len()) {
-        // Also far beyond the end.
+        // The range to prefetch may end far beyond the end of the slice.
         store.prefetch(&rows, at as u32, 8 * BLOCK_BYTES);
         store.read_chunk(&rows, at as u32, &mut buf).unwrap();
         assert_eq!(buf, data[at..at + buf.len()]);
@@ -210,7 +214,7 @@ fn the_check_of_a_working_store_leaves_nothing_behind() {
     memory_store().check().unwrap();
 }
 
-/// Like a mount point on which nothing is mounted yet.
+/// The directory is like a mount point on which nothing is mounted yet.
 #[test]
 fn a_missing_or_unmarked_directory_is_not_written_to() {
     let parent = TempDir::new().unwrap();
@@ -273,7 +277,6 @@ fn each_slice_is_made_durable_once() {
     store.make_durable(&[SliceId(1), SliceId(2), SliceId(99)]).unwrap();
     fs::remove_file(object(dir.path(), 3, 0, 10)).unwrap();
     store.make_durable(&[SliceId(3)]).unwrap();
-    store.make_all_durable().unwrap();
 }
 
 #[test]
@@ -298,7 +301,7 @@ fn destroying_removes_only_blocks() {
         seen.sort_unstable();
         assert_eq!(seen, [(1, 0, 100), (999, 0, 100), (1_000, 0, 100), (5_000_000, 0, 100)]);
         let mut last = 0;
-        store.destroy(&mut |count| last = count).unwrap();
+        destroy(&store, &mut |count| last = count).unwrap();
         assert_eq!(last, 4);
         assert_eq!(root.exists(), with_other);
         if with_other {
@@ -321,9 +324,9 @@ fn the_store_in_memory_lists_and_destroys() {
         .unwrap();
     assert_eq!(count, 3);
     assert!(!store.look().is_empty().unwrap());
-    store.destroy(&mut |_| {}).unwrap();
+    destroy(&store, &mut |_| {}).unwrap();
     assert!(matches!(store.read(SliceId(1), 5, 0, &mut [0; 5]), Err(ChunkError::Missing { .. })));
-    store.destroy(&mut |_| panic!("no block is left")).unwrap();
+    destroy(&store, &mut |_| panic!("no block is left")).unwrap();
     assert!(store.look().is_empty().unwrap());
 }
 

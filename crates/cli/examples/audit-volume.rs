@@ -1,6 +1,6 @@
 //! Fills a formatted, empty volume to measure `limen access audit`: many files in directories of 100, with
-//! the given number of distinct ACLs; consecutive files have different ACLs. It writes directly to the
-//! database, which takes about a minute for a million files.
+//! the given number of distinct ACLs. Consecutive files have different ACLs. The program writes directly to
+//! the database, which takes about a minute for a million files.
 //!
 //!     limen format sqlite:///tmp/audit.db audit
 //!     cargo run --release --package cli --example audit-volume -- /tmp/audit.db 1000000 1000

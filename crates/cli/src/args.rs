@@ -1,22 +1,27 @@
 //! The command line. The arguments of a command are in its own file.
 
+use bench::BenchArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::access::AccessArgs;
-use crate::bench::BenchArgs;
 use crate::config::ConfigArgs;
 use crate::destroy::DestroyArgs;
+use crate::dump::DumpArgs;
 use crate::format::FormatArgs;
 use crate::fsck::FsckArgs;
 use crate::gc::GcArgs;
 use crate::info::InfoArgs;
+use crate::load::LoadArgs;
 use crate::ls::LsArgs;
 use crate::man::ManArgs;
 use crate::mdtest::MdtestArgs;
 use crate::options::MountArgs;
+use crate::profile::ProfileArgs;
+use crate::quota::QuotaArgs;
 use crate::rmr::RmrArgs;
 use crate::schemes;
+use crate::stats::StatsArgs;
 use crate::status::StatusArgs;
 use crate::umount::UmountArgs;
 use crate::version::VersionArgs;
@@ -85,14 +90,24 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Explain why an access is allowed or denied, list who has access, and preview permission changes
     Access(AccessArgs),
+    /// Show what a mount does, one line a second
+    Stats(StatsArgs),
+    /// Show which users and processes send which requests to a mount, and for which files
+    Profile(ProfileArgs),
     /// Delete a volume and all its files permanently
     Destroy(DestroyArgs),
     /// Show a volume's settings, and change those that can be changed
     Config(ConfigArgs),
+    /// Limit the size and number of files in a directory, or of a user or group
+    Quota(QuotaArgs),
     /// Check a volume's metadata and file data, and repair what can be repaired
     Fsck(FsckArgs),
     /// Show unreferenced data and files of a volume, and remove them
     Gc(GcArgs),
+    /// Write all metadata of a volume to a file
+    Dump(DumpArgs),
+    /// Create a volume from a dump, on any kind of database
+    Load(LoadArgs),
     /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
     /// Read directory trees with several threads, to fill the caches

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use chunk::MEMORY;
-use clap::ValueEnum;
-use client::Meta;
-use command::fault::Fault;
+use acl::nfs4::{AclInherit, AclMode};
+use check::Problem;
+use chunk::{BlockStore, MEMORY};
+use command::fault::{Fault, OrFault};
 use command::output::{self, Table};
-use command::units::parse_size;
-use command::units::show_size;
-use meta::{AclKind, Engine, Volume};
+use command::units::{parse_size, show_size};
+use meta::{AclKind, Counter, Engine, Volume};
 use ops::{Authority, Configure};
 use serde_json::json;
 
 use crate::maintenance::{Exclusive, Tool};
 use crate::marker;
-use crate::parse::{parse_inline, parse_on_off};
-use crate::records::{usage, used_bytes};
-use crate::store::open_without_key;
+use crate::parse::{Choice, one_of, parse_inline, parse_on_off};
+use crate::records::{next_slice, usage, used_bytes};
+use crate::store::{open_without_key, store_fault};
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -26,6 +25,9 @@ Examples:
   limen config sqlite:///var/lib/limen/home.db
   limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
       0 means no limit
+  limen config sqlite:///var/lib/limen/home.db --acl posix
+      turns ACLs on; each mount shows files that get an ACL as closed to
+      all but their owner until it is unmounted and mounted again
   limen config sqlite:///var/lib/limen/home.db --abe on
       mounts apply a change within about ten seconds")]
 pub(crate) struct ConfigArgs {
@@ -43,10 +45,10 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     inline: Option<u32>,
     /// How chmod changes an NFSv4 ACL
-    #[arg(long, value_enum, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = one_of(ACL_MODES, AclMode::name))]
     aclmode: Option<AclMode>,
     /// Which entries of a directory's NFSv4 ACL new files inherit
-    #[arg(long, value_enum, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = one_of(ACL_INHERITS, AclInherit::name))]
     aclinherit: Option<AclInherit>,
     /// Whether listings show each caller only entries that it may read (access-based enumeration), on every
     /// mount
@@ -56,9 +58,10 @@ pub(crate) struct ConfigArgs {
     /// you know that it is
     #[arg(long)]
     adopt_store: bool,
-    /// Settings that cannot change: accepted, so that the error message can say why.
-    #[arg(long, hide = true)]
+    /// Turn POSIX ACLs on, on a volume without ACLs; they cannot be turned off
+    #[arg(long, value_name = "posix")]
     acl: Option<String>,
+    /// Settings that cannot change: accepted, so that the error message can say why.
     #[arg(long, hide = true)]
     storage: Option<String>,
     #[arg(long, hide = true)]
@@ -68,57 +71,30 @@ pub(crate) struct ConfigArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AclMode {
-    /// Replace the ACL by entries that say the same as the new mode
-    Discard,
-    /// Keep entries for users and groups; if the group bits change, no entry allows more than the new group
-    /// bits (default)
-    #[value(name = "groupmask")]
-    GroupMask,
-    /// Keep entries for users and groups, without those of r, w and x that the new group bits lack
-    Passthrough,
-    /// Let chmod fail on files with an ACL that says more than a mode
-    Restricted,
-}
+const ACL_MODES: &[Choice<AclMode>] = &[
+    (AclMode::Discard, "Replace the ACL by entries that say the same as the new mode"),
+    (
+        AclMode::GroupMask,
+        "Keep entries for users and groups; if the group bits change, no entry allows more than the new group bits \
+         (default)",
+    ),
+    (
+        AclMode::Passthrough,
+        "Keep entries for users and groups, without those of r, w and x that the new group bits lack",
+    ),
+    (AclMode::Restricted, "Let chmod fail on files with an ACL that says more than a mode"),
+];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AclInherit {
-    /// No entries
-    Discard,
-    /// Only entries that deny
-    #[value(name = "noallow")]
-    NoAllow,
-    /// All entries, without the permissions to change the ACL and the owner
-    Restricted,
-    /// All entries unchanged; entries for owner, group and everyone replace mode and umask
-    Passthrough,
-    /// Like passthrough, but a file is executable only if its create mode says so
-    PassthroughX,
-}
-
-impl From<AclMode> for acl::nfs4::AclMode {
-    fn from(policy: AclMode) -> Self {
-        match policy {
-            AclMode::Discard => Self::Discard,
-            AclMode::GroupMask => Self::GroupMask,
-            AclMode::Passthrough => Self::Passthrough,
-            AclMode::Restricted => Self::Restricted,
-        }
-    }
-}
-
-impl From<AclInherit> for acl::nfs4::AclInherit {
-    fn from(policy: AclInherit) -> Self {
-        match policy {
-            AclInherit::Discard => Self::Discard,
-            AclInherit::NoAllow => Self::NoAllow,
-            AclInherit::Restricted => Self::Restricted,
-            AclInherit::Passthrough => Self::Passthrough,
-            AclInherit::PassthroughX => Self::PassthroughX,
-        }
-    }
-}
+const ACL_INHERITS: &[Choice<AclInherit>] = &[
+    (AclInherit::Discard, "No entries"),
+    (AclInherit::NoAllow, "Only entries that deny"),
+    (AclInherit::Restricted, "All entries, without the permissions to change the ACL and the owner"),
+    (
+        AclInherit::Passthrough,
+        "All entries unchanged; entries for owner, group and everyone replace mode and umask",
+    ),
+    (AclInherit::PassthroughX, "Like passthrough, but a file is executable only if its create mode says so"),
+];
 
 pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
@@ -127,12 +103,13 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         inline_bytes: args.inline,
-        aclmode: args.aclmode.map(Into::into),
-        aclinherit: args.aclinherit.map(Into::into),
+        aclmode: args.aclmode,
+        aclinherit: args.aclinherit,
         abe: args.abe,
         store_marker: None,
+        posix_acls: volume.acl == AclKind::Off && args.acl.as_deref() == Some(AclKind::Posix.name()),
     };
-    refuse_fixed(args, &volume)?;
+    refuse_fixed(args, &volume, &change)?;
     if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
         return Err(Fault::usage("--aclmode and --aclinherit need a volume with NFSv4 ACLs").at(&url));
     }
@@ -146,17 +123,20 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         volume = configure(&url, database.engine(), &change)?;
         warn(&url, &database, &volume)?;
     }
-    if args.json { output::print_json(&to_json(&volume)) } else { output::print(&to_text(&volume)) }
+    output::result(args.json, || to_json(&volume), || to_text(&volume))
 }
 
 /// Refuses to change settings that are fixed. Naming their current value is allowed.
-fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
+fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Result<(), Fault> {
     let fixed = [
         (
             "acl",
             &args.acl,
             volume.acl.name(),
-            "files have ACLs of this kind, and a change would grant access that they deny",
+            match volume.acl {
+                AclKind::Off => "only POSIX ACLs can be turned on, by --acl posix",
+                _ => "files have ACLs of this kind, and a change would grant access that they deny",
+            },
         ),
         ("storage", &args.storage, &volume.storage, "the volume's data is stored there"),
         ("bucket", &args.bucket, &volume.bucket, "the volume's data is stored there"),
@@ -164,6 +144,7 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
     for (name, asked, is, why) in fixed {
         if let Some(asked) = asked
             && asked != is
+            && !(name == "acl" && change.posix_acls)
         {
             return Err(Fault::usage(format!("{name} is '{is}' and cannot be changed: {why}"))
                 .at(format!("--{name} {asked}"))
@@ -175,10 +156,9 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
 
 /// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
 fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
-    let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
-    meta.run(change, &Authority::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
-    engine.sync().map_err(|error| Fault::new(error).at(url))?;
-    Volume::load(&*engine).map_err(|error| url.volume_fault(error))
+    url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { told: None }).at(url)?;
+    engine.sync().at(url)?;
+    url.volume(&*engine)
 }
 
 /// Marks the object store as this volume's, at the user's request.
@@ -194,13 +174,38 @@ fn adopt_store(url: &MetaUrl, database: &Database, volume: &mut Volume) -> Resul
     marker::adopt(volume, &store)?;
     let change = Configure { store_marker: Some(true), ..Configure::default() };
     *volume = configure(url, exclusive.engine(), &change)?;
+    if !volume.loaded.is_empty() {
+        skip_stored_slices(url, exclusive.engine(), volume, &store)?;
+    }
     drop(exclusive);
     output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     Ok(())
 }
 
+/// Raises the next slice number above the slice numbers of all objects. If this volume was loaded from a
+/// dump, mounts of the original database can have stored objects after the dump.
+fn skip_stored_slices(
+    url: &MetaUrl,
+    engine: Arc<dyn Engine>,
+    volume: &Volume,
+    store: &BlockStore,
+) -> Result<(), Fault> {
+    let mut last = 0;
+    let listed = store.for_each_block(&mut |block| {
+        last = last.max(block.id.0);
+        Ok(())
+    });
+    listed.map_err(|error| store_fault(volume, &error))?;
+    let says = next_slice(&*engine).at(url)?;
+    if says <= last {
+        let problem = Problem::Counter { counter: Counter::Slice, says, last };
+        check::repair(&url.client(engine, 1)?, &problem).at(url)?;
+    }
+    Ok(())
+}
+
 fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault> {
-    let usage = usage(&*database.engine()).map_err(|error| Fault::new(error).at(url))?;
+    let usage = usage(&*database.engine()).at(url)?;
     let beyond = |used: u64, limit: u64| limit != 0 && used > limit;
     let (bytes, inodes) = (used_bytes(&usage), usage.inodes);
     if beyond(bytes, volume.capacity_bytes) {
@@ -220,7 +225,8 @@ fn to_text(volume: &Volume) -> String {
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("listings", shown(volume));
-    table.row("ACLs", format!("{} (fixed)", volume.acl.name()));
+    let fixed = if volume.acl == AclKind::Off { "--acl posix turns them on" } else { "fixed" };
+    table.row("ACLs", format!("{} ({fixed})", volume.acl.name()));
     if volume.acl == AclKind::Nfs4 {
         table.row("aclmode", volume.policy.mode.name());
         table.row("aclinherit", volume.policy.inherit.name());
@@ -232,7 +238,7 @@ fn to_text(volume: &Volume) -> String {
     table.render()
 }
 
-/// What listings show, as text.
+/// Describes as text which entries listings show.
 pub(crate) fn shown(volume: &Volume) -> &'static str {
     if volume.abe { "show each caller only what it may read" } else { "show everything" }
 }

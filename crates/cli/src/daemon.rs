@@ -1,30 +1,31 @@
-//! `limen mount -d`: starts a background process that serves, and returns when it does.
+//! `limen mount -d`: starts a process in the background, and returns when that process serves requests.
 //!
-//! limen executes itself again instead of forking, because a program with threads cannot fork safely. The new
-//! process reports to the command that waits (see `report`). Its standard error is the log.
+//! limen executes itself again instead of forking, because a program with threads cannot fork safely. The
+//! first process waits for reports of the new process (see `report`). The standard error of the new process
+//! is the log.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::absolute;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 use command::paths;
 
 use crate::log;
 use crate::network::PASSWORD_VARIABLE;
-use crate::options::MountArgs;
-use crate::options::Options;
+use crate::options::{MountArgs, Options};
 use crate::url::MetaUrl;
 
-/// Longer messages from the new process are truncated.
+/// The maximum length of a report. A longer one is truncated.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Starts the process that serves, and returns when the mount serves requests.
+/// Starts the background process, and returns when it serves requests.
 ///
 /// # Errors
-/// The reason why the mount does not serve.
+/// The arguments are invalid; the volume cannot be opened; the log file cannot be created; the background
+/// process reports an error, or ends without a report.
 pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     // Report errors that can be found now before a log file is created.
     let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
@@ -37,7 +38,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     };
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let log_path = match &args.log {
-        Some(path) => absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?,
+        Some(path) => absolute(path).usage().at(path.display())?,
         None => log::default_path(&volume)?,
     };
     let log_file = log::open(&log_path)?;
@@ -47,9 +48,19 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     for list in &args.options {
         command.arg("-o").arg(list);
     }
+    let own = [
+        ("metrics", args.metrics.map(|place| place.to_string())),
+        ("slow_ops", args.slow_ops.map(|ms| ms.to_string())),
+    ];
+    for (option, value) in own {
+        if let Some(value) = value {
+            // This comes after the lists, because a later option takes precedence.
+            command.arg("-o").arg(format!("{option}={value}"));
+        }
+    }
     args.rights.pass_to(&mut command)?;
     if let Some(path) = &args.keys.key_file {
-        let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
+        let path = absolute(path).usage().at(path.display())?;
         command.arg("--key-file").arg(path);
     }
     if let MetaUrl::Network(url) = &url
@@ -59,9 +70,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     }
     command.arg("--").arg(url.to_string()).arg(&mountpoint);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
-    let child = command
-        .spawn()
-        .map_err(|error| Fault::new(format!("cannot start the background process: {error}")))?;
+    let child = command.spawn().what("cannot start the background process")?;
     let log_path = log_path.display();
     follow(child, &log_path.to_string())?;
     output::print(&format!(
@@ -70,7 +79,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     ))
 }
 
-/// Prints the notes of the new process, until it serves or fails.
+/// Prints the notes that the background process reports, until it serves requests or fails.
 fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
     let mut lines = child.stdout.take().map(BufReader::new);
     let mut next = || -> Option<String> {

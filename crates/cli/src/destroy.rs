@@ -1,16 +1,18 @@
-//! `limen destroy`: removes a volume's objects, then its records, then its database, or its tables there.
+//! `limen destroy`: removes a volume's objects, then its records, then its database file or its tables on the
+//! server.
 
+use std::error::Error;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chunk::{BlockStore, ChunkError, HeldStaging, MARKER};
-use command::fault::Fault;
+use chunk::{BlockStore, HeldStaging, MARKER};
+use command::fault::{Fault, OrFault};
 use command::output;
 use command::units::show_size;
-use meta::{EngineError, Volume};
+use meta::Volume;
 
 use crate::maintenance::{DESTROY, Exclusive, Tool};
 use crate::marker;
@@ -38,29 +40,29 @@ pub(crate) struct DestroyArgs {
     keep_objects: bool,
 }
 
-/// How often to check, while objects are removed, that this tool still has the volume.
+/// How often to check, while objects are removed, that the maintenance of this tool is still announced.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
-    let failed = |error: EngineError| Fault::new(error).at(&url);
-    let usage = usage(&*engine).map_err(failed)?;
+    let usage = usage(&*engine).at(&url)?;
     if !args.yes {
         confirm(&volume, usage.inodes, &show_size(used_bytes(&usage)))?;
     }
     let mut exclusive = Exclusive::begin(&url, &database, Tool { name: DESTROY, force: Some(args.force) })?;
     let places = staged::places(&volume);
     let _staging = hold_staging(&volume, &places)?;
-    // Objects first: if this is interrupted, the volume still exists and can be destroyed again.
+    // The objects are removed first: if this command is interrupted, the volume still exists and can be
+    // destroyed again.
     let mut removed = 0;
     let store = if args.keep_objects { None } else { Some(store_of(&volume)?) };
     if let Some(store) = &store {
         let bar = output::progress("objects removed");
-        // Requests to the store carry no guard, so the announcement is checked again and again.
+        // Requests to the store carry no guard, so the announcement is checked every second.
         let mut checked: Option<Instant> = None;
-        let destroyed = store.remove_blocks::<Stop>(&mut |count| {
+        let destroyed = store.remove_blocks::<Box<dyn Error>>(&mut |count| {
             removed = count;
             bar.set_position(count);
             if checked.is_none_or(|checked| checked.elapsed() >= CHECK_EVERY) {
@@ -70,17 +72,17 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
             Ok(())
         });
         bar.finish_and_clear();
-        destroyed.map_err(|stop| match stop {
-            Stop::Store(error) => {
-                store_fault(&volume, &error).advise("no metadata was removed; run limen destroy again")
+        destroyed.map_err(|error| match error.downcast_ref() {
+            Some(error) => {
+                store_fault(&volume, error).advise("no metadata was removed; run limen destroy again")
             }
-            Stop::Engine(error) => failed(error),
+            None => Fault::new(&error).at(&url),
         })?;
     }
-    exclusive.make_final().map_err(|fault| fault.at(&url))?;
-    exclusive.engine().wipe().map_err(failed)?;
+    exclusive.make_final().at(&url)?;
+    exclusive.engine().wipe().at(&url)?;
     if !args.keep_objects {
-        // Only empty directories are left there.
+        // The staging directories contain only empty directories now.
         places.iter().for_each(|place| drop(fs::remove_dir_all(place)));
     }
     staged::forget(&volume);
@@ -96,7 +98,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
         url::remove_database(path)?;
     }
     drop(lock);
-    // Last, because a volume is not served or destroyed without its marker.
+    // The marker is removed last, because a volume is not served or destroyed without its marker.
     if let Some(Err(error)) = store.map(|store| store.remove_marker()) {
         let fault = store_fault(&volume, &error);
         return Err(fault.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
@@ -104,26 +106,8 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     output::print(&format!("Volume '{}' and {removed} objects are removed.\n", volume.name))
 }
 
-/// An error that ends the removal of objects.
-enum Stop {
-    Store(ChunkError),
-    Engine(EngineError),
-}
-
-impl From<ChunkError> for Stop {
-    fn from(error: ChunkError) -> Self {
-        Stop::Store(error)
-    }
-}
-
-impl From<EngineError> for Stop {
-    fn from(error: EngineError) -> Self {
-        Stop::Engine(error)
-    }
-}
-
-/// Locks the staging directories, so that no other process on this machine uploads staged blocks: a process
-/// can do that without a session.
+/// Locks the staging directories, so that no other process on this machine uploads staged blocks. A process
+/// needs no session to upload them.
 fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, Fault> {
     let name = &volume.name;
     match HeldStaging::take(places) {
@@ -133,25 +117,21 @@ fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, Faul
                 "nothing was removed; wait until its limen umount returns, or end that process (fuser shows it)",
             ))
         }
-        Err(error) => {
-            Err(Fault::new(format!("cannot lock the blocks of volume '{name}' that wait for upload: {error}")))
-        }
+        Err(error) => Err(error).what(format!("cannot lock the blocks of volume '{name}' that wait for upload")),
     }
 }
 
 /// Opens the object store, and verifies that it is this volume's.
 fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
     let store = open_without_key(volume).and_then(|store| marker::verify(volume, &store).map(|_| store));
-    store.map_err(|fault| {
-        fault.advise(
-            "nothing was removed; correct this, or remove only the metadata with limen destroy --keep-objects",
-        )
-    })
+    store.advise(
+        "nothing was removed; correct this, or remove only the metadata with limen destroy --keep-objects",
+    )
 }
 
 /// Asks the user to type the volume's name.
 fn confirm(volume: &Volume, inodes: u64, data: &str) -> Result<(), Fault> {
-    let fail = |error: io::Error| Fault::new(format!("cannot ask for confirmation: {error}"));
+    const FAILED: &str = "cannot ask for confirmation";
     let name = &volume.name;
     if !io::stdin().is_terminal() {
         return Err(Fault::usage(format!(
@@ -165,9 +145,9 @@ fn confirm(volume: &Volume, inodes: u64, data: &str) -> Result<(), Fault> {
         "This deletes volume '{name}' with {inodes} inodes and {data} permanently.\nType its name to confirm: "
     )
     .and_then(|()| terminal.flush())
-    .map_err(fail)?;
+    .what(FAILED)?;
     let mut typed = String::new();
-    io::stdin().read_line(&mut typed).map_err(fail)?;
+    io::stdin().read_line(&mut typed).what(FAILED)?;
     match typed.trim() == name {
         true => Ok(()),
         false => Err(Fault::new("the name does not match: nothing was removed").at(name)),

@@ -126,8 +126,8 @@ fn documented_commands_and_options_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The messages in the first column of the tables of docs/troubleshooting.md are in the source of this program,
-/// except for the words in capitals and numbers.
+/// The messages in the first column of the tables of docs/troubleshooting.md are in the source of this
+/// program. Words in capitals and numbers are not compared.
 #[test]
 fn messages_of_troubleshooting_exist() {
     let source = format!(" {} ", words(&sources(&top().join("crates"))).join(" "));
@@ -183,7 +183,7 @@ fn code_in(text: &str) -> Vec<String> {
         } else if is_fenced || line.starts_with("    ") {
             found.push(line.to_owned());
         } else if line.is_empty() || line.starts_with('|') {
-            // A code span can go on in the next line of its paragraph.
+            // A code span can continue in the next line of its paragraph.
             found.extend(paragraph.split('`').skip(1).step_by(2).map(str::to_owned));
             found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
             paragraph.clear();

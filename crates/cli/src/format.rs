@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
 use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
+use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{ValueEnum, ValueHint};
-use client::Meta;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 use command::units::parse_size;
 use meta::{AclKind, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
@@ -17,9 +16,8 @@ use ops::{Authority, SetAttr};
 use types::{Ino, Time};
 
 use crate::marker;
-use crate::parse::{parse_inline, parse_name};
-use crate::store::KeyArgs;
-use crate::store::{self, open_store, store_fault};
+use crate::parse::{Choice, one_of, parse_inline, parse_name};
+use crate::store::{self, KeyArgs, open_store, store_fault};
 use crate::url::MetaUrl;
 
 #[derive(Debug, clap::Args)]
@@ -47,17 +45,17 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     bucket: Option<String>,
     /// How to compress data before it is stored in the object store
-    #[arg(long, value_enum, default_value_t = Compress::None)]
-    compress: Compress,
+    #[arg(long, value_parser = one_of(COMPRESSIONS, Compression::name), default_value = "none")]
+    compress: Compression,
     /// Encrypt data before it is stored in the object store; needs a key. Names and attributes are not
     /// encrypted
-    #[arg(long, value_enum, value_name = "CIPHER")]
-    encrypt: Option<Encrypt>,
+    #[arg(long, value_name = "CIPHER", value_parser = one_of(CIPHERS, Cipher::name))]
+    encrypt: Option<Cipher>,
     #[command(flatten)]
     keys: KeyArgs,
     /// The kind of ACLs that files can have; cannot be changed later
-    #[arg(long, value_enum, default_value_t = Acl::Posix)]
-    acl: Acl,
+    #[arg(long, value_parser = one_of(ACLS, AclKind::name), default_value = "posix")]
+    acl: AclKind,
     /// Store the data of files up to this size in the metadata, at most 64K; 0 for never [default: 4096; 0
     /// with --encrypt and on Redis]
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
@@ -70,32 +68,19 @@ pub(crate) struct FormatArgs {
     inodes: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Compress {
-    None,
-    /// Fast
-    Lz4,
-    /// Small
-    Zstd,
-}
+const COMPRESSIONS: &[Choice<Compression>] =
+    &[(Compression::None, "No compression"), (Compression::Lz4, "Fast"), (Compression::Zstd, "Small")];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Encrypt {
-    #[value(name = "aes-256-gcm")]
-    Aes256Gcm,
-    #[value(name = "xchacha20-poly1305")]
-    XChaCha20Poly1305,
-}
+const CIPHERS: &[Choice<Cipher>] = &[
+    (Cipher::Aes256Gcm, "Faster on processors with AES instructions"),
+    (Cipher::XChaCha20Poly1305, "Faster without such instructions"),
+];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Acl {
-    /// POSIX ACLs, like ext4 and XFS
-    Posix,
-    /// NFSv4 ACLs, like NFS and Windows; for nfs4_setfacl and Samba
-    Nfsv4,
-    /// Mode bits only
-    Off,
-}
+const ACLS: &[Choice<AclKind>] = &[
+    (AclKind::Posix, "POSIX ACLs, like ext4 and XFS"),
+    (AclKind::Nfs4, "NFSv4 ACLs, like NFS and Windows; for nfs4_setfacl and Samba"),
+    (AclKind::Off, "Mode bits only"),
+];
 
 /// The directories that an object store creates. A format that was interrupted leaves them empty.
 const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
@@ -117,15 +102,16 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         uuid: new_uuid()?,
         storage: args.storage.clone(),
         bucket: bucket(args, file)?,
-        compression: Compression::from(args.compress).name().to_owned(),
+        compression: args.compress.name().to_owned(),
         encryption: encryption(args)?,
-        acl: args.acl.into(),
+        acl: args.acl,
         policy: Default::default(),
         inline_bytes: inline_bytes(args, &url)?,
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         abe: false,
         store_marker: args.storage != MEMORY,
+        loaded: String::new(),
         created: Time::now(),
     };
     if args.storage == FILE {
@@ -157,25 +143,6 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
     Ok(Volume { storage, uuid: new_uuid()?, created: Time::now(), ..Volume::in_memory(name) })
 }
 
-impl From<Compress> for Compression {
-    fn from(compress: Compress) -> Self {
-        match compress {
-            Compress::None => Compression::None,
-            Compress::Lz4 => Compression::Lz4,
-            Compress::Zstd => Compression::Zstd,
-        }
-    }
-}
-
-impl From<Encrypt> for Cipher {
-    fn from(encrypt: Encrypt) -> Self {
-        match encrypt {
-            Encrypt::Aes256Gcm => Cipher::Aes256Gcm,
-            Encrypt::XChaCha20Poly1305 => Cipher::XChaCha20Poly1305,
-        }
-    }
-}
-
 /// Metadata is not encrypted, so an encrypted volume stores no file data there.
 fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
     match (args.inline, args.encrypt) {
@@ -193,19 +160,8 @@ fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
 /// The encryption settings that are stored with the volume.
 fn encryption(args: &FormatArgs) -> Result<String, Fault> {
     let Some(cipher) = args.encrypt else { return Ok(String::new()) };
-    let (settings, _) =
-        EncryptionSettings::new(cipher.into(), &store::secret(&args.keys)?).map_err(Fault::new)?;
+    let (settings, _) = EncryptionSettings::new(cipher, &store::secret(&args.keys)?)?;
     Ok(settings.to_string())
-}
-
-impl From<Acl> for AclKind {
-    fn from(acl: Acl) -> Self {
-        match acl {
-            Acl::Posix => AclKind::Posix,
-            Acl::Nfsv4 => AclKind::Nfs4,
-            Acl::Off => AclKind::Off,
-        }
-    }
 }
 
 /// Fails if the database already holds a volume. This runs before anything is created, so that a second
@@ -215,8 +171,7 @@ fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
     if file.is_some_and(|path| fs::metadata(path).map_or(true, |metadata| metadata.len() == 0)) {
         return Ok(());
     }
-    let database = url.open(true)?;
-    match Volume::load(&*database.engine()) {
+    match Volume::load(&*url.open(true)?.engine()) {
         Err(VolumeError::NotFormatted) => Ok(()),
         Ok(Volume { name, created, .. }) => {
             Err(url.volume_fault(VolumeError::Exists { name, created: created.to_string() }))
@@ -240,8 +195,8 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     store.check().map_err(|error| store_fault(volume, &error))?;
     let engine = url.open(true)?.engine();
     volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
-    // The marker is written after the volume's record, because of two formats at the same time only one gets
-    // this far.
+    // The marker is written after the volume's record. Only one of two concurrent formats can write the
+    // record, so the marker names the volume that exists.
     if volume.store_marker {
         let advice = format!("the volume is created; run limen config --adopt-store {url}");
         marker::put(volume, &store).map_err(|fault| fault.advise(advice))?;
@@ -249,19 +204,18 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     if !rustix::process::geteuid().is_root() {
         give_root_directory(url, Arc::clone(&engine))?;
     }
-    engine.sync().map_err(|error| Fault::new(error).at(url))
+    engine.sync().at(url)
 }
 
 /// Makes this user the owner of the root directory, so that a user other than root can write in it.
 fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fault> {
-    let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
     let owner = SetAttr {
         ino: Ino::ROOT,
         uid: Some(rustix::process::geteuid().as_raw()),
         gid: Some(rustix::process::getegid().as_raw()),
         ..SetAttr::default()
     };
-    meta.run(&owner, &Authority::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))
+    url.client(engine, 1)?.run(&owner, &Authority::Kernel { told: None }).at(url)
 }
 
 fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
@@ -287,7 +241,7 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
             return Err(Fault::usage(format!("--storage {kind} needs a bucket"))
                 .advise(format!("write for example {}", examples.join(" or "))));
         }
-        (Some(bucket), FILE) => absolute(bucket).map_err(|error| Fault::usage(error).at(bucket))?,
+        (Some(bucket), FILE) => absolute(bucket).usage().at(bucket)?,
         (Some(bucket), _) => return Ok(bucket.clone()),
     };
     let text = bucket.to_str().map(str::to_owned);
@@ -322,8 +276,8 @@ fn is_empty_store_directory(path: &PathBuf) -> bool {
     ours && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Removes the directories that a failed format created, if they are empty. The next format ignores those
-/// that stay.
+/// Removes the directories that a failed format created, if they are empty. If a directory stays, the next
+/// format ignores it.
 fn remove_empty(bucket: &Path) {
     for name in STORE_DIRECTORIES {
         let _ = fs::remove_dir(bucket.join(name));
@@ -335,9 +289,12 @@ fn storage_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(STORES.iter().map(|store| PossibleValue::new(store.name).help(store.about)))
 }
 
-fn new_uuid() -> Result<String, Fault> {
+/// A random UUID.
+///
+/// # Errors
+/// The kernel provides none.
+pub(crate) fn new_uuid() -> Result<String, Fault> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
-    let uuid = fs::read_to_string(SOURCE)
-        .map_err(|error| Fault::new(format!("cannot get a UUID: {error}")).at(SOURCE))?;
+    let uuid = fs::read_to_string(SOURCE).what("cannot get a UUID").at(SOURCE)?;
     Ok(uuid.trim().to_owned())
 }

@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use check::{Checked, Place, Problem};
-use chunk::StoreOptions;
+use chunk::{BlockStore, StoreOptions};
 use client::Meta;
-use command::fault::Fault;
-use command::output;
-use command::output::ProgressBar;
+use command::fault::{Fault, OrFault};
+use command::output::{self, ProgressBar};
 use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
-use meta::{Counter, Engine, EngineError, Maintenance, Volume, VolumeError};
+use meta::{Counter, Engine, EngineError, Maintenance, Volume};
 use serde_json::{Value, json};
 use types::Ino;
 
@@ -23,8 +22,7 @@ use crate::marker;
 use crate::records::next_slice;
 use crate::scrub::{self, Damage};
 use crate::sessions::living;
-use crate::store::KeyArgs;
-use crate::store::open_store;
+use crate::store::{KeyArgs, open_store};
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -69,17 +67,20 @@ pub(crate) struct FsckArgs {
     pub(crate) keys: KeyArgs,
 }
 
+const CANNOT_READ: &str = "the records cannot be read";
+
 const REPAIRED: u8 = 1;
 const WRONG: u8 = 4;
 const NOT_CHECKED: u8 = 8;
 
-/// The most problems, and the most damaged ranges of files, that are kept; further ones are only counted.
+/// At most this many problems, and this many damaged ranges of files, are kept; further ones are only
+/// counted.
 const MAX_KEPT: usize = 10_000;
 
 /// On a mounted volume, this many further checks must find a problem again.
 const CONFIRMED_BY: usize = 3;
 
-/// A repair can reveal problems that the repaired one hid, so the check runs again, at most this often.
+/// A repair can reveal problems that a repaired problem hid, so the check runs again, at most this often.
 const MAX_ROUNDS: usize = 100;
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
@@ -116,43 +117,33 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     }
     let access = Access::take(args, &url, &database)?;
     let is_live = matches!(access, Access::BesideMounts);
-    // The commits of a repair fail if it no longer has the volume.
+    // The commits of this engine fail if another process has ended the maintenance.
     let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
     if is_live {
         output::note("the volume is mounted: only a problem that each of several checks finds is reported");
     }
-    let failed = |error: EngineError| Fault::new(format!("the records cannot be read: {error}")).at(&url);
-    let bar = output::progress("records checked");
-    let mut repairer = None;
-    let mut findings = Findings::default();
-    let rounds = if is_live { CONFIRMED_BY } else { 0 };
-    let checked = check_records(args, &url, &engine, &mut repairer, &mut findings, &bar)
-        .and_then(|()| confirm_records(&url, &database, rounds, &mut findings, &bar))
-        .and_then(|()| match args.data {
-            true => check_data(args, &url, &engine, &volume, &mut repairer, &mut findings, &bar),
-            false => Ok(()),
-        })
-        .and_then(|()| match args.data && is_live && !findings.damage.is_empty() {
-            true => confirm_data(args, &database, &volume, &mut findings),
-            false => Ok(()),
-        });
-    bar.finish_and_clear();
+    let (repairer, findings, bar) = (None, Findings::default(), output::progress("records checked"));
+    let mut fsck = Fsck { args, url: &url, volume: &volume, engine, repairer, findings, bar };
+    let checked = fsck.run(is_live);
+    fsck.bar.finish_and_clear();
     checked?;
+    let Fsck { engine, findings, .. } = fsck;
     if !findings.repaired.is_empty() {
-        engine.sync().map_err(failed)?;
+        engine.sync().what(CANNOT_READ).at(&url)?;
     }
-    let paths = findings.paths(&*engine).map_err(failed)?;
-    match args.json {
-        true => output::print_json(&findings.to_json(&volume, &paths))?,
-        false => output::print(&findings.to_text(args, &volume, &paths))?,
-    }
+    let paths = findings.paths(&*engine).what(CANNOT_READ).at(&url)?;
+    output::result(
+        args.json,
+        || findings.to_json(&volume, &paths),
+        || findings.to_text(args, &volume, &paths),
+    )?;
     Ok(findings.code())
 }
 
 /// How other changes of the volume are excluded during the check.
 #[derive(Debug)]
 enum Access {
-    /// For a repair.
+    /// No other process can change the volume: for a repair.
     Alone {
         exclusive: Box<Exclusive>,
     },
@@ -178,7 +169,7 @@ impl Access {
             Err(LockError::Io { .. }) => None,
         };
         let sessions = living(&*database.engine());
-        let is_mounted = lock.is_none() && !sessions.map_err(|error| Fault::new(error).at(url))?.is_empty();
+        let is_mounted = lock.is_none() && !sessions.at(url)?.is_empty();
         Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { _lock: lock } })
     }
 }
@@ -195,156 +186,149 @@ fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, Fault> 
     output::print(&text).map(|()| 0)
 }
 
-/// Checks the records `rounds` more times, and drops the problems that are not found each time: those were
-/// changes in progress.
-fn confirm_records(
-    url: &MetaUrl,
-    database: &Database,
-    rounds: usize,
-    findings: &mut Findings,
-    bar: &ProgressBar,
-) -> Result<(), Fault> {
-    let is_moving = |problem: &Problem| matches!(problem, Problem::Usage { .. });
-    for _ in 0..rounds {
-        findings.left.retain(|problem| rounds == 0 || !is_moving(problem));
-        if findings.left.is_empty() {
-            break;
+/// A check in progress.
+struct Fsck<'a> {
+    args: &'a FsckArgs,
+    url: &'a MetaUrl,
+    volume: &'a Volume,
+    engine: Arc<dyn Engine>,
+    /// The client that repairs. The first repair opens it.
+    repairer: Option<Meta>,
+    findings: Findings,
+    bar: ProgressBar,
+}
+
+impl Fsck<'_> {
+    fn run(&mut self, is_live: bool) -> Result<(), Fault> {
+        self.check_records()?;
+        if is_live {
+            self.confirm_records()?;
         }
-        // Only problems that were found before are kept, so this list cannot exceed the bound.
-        let mut again = Vec::new();
-        let known = &findings.left;
-        let mut report = |problem: Problem| again.extend(known.contains(&problem).then_some(problem));
-        let mut progress = |what: &'static str, count| {
-            bar.set_message(what);
-            bar.set_position(count);
-        };
-        check::check(&*database.engine(), &mut report, &mut progress)
-            .map_err(|error| Fault::new(format!("the records cannot be read: {error}")).at(url))?;
-        (findings.left, findings.unnamed) = (again, 0);
-    }
-    Ok(())
-}
-
-/// Reads the data again, and drops damage that is not found a second time: the file was removed while it was
-/// read.
-fn confirm_data(
-    args: &FsckArgs,
-    database: &Database,
-    volume: &Volume,
-    findings: &mut Findings,
-) -> Result<(), Fault> {
-    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
-    let store = open_store(volume, &args.keys, options)?;
-    let mut again = Vec::new();
-    let known = &findings.damage;
-    let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));
-    scrub::read_all(&*database.engine(), volume, &store, &mut report, &mut |_| {})?;
-    (findings.damage, findings.unnamed_damage) = (again, 0);
-    Ok(())
-}
-
-fn check_records(
-    args: &FsckArgs,
-    url: &MetaUrl,
-    engine: &Arc<dyn Engine>,
-    repairer: &mut Option<Meta>,
-    findings: &mut Findings,
-    bar: &ProgressBar,
-) -> Result<(), Fault> {
-    for round in 0..=MAX_ROUNDS {
-        let (mut problems, mut unnamed) = (Vec::new(), 0);
-        let mut report = |problem: Problem| match problems.len() < MAX_KEPT {
-            true => problems.push(problem),
-            false => unnamed += 1,
-        };
-        let mut progress = |what: &'static str, count| {
-            bar.set_message(what);
-            bar.set_position(count);
-        };
-        let checked = check::check(&**engine, &mut report, &mut progress);
-        findings.checked =
-            checked.map_err(|error| Fault::new(format!("the records cannot be read: {error}")).at(url))?;
-        (findings.left, findings.unnamed) = (problems, unnamed);
-        if !args.repair || findings.left.is_empty() || round == MAX_ROUNDS {
-            return Ok(());
+        if self.args.data {
+            self.check_data()?;
+            if is_live && !self.findings.damage.is_empty() {
+                self.confirm_data()?;
+            }
         }
-        if repair(url, engine, repairer, findings)? == 0 {
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
-/// Repairs what can be repaired. Returns the number of repaired problems.
-fn repair(
-    url: &MetaUrl,
-    engine: &Arc<dyn Engine>,
-    repairer: &mut Option<Meta>,
-    findings: &mut Findings,
-) -> Result<usize, Fault> {
-    let meta = match repairer {
-        Some(meta) => meta,
-        None => repairer.insert(open_meta(engine).map_err(|error| url.volume_fault(error))?),
-    };
-    // Counters first: other repairs create inodes in /lost+found, and need correct numbers for them.
-    findings.left.sort_by_key(|problem| !matches!(problem, Problem::Counter { .. }));
-    let (mut left, mut count) = (Vec::new(), 0);
-    for problem in findings.left.drain(..) {
-        let done = check::repair(meta, &problem)
-            .map_err(|error| Fault::new(format!("cannot repair: {error}")).at(url))?;
-        count += usize::from(done);
-        match done {
-            true if findings.repaired.len() < MAX_KEPT => findings.repaired.push(problem),
-            true => {}
-            false => left.push(problem),
-        }
-    }
-    findings.left = left;
-    Ok(count)
-}
-
-fn open_meta(engine: &Arc<dyn Engine>) -> Result<Meta, VolumeError> {
-    let meta = Meta::open(Arc::clone(engine), 10_000)?;
-    meta.set_exclusive(true);
-    Ok(meta)
-}
-
-fn check_data(
-    args: &FsckArgs,
-    url: &MetaUrl,
-    engine: &Arc<dyn Engine>,
-    volume: &Volume,
-    repairer: &mut Option<Meta>,
-    findings: &mut Findings,
-    bar: &ProgressBar,
-) -> Result<(), Fault> {
-    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
-    let store = open_store(volume, &args.keys, options)?;
-    marker::verify(volume, &store)?;
-    bar.set_message("MiB read");
-    let mut report = |damage: Damage| match findings.damage.len() < MAX_KEPT {
-        true => findings.damage.push(damage),
-        false => findings.unnamed_damage += 1,
-    };
-    let mut progress = |bytes: u64| bar.set_position(bytes >> 20);
-    findings.read_bytes = scrub::read_all(&**engine, volume, &store, &mut report, &mut progress)?;
-    bar.set_message("objects");
-    let mut count = 0;
-    findings.unreferenced = Unreferenced::find(&**engine, volume, &store, &mut |_| {
-        count += 1;
-        bar.set_position(count);
         Ok(())
-    })?;
-    let failed = |error: EngineError| Fault::new(error).at(url);
-    let says = next_slice(&**engine).map_err(failed)?;
-    let last = findings.unreferenced.last_slice;
-    if says <= last {
-        findings.left.push(Problem::Counter { counter: Counter::Slice, says, last });
-        if args.repair {
-            repair(url, engine, repairer, findings)?;
-        }
     }
-    Ok(())
+
+    /// Checks the records, and repairs them if that is asked for.
+    fn check_records(&mut self) -> Result<(), Fault> {
+        for round in 0..=MAX_ROUNDS {
+            let (mut problems, mut unnamed) = (Vec::new(), 0);
+            self.findings.checked = self.scan(&mut |problem| match problems.len() < MAX_KEPT {
+                true => problems.push(problem),
+                false => unnamed += 1,
+            })?;
+            (self.findings.left, self.findings.unnamed) = (problems, unnamed);
+            if !self.args.repair || round == MAX_ROUNDS || self.repair()? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the records of a mounted volume several more times, and drops the problems that are not found
+    /// each time: those were changes in progress.
+    fn confirm_records(&mut self) -> Result<(), Fault> {
+        let is_moving = |problem: &Problem| matches!(problem, Problem::Usage { .. } | Problem::Quota { .. });
+        self.findings.left.retain(|problem| !is_moving(problem));
+        for _ in 0..CONFIRMED_BY {
+            if self.findings.left.is_empty() {
+                break;
+            }
+            // Only problems that were found before are kept, so this list cannot exceed the bound.
+            let mut again = Vec::new();
+            let known = &self.findings.left;
+            self.scan(&mut |problem| again.extend(known.contains(&problem).then_some(problem)))?;
+            (self.findings.left, self.findings.unnamed) = (again, 0);
+        }
+        Ok(())
+    }
+
+    fn scan(&self, report: &mut dyn FnMut(Problem)) -> Result<Checked, Fault> {
+        let mut progress = |what: &'static str, count| {
+            self.bar.set_message(what);
+            self.bar.set_position(count);
+        };
+        check::check(&*self.engine, report, &mut progress).what(CANNOT_READ).at(self.url)
+    }
+
+    /// Repairs what can be repaired. Returns the number of repaired problems.
+    fn repair(&mut self) -> Result<usize, Fault> {
+        if self.findings.left.is_empty() {
+            return Ok(0);
+        }
+        let meta = match &mut self.repairer {
+            Some(meta) => meta,
+            none => {
+                let meta = self.url.client(Arc::clone(&self.engine), 10_000)?;
+                meta.set_exclusive(true);
+                none.insert(meta)
+            }
+        };
+        // Counters are repaired first: other repairs create inodes in /lost+found, and need correct numbers
+        // for them.
+        self.findings.left.sort_by_key(|problem| !matches!(problem, Problem::Counter { .. }));
+        let (mut left, mut count) = (Vec::new(), 0);
+        for problem in self.findings.left.drain(..) {
+            let done = check::repair(meta, &problem).what("cannot repair").at(self.url)?;
+            count += usize::from(done);
+            match done {
+                true if self.findings.repaired.len() < MAX_KEPT => self.findings.repaired.push(problem),
+                true => {}
+                false => left.push(problem),
+            }
+        }
+        self.findings.left = left;
+        Ok(count)
+    }
+
+    fn store(&self) -> Result<Arc<BlockStore>, Fault> {
+        let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+        open_store(self.volume, &self.args.keys, options)
+    }
+
+    fn check_data(&mut self) -> Result<(), Fault> {
+        let store = self.store()?;
+        let Fsck { volume, engine, findings, bar, .. } = self;
+        marker::verify(volume, &store)?;
+        bar.set_message("MiB read");
+        let mut report = |damage: Damage| match findings.damage.len() < MAX_KEPT {
+            true => findings.damage.push(damage),
+            false => findings.unnamed_damage += 1,
+        };
+        let mut progress = |bytes: u64| bar.set_position(bytes >> 20);
+        findings.read_bytes = scrub::read_all(&**engine, volume, &store, &mut report, &mut progress)?;
+        bar.set_message("objects");
+        let mut count = 0;
+        findings.unreferenced = Unreferenced::find(&**engine, volume, &store, &mut |_| {
+            count += 1;
+            bar.set_position(count);
+            Ok(())
+        })?;
+        let says = next_slice(&**engine).at(self.url)?;
+        let last = findings.unreferenced.last_slice;
+        if says <= last {
+            findings.left.push(Problem::Counter { counter: Counter::Slice, says, last });
+            if self.args.repair {
+                self.repair()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the data again, and drops damage that is not found a second time, because that file was removed
+    /// while it was read.
+    fn confirm_data(&mut self) -> Result<(), Fault> {
+        let mut again = Vec::new();
+        let known = &self.findings.damage;
+        let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));
+        scrub::read_all(&*self.engine, self.volume, &*self.store()?, &mut report, &mut |_| {})?;
+        (self.findings.damage, self.findings.unnamed_damage) = (again, 0);
+        Ok(())
+    }
 }
 
 impl Findings {

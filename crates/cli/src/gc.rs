@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use check::SliceWindow;
 use chunk::{BlockStore, ChunkError, StoredBlock};
 use client::{Failure, Meta};
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output::{self, Table};
 use command::units::show_size;
 use meta::{Engine, EngineError, Record, Scan, Session, Volume};
@@ -16,7 +16,7 @@ use vfs::process::is_gone;
 
 use crate::maintenance;
 use crate::marker;
-use crate::records::next_slice;
+use crate::records::{self, next_slice};
 use crate::sessions::sessions;
 use crate::store::{open_without_key, store_fault};
 use crate::url::{Database, MetaUrl};
@@ -47,7 +47,7 @@ pub(crate) struct GcArgs {
     json: bool,
 }
 
-/// Records read at a time.
+/// Records of garbage read at a time.
 const PAGE: usize = 256;
 
 /// How many unlinked inodes one commit removes.
@@ -71,28 +71,27 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
     // On the embedded engine, the volume cannot be mounted while this process holds the lock. Without the
-    // lock, this process must not change the volume, because a mount could have it exclusively.
+    // lock, this process must not change the volume, because a mount could have the volume exclusively.
     let lock = database.lock(false).ok().flatten();
     let may_change = lock.is_some() || matches!(database, Database::Network(_));
     let engine = database.engine();
-    let failed = |error: EngineError| Fault::new(error).at(&url);
     let store = open_without_key(&volume)?;
     marker::verify(&volume, &store)?;
     let bar = output::progress("objects");
     // The counter is read before the sessions: a session that begins later allocates numbers from `next` on.
-    let next = SliceId(next_slice(&*engine).map_err(failed)?);
-    let left = Left::find(&*engine, lock.is_some()).map_err(failed)?;
+    let next = SliceId(next_slice(&*engine).at(&url)?);
+    let left = Left::find(&*engine, lock.is_some()).at(&url)?;
     let below = left.living.iter().map(|session| session.first_slice).fold(next, SliceId::min);
     let mounted = !left.living.is_empty();
     let mut found =
         Found { sessions: left.gone.len() as u64, orphans: left.orphans.len() as u64, ..Found::default() };
     if args.delete && may_change {
-        let meta = Meta::open(engine.clone(), 10_000).map_err(|error| url.volume_fault(error))?;
+        let meta = url.client(engine.clone(), 10_000)?;
         maintenance::require_none(&url, &meta)?;
-        left.remove(&meta).map_err(|failure| Fault::new(failure).at(&url))?;
+        left.remove(&meta).at(&url)?;
         collect(&meta, &volume, &store, &mut found)?;
     } else {
-        count_garbage(&*engine, &mut found).map_err(failed)?;
+        count_garbage(&*engine, &mut found).at(&url)?;
     }
     let sweeper = Sweeper { delete: args.delete, grace: args.grace, below, mounted };
     let mut seen = 0;
@@ -101,18 +100,15 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
         bar.set_position(seen);
         sweeper.sweep(&store, object, &mut found)
     })?;
-    found.acls = check::unused_acls(&*engine).map_err(failed)?;
+    found.acls = check::unused_acls(&*engine).at(&url)?;
     if args.delete {
-        engine.sync().map_err(failed)?;
+        engine.sync().at(&url)?;
     }
     bar.finish_and_clear();
-    if args.json {
-        return output::print_json(&found.to_json(args, &volume));
-    }
-    output::print(&found.to_text(args, mounted))
+    output::result(args.json, || found.to_json(args, &volume), || found.to_text(args, mounted))
 }
 
-/// What sessions that did not end cleanly left behind.
+/// The sessions, and the orphans that ended sessions left behind.
 struct Left {
     living: Vec<Session>,
     /// Sessions whose process is proven to be dead: they can change nothing any more.
@@ -122,7 +118,7 @@ struct Left {
 }
 
 impl Left {
-    /// With `alone`, the volume is not mounted.
+    /// With `alone`, the volume is known not to be mounted, so all sessions have ended.
     fn find(engine: &dyn Engine, alone: bool) -> Result<Left, EngineError> {
         // Orphans are read before sessions, so that an orphan of a session that begins meanwhile is not in
         // the list.
@@ -149,25 +145,17 @@ impl Left {
 }
 
 fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
-    let mut all: Vec<(SessionId, Ino)> = Vec::new();
-    loop {
-        let after = all.last().copied().unwrap_or_default();
-        let page = engine.scan(&Scan::Orphans { after, limit: PAGE })?;
-        let before = all.len();
-        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
-            Record::Orphan(session, ino) => Some((session, ino)),
-            _ => None,
-        }));
-        if !page.more || all.len() == before {
-            return Ok(all);
-        }
-    }
+    let scan = Scan::Orphans { after: (SessionId(0), Ino(0)), limit: records::PAGE };
+    records::all(engine, scan, |record| match record {
+        Record::Orphan(session, ino) => Some((session, ino)),
+        _ => None,
+    })
 }
 
 /// Removes the blocks of slices on the garbage list, then the records of that list.
 fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), Fault> {
     loop {
-        let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).map_err(Fault::new)?;
+        let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE })?;
         if page.snapshot.records.is_empty() {
             return Ok(());
         }
@@ -179,7 +167,7 @@ fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) 
             gone.push(garbage.slice);
             found.garbage_bytes += u64::from(garbage.size);
         }
-        meta.drop_garbage(&gone).map_err(Fault::new)?;
+        meta.drop_garbage(&gone)?;
         found.garbage += gone.len() as u64;
     }
 }
@@ -207,20 +195,8 @@ pub(crate) struct Unreferenced {
 #[derive(Debug)]
 pub(crate) struct Stray {
     pub(crate) block: StoredBlock,
-    /// Whether the metadata refers to its slice, but not to this block of it.
+    /// Whether the metadata refers to the block's slice, but not to this block of it.
     pub(crate) of_used_slice: bool,
-}
-
-/// An error that ends a walk over the store's objects.
-enum Stop {
-    Engine(EngineError),
-    Store(ChunkError),
-}
-
-impl From<EngineError> for Stop {
-    fn from(error: EngineError) -> Self {
-        Stop::Engine(error)
-    }
 }
 
 impl Unreferenced {
@@ -235,7 +211,7 @@ impl Unreferenced {
         each: &mut dyn FnMut(&Stray) -> Result<(), ChunkError>,
     ) -> Result<Unreferenced, Fault> {
         let mut sums = Unreferenced::default();
-        let done = check::for_each_slice_window(engine, |window| {
+        check::for_each_slice_window(engine, |window| {
             let walked = store.for_each_block(&mut |block| {
                 sums.last_slice = sums.last_slice.max(block.id.0);
                 if !window.holds(block.id) || is_used(window, &block) {
@@ -246,13 +222,9 @@ impl Unreferenced {
                 let of_used_slice = window.get(block.id).is_some();
                 each(&Stray { block, of_used_slice })
             });
-            walked.map_err(Stop::Store)
-        });
-        match done {
-            Ok(()) => Ok(sums),
-            Err(Stop::Engine(error)) => Err(Fault::new(error)),
-            Err(Stop::Store(error)) => Err(store_fault(volume, &error)),
-        }
+            walked.map_err(|error| store_fault(volume, &error))
+        })?;
+        Ok(sums)
     }
 }
 
@@ -270,9 +242,10 @@ fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
 struct Sweeper {
     delete: bool,
     grace: Duration,
-    /// Objects with this slice number or a higher one are kept. It is the lowest number that a live session
-    /// can still refer to, and at most the next number to be allocated. An object above that one is of
-    /// another history of the volume, e.g. of the time before a backup of the database was restored.
+    /// Objects with this slice number or a higher one are kept. This is the lowest number that a live session
+    /// can still refer to, and at most the next number to be allocated. An object with a number that was
+    /// never allocated belongs to another history of the volume, e.g. to the time before a backup of the
+    /// database was restored.
     below: SliceId,
     mounted: bool,
 }
@@ -284,8 +257,8 @@ impl Sweeper {
         Stray { block, of_used_slice }: &Stray,
         found: &mut Found,
     ) -> Result<(), ChunkError> {
-        // An object of unknown age could be one that a mount has just written; without mounts it counts as
-        // old.
+        // While the volume is mounted, an object of unknown age counts as young, because a mount could have
+        // just written it.
         let old = age(store, block)?.map_or(!self.mounted, |age| age >= self.grace);
         let size = u64::from(block.block) * u64::from(BLOCK_BYTES) + u64::from(block.len);
         let size = u32::try_from(size).ok().filter(|_| block.id < self.below && !of_used_slice);

@@ -1,9 +1,9 @@
 //! Finds the processes on this machine that hold a mount. It reads `/proc` and sends no request to the mount,
 //! which may hang.
 //!
-//! umount(8) removes a mount from one mount namespace. The file system stays alive as long as another
-//! namespace has it, e.g. of a container or of a service with `PrivateMounts=` (`mount_namespaces(7)`), or a
-//! process has a file of it open.
+//! umount(8) removes a mount from one mount namespace. The file system stays alive as long as another mount
+//! namespace has it, e.g. that of a container or of a service with `PrivateMounts=` (`mount_namespaces(7)`),
+//! or a process has one of its files open.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,9 +11,10 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fuse::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// The most holders that a message names.
+/// At most this many holders are named in a message.
 const MOST_NAMED: usize = 5;
 
 /// The processes that hold a mount.
@@ -21,7 +22,7 @@ const MOST_NAMED: usize = 5;
 pub(crate) struct Holders {
     /// The first process of each other mount namespace that has the mount.
     pub(crate) elsewhere: Vec<Holder>,
-    /// Processes that use it, in any namespace.
+    /// Processes that use the mount, in any namespace.
     pub(crate) users: Vec<Holder>,
     /// Whether there are processes that this user has no permission to inspect.
     pub(crate) some_hidden: bool,
@@ -38,7 +39,7 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// Its mount namespace has the mount, at this path.
-    Namespace(String),
+    Namespace(PathBuf),
     WorkingDirectory,
     Root,
     Open(PathBuf),
@@ -50,7 +51,7 @@ impl Holders {
     pub(crate) fn find(device: u64) -> Holders {
         let mut found = Holders::default();
         let own = namespace(Path::new("/proc/self"));
-        let mut namespaces: HashMap<OsString, Option<String>> = HashMap::new();
+        let mut namespaces: HashMap<OsString, Option<PathBuf>> = HashMap::new();
         for pid in processes() {
             let process = PathBuf::from(format!("/proc/{pid}"));
             let Some(namespace) = namespace(&process) else {
@@ -68,12 +69,13 @@ impl Holders {
         found
     }
 
-    /// Whether anything is known to hold the mount.
+    /// Whether any process is known to hold the mount.
     pub(crate) fn any(&self) -> bool {
         !self.elsewhere.is_empty() || !self.users.is_empty()
     }
 
-    /// The processes in other namespaces that have it mounted; if there are none, those that use it.
+    /// The processes in other namespaces that have the file system mounted; if there are none, those that use
+    /// it.
     pub(crate) fn first(&self) -> &[Holder] {
         if self.elsewhere.is_empty() { &self.users } else { &self.elsewhere }
     }
@@ -118,17 +120,14 @@ fn name_of(process: &Path) -> String {
     fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Where the file system is mounted in the namespace of a process (`proc_pid_mountinfo(5)`).
-fn mounted_at(process: &Path, device: u64) -> Option<String> {
-    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        (fields.nth(2)? == device).then(|| fields.nth(1).map(str::to_owned))?
-    })
+/// The mount point of the file system in the namespace of a process.
+fn mounted_at(process: &Path, device: u64) -> Option<PathBuf> {
+    let device = (rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = MountInfo::all(process).ok()?;
+    mounts.into_iter().find(|mount| mount.dev == device).map(|mount| mount.mount_point)
 }
 
-/// The first use of the file system by a process that is found.
+/// How a process uses the file system. If there are several ways, returns the first that is found.
 fn use_of(process: &Path, device: u64) -> Option<How> {
     let is_there = |link: &Path| device_of(link) == Some(device);
     if is_there(&process.join("cwd")) {

@@ -11,7 +11,7 @@ use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
 use clap::ValueHint;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output::{self, Table};
 use command::paths;
 use inspect::Domains;
@@ -34,14 +34,14 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// The most chunks shown of one file, 16 GiB; a sparse file can have very many.
+/// At most this many chunks of a file are shown (16 GiB), because a sparse file can have very many.
 const MAX_CHUNKS: u64 = 256;
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
     let mut open: HashMap<u64, (String, Database)> = HashMap::new();
     let mut values = Vec::with_capacity(args.paths.len());
     for path in &args.paths {
-        let metadata = fs::symlink_metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+        let metadata = fs::symlink_metadata(path).at(path.display())?;
         let device = metadata.dev();
         let (volume, database) = match open.entry(device) {
             Entry::Occupied(known) => known.into_mut(),
@@ -51,13 +51,12 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
             }
         };
         if metadata.is_file() {
-            // fsync(2) stores what the mount still buffers, so that it is shown. Without read permission this
-            // fails, and only data that is already stored is shown.
+            // fsync(2) stores the data that the mount still buffers, so that it is shown. Without read
+            // permission fsync(2) is not possible, and only data that is already stored is shown.
             let _ = File::open(path).and_then(|file| file.sync_all());
         }
         let engine = database.engine();
-        let found = Found::read(&*engine, Ino(metadata.ino()))
-            .map_err(|error| Fault::new(error).at(path.display()))?;
+        let found = Found::read(&*engine, Ino(metadata.ino())).at(path.display())?;
         let parent = parent(path, &metadata, &found.inode);
         match args.json {
             true => values.push(found.to_json(path, volume, parent)),
@@ -76,7 +75,7 @@ fn parent(path: &Path, metadata: &Metadata, inode: &Inode) -> Option<u64> {
     (parent.dev() == metadata.dev()).then(|| parent.ino())
 }
 
-/// A stored ACL as text. No text is a valid stored form of both ACL families.
+/// A stored ACL as text. Both ACL families are tried, because no text is a valid stored form of both.
 fn acl_text(stored: &str, domains: &Domains, engine: &dyn Engine) -> Result<String, EngineError> {
     let error = match PosixAcl::from_storage(stored) {
         Ok(acl) => return Ok(acl.to_long_text()),

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::paths;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -25,11 +25,10 @@ const ROTATE_BYTES: u64 = 16 << 20;
 /// The filter in `LIMEN_LOG` is malformed.
 pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
     let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Fault::usage(error)
-            .at(format!("environment variable {VARIABLE}"))
-            .advise("write e.g. info or vfs=debug")
-    })?;
+    let filter = EnvFilter::try_new(filter)
+        .usage()
+        .at(format!("environment variable {VARIABLE}"))
+        .advise("write e.g. info or vfs=debug")?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_timer(Utc).with_ansi(false);
     match file {
         Some(file) => log.with_writer(Arc::new(file)).init(),
@@ -59,20 +58,18 @@ pub(crate) fn default_path(volume: &str) -> Result<PathBuf, Fault> {
 /// # Errors
 /// The directory or file cannot be created, renamed or opened.
 pub(crate) fn open(path: &Path) -> Result<File, Fault> {
-    let fail = |error| {
-        Fault::new(format!("cannot write the log: {error}"))
-            .at(path.display())
-            .advise("name another file with --log")
+    let opened = || {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > ROTATE_BYTES) {
+            let mut aside = path.as_os_str().to_owned();
+            aside.push(".1");
+            fs::rename(path, aside)?;
+        }
+        OpenOptions::new().create(true).append(true).open(path)
     };
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(fail)?;
-    }
-    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > ROTATE_BYTES) {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".1");
-        fs::rename(path, aside).map_err(fail)?;
-    }
-    OpenOptions::new().create(true).append(true).open(path).map_err(fail)
+    opened().what("cannot write the log").at(path.display()).advise("name another file with --log")
 }
 
 /// The time format of the log: `2026-11-20T18:52:07.123Z`.

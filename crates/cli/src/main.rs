@@ -1,13 +1,16 @@
-//! The `limen` command: the only crate that names an engine or parses a command line.
+//! The `limen` command: the only crate that names an engine.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `args`, `parse` | the command line; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
+//! | `dump`, `load` | all metadata of a volume as a file, and a volume from it |
 //! | `ls`, `access` | listings; permissions and their reasons |
+//! | `quota` | limits of directories, users and groups |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `rmr`, `warmup` | commands for any mounted path |
-//! | `bench`, `mdtest` | the benchmarks, whose work is in the crate `bench` |
+//! | `stats`, `profile` | what a mount does, live; by users and files |
+//! | `bench`, `mdtest` | the benchmarks, whose options and work are in the crate `bench` |
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
@@ -21,7 +24,8 @@
 //! | `users`, `modes` | names of users and groups; modes in letters |
 //! | `log` | logs |
 //!
-//! A command's arguments and work are in one file. What does not depend on the kind of command is in the crate `command`.
+//! A command's arguments and work are in one file. Code that several commands share, and that names no
+//! engine, is in the crate `command`.
 
 mod access;
 mod args;
@@ -31,11 +35,13 @@ mod daemon;
 mod destroy;
 #[cfg(test)]
 mod documented;
+mod dump;
 mod format;
 mod fsck;
 mod gc;
 mod holders;
 mod info;
+mod load;
 mod lock;
 mod log;
 mod ls;
@@ -49,6 +55,8 @@ mod network;
 mod open;
 mod options;
 mod parse;
+mod profile;
+mod quota;
 mod records;
 mod report;
 mod rights;
@@ -57,6 +65,7 @@ mod schemes;
 mod scrub;
 mod sessions;
 mod staged;
+mod stats;
 mod status;
 mod store;
 mod target;
@@ -75,7 +84,7 @@ use command::output;
 use crate::args::{Args, Command};
 
 fn main() -> ExitCode {
-    // Only the permissions inside the volume protect its files, so no other user may read its database,
+    // The permissions inside the volume protect its files only if no other user can read its database,
     // objects and logs.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     match run(Args::parse().command) {
@@ -105,8 +114,13 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Stats(args) => stats::run(&args),
         Command::Destroy(args) => destroy::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Quota(args) => quota::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -1,12 +1,12 @@
-//! Exclusive use of a volume by a tool. An announcement in the volume's settings refuses new mounts, and the
-//! tool starts only if no session can be alive.
+//! Exclusive use of a volume by a tool. The tool announces itself in the volume's settings, so that new
+//! mounts fail, and starts only if no session can be alive.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Failure, Meta};
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 use command::process::host_name;
 use engine_sqlite::{LockError, MountLock};
@@ -22,6 +22,7 @@ use crate::url::{Database, MetaUrl};
 /// The tool whose work cannot be undone: if it is killed, the volume may be incomplete.
 pub(crate) const DESTROY: &str = "limen destroy";
 
+/// The operations of a tool check no access: the database decides who may change the volume's settings.
 const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
 
 /// How often to read sessions while waiting for a renewal.
@@ -32,15 +33,16 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Tool {
     /// The command, such as `limen fsck --repair`.
     pub(crate) name: &'static str,
-    /// Whether the tool removes sessions that are not renewed for long enough; `None` for a command without
-    /// `--force`.
+    /// Whether `--force` is given: then the tool removes sessions that are no longer renewed. `None` if the
+    /// command has no `--force`.
     pub(crate) force: Option<bool>,
 }
 
-/// Exclusive use of a volume, until it is dropped.
+/// Exclusive use of a volume. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Exclusive {
-    /// Its commits are not guarded by the announcement.
+    /// The client that begins and ends the maintenance. Unlike those of `engine`, its commits do not fail if
+    /// the announcement is gone.
     meta: Meta,
     maintenance: Maintenance,
     engine: Arc<Announced>,
@@ -52,8 +54,8 @@ impl Exclusive {
     /// Takes exclusive use of the volume for a tool.
     ///
     /// # Errors
-    /// The volume is mounted; the message names each session that can be alive. Another tool works on it.
-    /// Errors of the database.
+    /// The volume is mounted: the message names each session that can be alive. Another tool works on the
+    /// volume. Errors of the database.
     pub(crate) fn begin(url: &MetaUrl, database: &Database, tool: Tool) -> Result<Exclusive, Fault> {
         let engine = database.engine();
         let lock = match take_lock(database, false) {
@@ -61,7 +63,7 @@ impl Exclusive {
             Err(LockError::AlreadyMounted { holder, .. }) => return Err(held(url, &*engine, tool, &holder)),
             Err(LockError::Io { path, error }) => return Err(lock_fault(&path, &error)),
         };
-        let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
+        let meta = url.client(engine.clone(), 1)?;
         let maintenance = Maintenance {
             tool: tool.name.to_owned(),
             host: host_name(),
@@ -71,14 +73,14 @@ impl Exclusive {
             is_final: false,
         };
         announce(url, &meta, &maintenance, tool)?;
-        // From here on new mounts are refused. Dropping `exclusive` ends that.
+        // From here on, new mounts fail. When `exclusive` is dropped, the announcement is removed.
         let guarded = Arc::new(Announced::new(engine.clone(), maintenance.clone()));
         let exclusive = Exclusive { meta, maintenance, engine: guarded, lock };
         // The lock on the database file proves that the volume is not mounted, because each mount holds it.
         if exclusive.lock.is_some() {
             return Ok(exclusive);
         }
-        let alive = living(&*engine).map_err(|error| Fault::new(error).at(url))?;
+        let alive = living(&*engine).at(url)?;
         match tool.force {
             _ if alive.is_empty() => Ok(exclusive),
             Some(true) => exclusive.remove_silent(url, tool, alive).map(|()| exclusive),
@@ -99,25 +101,22 @@ impl Exclusive {
         self.engine.check()
     }
 
-    /// Marks this maintenance as final: from here on only the same command can take it over. This is for the
-    /// removal of the records, which is not a commit and so has no guard.
+    /// Marks this maintenance as final: from here on, only the same command can take it over. Call it before
+    /// the volume's records are removed, because that removal is not a commit and so has no guard.
     ///
     /// # Errors
     /// Another process ended the maintenance; errors of the database.
     pub(crate) fn make_final(&mut self) -> Result<(), Fault> {
-        match self.meta.run(&FinalMaintenance(self.maintenance.clone()), &BY_TOOL) {
-            Ok(last) => {
-                self.engine = Arc::new(Announced::new(self.meta.engine().clone(), last.clone()));
-                self.maintenance = last;
-                Ok(())
+        let last = match self.meta.run(&FinalMaintenance(self.maintenance.clone()), &BY_TOOL) {
+            Err(Failure::Refused(_)) => {
+                self.check()?;
+                return Err(Fault::new("the maintenance is not announced"));
             }
-            Err(Failure::Refused(_)) => Err(Fault::new(
-                self.check()
-                    .err()
-                    .unwrap_or_else(|| EngineError::permanent("the maintenance is not announced")),
-            )),
-            Err(error) => Err(Fault::new(error)),
-        }
+            done => done?,
+        };
+        self.engine = Arc::new(Announced::new(self.meta.engine().clone(), last.clone()));
+        self.maintenance = last;
+        Ok(())
     }
 
     /// Ends the maintenance, and returns the lock on the database file.
@@ -125,17 +124,21 @@ impl Exclusive {
         self.lock.take()
     }
 
-    /// Removes sessions that are not renewed during the time after which mounts remove a session.
+    /// Waits for `remove_after`, as a mount does before it removes a session, and then removes the sessions
+    /// that were not renewed in that time.
+    ///
+    /// # Errors
+    /// A session was renewed, or a new one began; errors of the database.
     fn remove_silent(&self, url: &MetaUrl, tool: Tool, alive: Vec<Session>) -> Result<(), Fault> {
-        let failed = |error: EngineError| Fault::new(error).at(url);
         let wait = session_times()?.remove_after;
         let all = list(&alive);
         output::note(format!("waiting {} to see whether these sessions are renewed: {all}", seconds(wait)));
-        // This clock stops while the machine is suspended, because other machines may be suspended with it.
+        // `Instant` stops while this machine is suspended. That is necessary: the machines of the sessions
+        // may be suspended at the same time, and cannot renew a session then.
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
-            let now = living(&*self.engine).map_err(failed)?;
+            let now = living(&*self.engine).at(url)?;
             let is_silent = |session: &Session| {
                 alive.iter().any(|seen| seen.id == session.id && seen.heartbeat == session.heartbeat)
             };
@@ -148,17 +151,14 @@ impl Exclusive {
             }
             thread::sleep(POLL_INTERVAL.min(wait - waited));
         }
-        let meta = Meta::open(self.engine(), 1).map_err(|error| url.volume_fault(error))?;
+        let meta = url.client(self.engine(), 1)?;
         for session in &alive {
-            // The removal is guarded by the heartbeat, so a session that was renewed stays.
-            if meta
-                .remove_session(session.id, session.heartbeat)
-                .map_err(|error| Fault::new(error).at(url))?
-            {
+            // The removal has a guard on the heartbeat, so a session that was renewed stays.
+            if meta.remove_session(session.id, session.heartbeat).at(url)? {
                 output::note(format!("removed {}", describe(session)));
             }
         }
-        let left = living(&*self.engine).map_err(failed)?;
+        let left = living(&*self.engine).at(url)?;
         if left.is_empty() { Ok(()) } else { Err(mounted(url, tool, &left)) }
     }
 }
@@ -179,7 +179,7 @@ fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -
     let mut replaces = None;
     loop {
         let begin = BeginMaintenance { maintenance: maintenance.clone(), replaces };
-        match meta.run(&begin, &BY_TOOL).map_err(|error| Fault::new(error).at(url))? {
+        match meta.run(&begin, &BY_TOOL).at(url)? {
             None => return Ok(()),
             Some(other) if may_replace(&other, tool) => replaces = Some(other),
             Some(other) => return Err(under_maintenance(url, &other)),
@@ -187,8 +187,9 @@ fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -
     }
 }
 
-/// Whether `tool` can replace the announcement `other`. A final announcement cannot be ended, so only the
-/// same tool can continue the work: with `--force` if the other process is on another machine.
+/// Whether `tool` can replace the announcement `other`, because the process of `other` has certainly ended.
+/// Only the same tool can replace a final announcement, because it finishes the work. With `--force`, that
+/// tool can also replace the announcement of a process that is not known to run on this machine.
 fn may_replace(other: &Maintenance, tool: Tool) -> bool {
     let is_gone = is_process_gone(other.pid, &other.process);
     match other.is_final {
@@ -201,7 +202,7 @@ fn is_here(tool: &Maintenance) -> bool {
     is_process_here(tool.pid, &tool.process)
 }
 
-/// The announcement of the tool that works on the volume.
+/// The announcement of the tool that works on the volume; `None` if no tool does.
 ///
 /// # Errors
 /// Errors of the database.
@@ -212,7 +213,7 @@ pub(crate) fn announced(engine: &dyn Engine) -> Result<Option<Maintenance>, Engi
     }
 }
 
-/// The error if a tool cannot lock the database file, because a mount or another tool holds the lock.
+/// The error of a tool that cannot lock the database file, because a mount or another tool holds the lock.
 fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     if let Ok(Some(other)) = announced(engine)
         && !is_process_gone(other.pid, &other.process)
@@ -230,7 +231,7 @@ fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     }
 }
 
-/// The error if a volume is to be mounted or maintained while a tool works on it.
+/// The error of a mount or a tool that starts while the tool `other` works on the volume.
 pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
     let Maintenance { tool, host, pid, since, is_final, .. } = other;
     let advice = match is_final {
@@ -245,14 +246,14 @@ pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
     Fault::new(what).at(url).advise(advice)
 }
 
-/// Ends the maintenance of a tool that was killed, but whose end cannot be proven from this machine.
+/// Ends the maintenance of a tool if the administrator knows that the tool has ended, but this machine cannot
+/// prove it. Returns the announcement that was removed; `None` if there was none.
 ///
 /// # Errors
-/// The tool runs on this machine; the tool has removed records; errors of the database.
+/// The tool runs on this machine; the maintenance is final, so records may be gone; errors of the database.
 pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maintenance>, Fault> {
-    let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
-    let failed = |error: Failure| Fault::new(error).at(url);
-    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(None) };
+    let meta = url.client(engine, 1)?;
+    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).at(url)? else { return Ok(None) };
     if announced.is_final {
         return Err(partly_removed(url));
     }
@@ -264,34 +265,34 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
         .at(url)
         .advise("wait until it is done, or end that process first"));
     }
-    meta.run(&EndMaintenance(announced.clone()), &BY_TOOL).map_err(failed)?;
+    meta.run(&EndMaintenance(announced.clone()), &BY_TOOL).at(url)?;
     Ok(Some(announced))
 }
 
-/// Ends maintenance whose process is proven to be dead, and fails if a live tool works on the volume. A mount
-/// calls this before it begins its session; the session's commit guards the same condition.
+/// Fails if a tool may be working on the volume, and ends the maintenance of a tool that has certainly ended.
+/// A mount calls this before it begins its session. The commit that begins the session has a guard for the
+/// same condition.
 ///
 /// # Errors
-/// A tool works on the volume; a removal of the volume was interrupted; errors of the database.
+/// A tool may be working on the volume; a removal of the volume was interrupted; errors of the database.
 pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
-    let failed = |error: Failure| Fault::new(error).at(url);
-    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(()) };
-    if announced.is_final && is_process_gone(announced.pid, &announced.process) {
+    let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).at(url)? else { return Ok(()) };
+    if !is_process_gone(announced.pid, &announced.process) {
+        return Err(under_maintenance(url, &announced));
+    }
+    if announced.is_final {
         return Err(partly_removed(url));
     }
-    if announced.tool == DESTROY && is_process_gone(announced.pid, &announced.process) {
+    if announced.tool == DESTROY {
         return Err(Fault::new("the removal of this volume was started and interrupted: file data may be lost")
             .at(url)
             .advise(format!(
                 "run limen destroy again; to read the files that are left, run limen fsck --end-maintenance {url} first"
             )));
     }
-    if !is_process_gone(announced.pid, &announced.process) {
-        return Err(under_maintenance(url, &announced));
-    }
     match meta.run(&EndMaintenance(announced), &BY_TOOL) {
-        Ok(()) | Err(Failure::Refused(_)) => Ok(()),
-        Err(error) => Err(failed(error)),
+        Err(Failure::Refused(_)) => Ok(()),
+        done => done.at(url),
     }
 }
 
@@ -302,24 +303,21 @@ fn partly_removed(url: &MetaUrl) -> Fault {
 }
 
 fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
-    let name = tool.name;
-    let fault =
-        Fault::new(format!("{name} needs exclusive use of the volume, but it is mounted: {}", list(alive)))
-            .at(url);
+    let what = format!("{} needs exclusive use of the volume, but it is mounted: {}", tool.name, list(alive));
     let wait = seconds(session_times().unwrap_or_default().remove_after);
-    match (url, tool.force) {
-        // All mounts of such a volume are on this machine.
-        (MetaUrl::Sqlite(_), _) => fault.advise("unmount it there first"),
-        (_, Some(true)) => fault.advise("unmount it there first; --force does not remove a session that is renewed"),
-        (_, Some(false)) => fault.advise(format!(
-            "unmount it there first; if that machine no longer exists, use --force: it waits {wait} and removes sessions that \
-             are not renewed in that time"
-        )),
-        (_, None) => fault.advise(format!(
-            "unmount it there first; if that machine no longer exists, any other mount of the volume removes its session \
-             after {wait}"
-        )),
-    }
+    let more = match (url, tool.force) {
+        // All mounts of a volume on SQLite are on this machine.
+        (MetaUrl::Sqlite(_), _) => String::new(),
+        (_, Some(true)) => "; --force does not remove a session that is renewed".to_owned(),
+        (_, Some(false)) => format!(
+            "; if that machine no longer exists, use --force: it waits {wait} and removes sessions that are not renewed in \
+             that time"
+        ),
+        (_, None) => format!(
+            "; if that machine no longer exists, any other mount of the volume removes its session after {wait}"
+        ),
+    };
+    Fault::new(what).at(url).advise(format!("unmount it there first{more}"))
 }
 
 fn seconds(time: Duration) -> String {

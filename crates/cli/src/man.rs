@@ -1,19 +1,20 @@
 //! `limen man`: writes the manual pages, from the definitions that `--help` shows too.
 //!
-//! clap_mangen renders all sections except the text after the options, of which it would fill examples and
-//! tables into paragraphs.
+//! clap_mangen renders all sections except the text after the options. It would join the lines of the
+//! examples and tables in that text into paragraphs.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use clap::{Command, ValueHint};
 use clap_mangen::Man;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 use rustix::fs::Mode;
 
-/// Every command is in the section of user commands, as git(1) has it, also those that only root can use.
+/// Every command is in the section of user commands, also a command that only root can use, as with git(1).
 const SECTION: &str = "1";
 
 #[derive(Debug, clap::Args)]
@@ -26,16 +27,18 @@ pub(crate) struct ManArgs {
 
 /// `top` is the definition of `limen`.
 pub(crate) fn run(args: &ManArgs, top: Command) -> Result<(), Fault> {
-    let failed = |path: &Path, error: io::Error| {
-        Fault::new(format!("cannot write the manual pages: {error}")).at(path.display())
-    };
-    let pages = pages(top).map_err(|error| failed(&args.dir, error))?;
+    const FAILED: &str = "cannot write the manual pages";
+    let pages = pages(top).what(FAILED)?;
     // Every user reads manual pages, but the usual umask of this program denies others everything.
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    fs::create_dir_all(&args.dir).map_err(|error| failed(&args.dir, error))?;
+    fs::create_dir_all(&args.dir).what(FAILED).at(args.dir.display())?;
     for (name, text) in &pages {
         let path = args.dir.join(name);
-        fs::write(&path, text).map_err(|error| failed(&path, error))?;
+        // The mode is also set on a page that exists, because another umask may have made that page
+        // unreadable.
+        let written =
+            fs::write(&path, text).and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o644)));
+        written.what(FAILED).at(path.display())?;
     }
     output::print(&format!("Wrote {} manual pages to {}.\n", pages.len(), args.dir.display()))
 }
@@ -43,7 +46,7 @@ pub(crate) fn run(args: &ManArgs, top: Command) -> Result<(), Fault> {
 /// The file names and texts of the pages of all commands and their subcommands.
 ///
 /// # Errors
-/// None that a write to memory can have.
+/// Errors of clap_mangen; it has none when it writes to memory.
 fn pages(top: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut top = top.disable_help_subcommand(true);
     top.build();
@@ -79,8 +82,8 @@ fn page(command: Command) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), text))
 }
 
-/// Renders the text after the options. In it, a line that begins with two spaces is a term or an example, with
-/// its explanation after more spaces or in lines that are indented deeper. Other lines are paragraphs.
+/// Renders the text after the options. A line that begins with two spaces is a term or an example. Its
+/// explanation follows after more spaces, or in lines that are indented deeper. Other lines are paragraphs.
 fn notes(after: &str) -> String {
     let mut text = String::new();
     let mut put = |line: &str| text.push_str(&format!("{line}\n"));
@@ -126,6 +129,8 @@ fn escape(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use clap::CommandFactory;
 
     use super::*;
@@ -171,6 +176,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_user_can_read_a_page_that_was_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("limen.1");
+        fs::write(&page, "old").unwrap();
+        fs::set_permissions(&page, Permissions::from_mode(0o600)).unwrap();
+        run(&ManArgs { dir: dir.path().to_owned() }, Args::command()).unwrap();
+        assert_eq!(fs::metadata(&page).unwrap().mode() & 0o777, 0o644);
+        assert_ne!(fs::read_to_string(&page).unwrap(), "old");
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! volume from before there were markers gets one at its next mount, unless the store is empty although the
 //! volume has stored data.
 //!
-//! The marker is written after the volume's settings and removed after them. If two `limen format` run at
-//! the same time, only one stores its settings, and the marker is that of the winner. If a crash loses the
-//! marker, `limen config --adopt-store` writes it again. If a crash leaves a marker without a volume, no
-//! blocks are left below it.
+//! The marker is written after the volume's settings and removed after them. If two `limen format` run at the
+//! same time, only one stores its settings, and only that one writes a marker. If a crash loses the marker,
+//! `limen config --adopt-store` writes it again. If a crash leaves a marker without a volume, the store
+//! contains no blocks.
 
 use std::fmt::Display;
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use chunk::{BlockStore, ChunkError, MARKER, MEMORY, StoreCheck, StoreLook};
 use client::Meta;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use meta::Volume;
 use ops::{Authority, Configure};
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub(crate) enum Owner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) read_only: bool,
-    /// Blocks can be staged on a local disk while the store does not work.
+    /// Whether blocks can be staged on a local disk while the store does not work.
     pub(crate) writeback: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Use {
 /// # Errors
 /// The store is another volume's; its marker is missing or damaged; it cannot be read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault> {
-    check_owner(volume, store.look()).map_err(|wrong| wrong.fault(volume))
+    check_owner(volume, store.look()).map_err(Wrong::fault)
 }
 
 /// Checks the store of a volume before a mount, and writes the marker if the volume is from before there were
@@ -64,24 +64,22 @@ pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault
 pub(crate) fn admit(meta: &Meta, store: &Arc<BlockStore>, wanted: Use, report: &Report) -> Result<(), Fault> {
     let volume = meta.volume();
     let check = match admit_or_why(meta, store, wanted, ANSWER_WITHIN, report) {
-        Err(wrong @ (Wrong::Fails(_) | Wrong::Silent(_))) if wanted.writeback => {
-            let fault = wrong.fault(volume);
+        Err(Wrong::Unreachable(fault)) if wanted.writeback => {
             report.note(&format!("{fault}; until it works, written data stays on the local disk"));
             Some(later_check(volume.clone()))
         }
         done => {
-            done.map_err(|wrong| wrong.fault(volume))?;
+            done.map_err(Wrong::fault)?;
             None
         }
     };
-    store.begin_uploads(check).map_err(Fault::new)
+    Ok(store.begin_uploads(check)?)
 }
 
-/// For a store that did not answer when the volume was mounted.
+/// The check of a store that did not answer when the volume was mounted.
 fn later_check(volume: Volume) -> StoreCheck {
-    StoreCheck::new(move |look| match find_owner(&volume, *look, true) {
-        Ok(_) => Ok(()),
-        Err(wrong) => Err(wrong.fault(&volume).to_string()),
+    StoreCheck::new(move |look| {
+        find_owner(&volume, *look, true).map(drop).map_err(|wrong| wrong.fault().to_string())
     })
 }
 
@@ -92,8 +90,8 @@ fn later_check(volume: Volume) -> StoreCheck {
 pub(crate) fn adopt(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
     match check_owner(volume, store.look()) {
         Ok(Owner::Ours) => Ok(()),
-        Ok(Owner::Unmarked) | Err(Wrong::Absent | Wrong::Damaged) => put(volume, store),
-        Err(wrong) => Err(wrong.fault(volume)),
+        Ok(Owner::Unmarked) | Err(Wrong::Unmarked(_)) => put(volume, store),
+        Err(wrong) => Err(wrong.fault()),
     }
 }
 
@@ -102,7 +100,10 @@ pub(crate) fn adopt(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
 /// # Errors
 /// The store fails to write it.
 pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
-    let line = json!({ "volume": volume.uuid, "name": volume.name, "format": meta::FORMAT_VERSION });
+    let mut line = json!({ "volume": volume.uuid, "name": volume.name, "format": meta::FORMAT_VERSION });
+    if !volume.loaded.is_empty() {
+        line["loaded"] = volume.loaded.as_str().into();
+    }
     store.put_marker(&format!("{line}\n")).map_err(|error| store_fault(volume, &error))
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), F
 /// The error if a new volume is to use `place`, which has this marker.
 pub(crate) fn taken(text: &[u8], place: impl Display) -> Fault {
     let whose = match read(text) {
-        Some((uuid, name)) => format!("volume '{name}' ({uuid})"),
+        Some(Marker { uuid, name, .. }) => format!("volume '{name}' ({uuid})"),
         None => "another volume".to_owned(),
     };
     Fault::new(format!("the object store belongs to {whose}")).at(place).advise(format!(
@@ -131,45 +132,72 @@ pub(crate) fn taken(text: &[u8], place: impl Display) -> Fault {
 /// Why a store cannot be used for a volume.
 #[derive(Debug)]
 enum Wrong {
-    /// The store is another volume's, with this UUID and name.
-    Other(String, String),
-    /// The marker is missing.
-    Absent,
-    /// The marker is damaged.
-    Damaged,
-    /// The store is empty, but the volume has stored data.
-    Empty,
-    /// A request to the store failed.
-    Fails(ChunkError),
-    /// The store did not answer within this time.
-    Silent(Duration),
-    /// Something other than the store failed.
-    Failed(Fault),
+    /// The marker is missing or damaged, or names another database of this volume. The user can have it
+    /// written again with `limen config --adopt-store`.
+    Unmarked(Fault),
+    /// The store fails, or does not answer. It may work later.
+    Unreachable(Fault),
+    Other(Fault),
 }
 
+impl Wrong {
+    fn fault(self) -> Fault {
+        match self {
+            Wrong::Unmarked(fault) | Wrong::Unreachable(fault) | Wrong::Other(fault) => fault,
+        }
+    }
+
+    fn fails(volume: &Volume, error: &ChunkError) -> Self {
+        Wrong::Unreachable(store_fault(volume, error))
+    }
+}
+
+const CHECK_MOUNTED: &str = "check that its file system is mounted, or that the bucket is the right one; if it is the \
+                             right store, mark it with limen config --adopt-store";
+
 fn check_owner(volume: &Volume, store: StoreLook<'_>) -> Result<Owner, Wrong> {
-    // Each mount creates such a store for itself.
+    // Each mount creates a new store in memory, which has no marker.
     if volume.storage == MEMORY {
         return Ok(Owner::Ours);
     }
-    match store.marker().map_err(Wrong::Fails)? {
-        Some(text) => match read(&text) {
-            Some((uuid, _)) if uuid == volume.uuid => Ok(Owner::Ours),
-            Some((uuid, name)) => Err(Wrong::Other(uuid, name)),
-            None => Err(Wrong::Damaged),
-        },
-        None if volume.store_marker => Err(Wrong::Absent),
+    let Volume { name, uuid, bucket, .. } = volume;
+    match store.marker().map_err(|error| Wrong::fails(volume, &error))?.as_deref().map(read) {
+        Some(Some(marker)) if marker.uuid == *uuid && marker.loaded == volume.loaded => Ok(Owner::Ours),
+        Some(Some(marker)) if marker.uuid == *uuid => {
+            let what = format!(
+                "the object store belongs to another database of volume '{name}': one of the two was loaded from a dump"
+            );
+            let advice = "if no mount uses the other one, take the store over with limen config --adopt-store; never use \
+                          both, because each would remove objects of the other";
+            Err(Wrong::Unmarked(Fault::new(what).at(bucket).advise(advice)))
+        }
+        Some(Some(Marker { uuid: marked, name: other, .. })) => {
+            let what = format!("the object store holds volume '{other}' ({marked}), not '{name}' ({uuid})");
+            Err(Wrong::Other(Fault::new(what).at(bucket).advise("check what the volume's bucket points to")))
+        }
+        Some(None) => {
+            let fault = Fault::new(format!("the object {MARKER} in the object store is damaged")).at(bucket);
+            let advice = "if it is the right store, mark it with limen config --adopt-store";
+            Err(Wrong::Unmarked(fault.advise(advice)))
+        }
+        None if volume.store_marker || !volume.loaded.is_empty() => {
+            let what =
+                format!("the object store does not belong to volume '{name}': it has no object {MARKER}");
+            Err(Wrong::Unmarked(Fault::new(what).at(bucket).advise(CHECK_MOUNTED)))
+        }
         None => Ok(Owner::Unmarked),
     }
 }
 
-/// As [`check_owner`]. A store without a marker has to hold blocks if the volume has stored some.
+/// As [`check_owner`], but a store without a marker must contain blocks if the volume has stored some.
 fn find_owner(volume: &Volume, store: StoreLook<'_>, has_stored: bool) -> Result<Owner, Wrong> {
     let owner = check_owner(volume, store)?;
-    match owner == Owner::Unmarked && has_stored && store.is_empty().map_err(Wrong::Fails)? {
-        true => Err(Wrong::Empty),
-        false => Ok(owner),
+    let is_empty = || store.is_empty().map_err(|error| Wrong::fails(volume, &error));
+    if owner == Owner::Unmarked && has_stored && is_empty()? {
+        let what = format!("the object store is empty, but volume '{}' has stored data", volume.name);
+        return Err(Wrong::Other(Fault::new(what).at(&volume.bucket).advise(CHECK_MOUNTED)));
     }
+    Ok(owner)
 }
 
 fn admit_or_why(
@@ -180,15 +208,20 @@ fn admit_or_why(
     report: &Report,
 ) -> Result<(), Wrong> {
     let volume = meta.volume();
-    let next = next_slice(&**meta.engine()).map_err(|error| Wrong::Failed(Fault::new(error)))?;
+    let next = next_slice(&**meta.engine()).map_err(|error| Wrong::Other(error.into()))?;
     let (sender, receiver) = mpsc::channel();
     let (own_volume, own_store) = (volume.clone(), Arc::clone(store));
     let check = move || drop(sender.send(inspect(&own_volume, &own_store, next > 1, wanted.read_only)));
     let thread = thread::Builder::new().name("limen-check".into()).spawn(check);
-    thread.map_err(|error| Wrong::Failed(Fault::new(format!("cannot start a thread: {error}"))))?;
+    thread.what("cannot start a thread").map_err(Wrong::Other)?;
     // The store's own timeouts are for blocks on slow links, minutes in total. A check that exceeds `limit`
     // continues in its thread until they expire, and removes its test object.
-    let (owner, full) = receiver.recv_timeout(limit).unwrap_or(Err(Wrong::Silent(limit)))?;
+    let (owner, full) = receiver.recv_timeout(limit).unwrap_or_else(|_| {
+        let (name, limit) = (&volume.name, limit.as_secs());
+        let what = format!("the object store of volume '{name}' does not answer within {limit} s");
+        let fault = Fault::new(what).at(&volume.bucket);
+        Err(Wrong::Unreachable(fault.advise("check that it exists and that this machine can reach it")))
+    })?;
     if let Some(error) = full {
         report.note(&format!("the object store is full: {error}"));
     }
@@ -196,14 +229,14 @@ fn admit_or_why(
         return Ok(());
     }
     if owner == Owner::Unmarked {
-        put(volume, store).map_err(Wrong::Failed)?;
+        put(volume, store).map_err(Wrong::Other)?;
     }
     let change = Configure { store_marker: Some(true), ..Configure::default() };
-    meta.run(&change, &Authority::Kernel { told: None }).map_err(|error| Wrong::Failed(Fault::new(error)))
+    meta.run(&change, &Authority::Kernel { told: None }).map_err(|error| Wrong::Other(error.into()))
 }
 
-/// Checks the owner of the store, and that it works as a mount needs it. Returns the error of a full store
-/// separately.
+/// Checks the owner of the store, and that a mount can use the store as `wanted`. Returns the error of a full
+/// store separately.
 fn inspect(
     volume: &Volume,
     store: &BlockStore,
@@ -216,52 +249,24 @@ fn inspect(
         Ok(()) => Ok((owner, None)),
         // A full store can still be read, and files can be removed.
         Err(error) if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => Ok((owner, Some(error))),
-        Err(error) => Err(Wrong::Fails(error)),
+        Err(error) => Err(Wrong::fails(volume, &error)),
     }
 }
 
-impl Wrong {
-    fn fault(self, volume: &Volume) -> Fault {
-        let name = &volume.name;
-        let adopt = "if it is the right store, mark it with limen config --adopt-store";
-        let fault = match self {
-            Wrong::Fails(error) => return store_fault(volume, &error),
-            Wrong::Failed(fault) => return fault,
-            Wrong::Silent(limit) => Fault::new(format!(
-                "the object store of volume '{name}' does not answer within {} s",
-                limit.as_secs()
-            ))
-            .advise("check that it exists and that this machine can reach it"),
-            Wrong::Other(uuid, other) => Fault::new(format!(
-                "the object store holds volume '{other}' ({uuid}), not '{name}' ({})",
-                volume.uuid
-            ))
-            .advise("check what the volume's bucket points to"),
-            Wrong::Absent => Fault::new(format!(
-                "the object store does not belong to volume '{name}': it has no object {MARKER}"
-            ))
-            .advise(format!(
-                "check that its file system is mounted, or that the bucket is the right one; {adopt}"
-            )),
-            Wrong::Empty => Fault::new(format!(
-                "the object store is empty, but volume '{name}' has stored data"
-            ))
-            .advise(format!(
-                "check that its file system is mounted, or that the bucket is the right one; {adopt}"
-            )),
-            Wrong::Damaged => {
-                Fault::new(format!("the object {MARKER} in the object store is damaged")).advise(adopt)
-            }
-        };
-        fault.at(&volume.bucket)
-    }
+/// The content of a marker.
+#[derive(Debug, PartialEq, Eq)]
+struct Marker {
+    uuid: String,
+    name: String,
+    /// [`Volume::loaded`].
+    loaded: String,
 }
 
-/// The UUID and the name of the volume that a marker names.
-fn read(text: &[u8]) -> Option<(String, String)> {
+fn read(text: &[u8]) -> Option<Marker> {
     let value: Value = serde_json::from_slice(text).ok()?;
     let text = |key: &str| value[key].as_str().map(str::to_owned);
-    Some((text("volume")?, text("name").unwrap_or_default()))
+    let [name, loaded] = ["name", "loaded"].map(|key| text(key).unwrap_or_default());
+    Some(Marker { uuid: text("volume")?, name, loaded })
 }
 
 #[cfg(test)]
@@ -291,8 +296,8 @@ mod tests {
         let wanted = Use { read_only: false, writeback: false };
         let admit = |limit| admit_or_why(&meta, &store, wanted, limit, &Report::foreground());
         let wrong = admit(Duration::from_millis(10)).unwrap_err();
-        assert!(matches!(wrong, Wrong::Silent(_)), "{wrong:?}");
-        assert!(wrong.fault(&volume).to_string().contains("does not answer"));
+        assert!(matches!(wrong, Wrong::Unreachable(_)), "{wrong:?}");
+        assert!(wrong.fault().to_string().contains("does not answer"));
         faults.clear();
         admit(ANSWER_WITHIN).unwrap();
     }
@@ -300,7 +305,9 @@ mod tests {
     #[test]
     fn markers_are_parsed_and_damaged_ones_are_not() {
         let read = |text: &str| read(text.as_bytes());
-        assert_eq!(read("{\"volume\":\"u\",\"name\":\"n\"}\n"), Some(("u".into(), "n".into())));
+        let (uuid, name) = ("u".to_owned(), "n".to_owned());
+        let marker = Marker { uuid, name, loaded: String::new() };
+        assert_eq!(read("{\"volume\":\"u\",\"name\":\"n\"}\n"), Some(marker));
         for damaged in ["", "{}", "{\"volume\":7}", "[]", "{\"volume\":\"u\""] {
             assert_eq!(read(damaged), None, "{damaged}");
         }

@@ -1,6 +1,7 @@
 //! `limen mount`: opens a volume, mounts it, serves requests, and ends the session.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use chunk::{BlockStore, Pending};
-use command::fault::Fault;
+use command::counters::Counters;
+use command::exporter::Exporter;
+use command::fault::{Fault, OrFault};
 use command::paths;
 use command::process::{Process, host_name};
 use command::registry::{self, Entry};
-use command::statistics::{Counters, Endpoint};
+use command::statistics::Endpoint;
 use command::units::show_size;
 use fuse::UnmountMode;
 use meta::AclKind;
@@ -38,7 +41,7 @@ use crate::url::{Database, MetaUrl};
 /// Default number of threads that serve requests of a volume on a database server.
 const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
-/// How long an ending mount waits for a store that accepts no block; then blocks stay on the local disk.
+/// How long an ending mount waits while the store accepts no block; then blocks stay on the local disk.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
@@ -58,10 +61,13 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     fuse::return_freed_memory();
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    options.apply(args);
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
     let traversers = rights.traversers(&ids)?;
     let url = MetaUrl::parse(&args.url)?;
+    // This comes first, so that a port in use is an error before anything else happens.
+    let metrics = options.metrics.listen()?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
@@ -74,7 +80,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     if let Database::Memory(_) = database {
         report.note("this is a new, empty volume in memory: all its files are lost when it is unmounted");
     }
-    // Held until this process ends.
+    // The lock is held until this process ends.
     let _lock = lock(&url, &database, options.shared)?;
     let (engine, meta) = open_meta(&url, &database, options.shared)?;
     if let Database::Network(network) = &database {
@@ -82,6 +88,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         // Most threads wait for the database, and waiting threads share round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
     }
+    let sent = match &database {
+        Database::Network(network) => Arc::clone(&network.sent),
+        Database::Sqlite(_) | Database::Memory(_) => Arc::clone(&engine),
+    };
     if !traversers.is_empty() && meta.volume().acl != AclKind::Nfs4 {
         return Err(Fault::usage(
             "--bypass-traverse needs a volume with NFSv4 ACLs: on other volumes the kernel checks directory search itself",
@@ -91,7 +101,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     }
     meta.set_traversers(traversers);
     if let Some(patience) = options.patience {
-        meta.set_patience(patience);
+        meta.set_retry_timeout(patience);
     }
     if let Some(writeback) = options.writeback(meta.volume()) {
         staged::note(meta.volume(), &writeback.place())?;
@@ -105,30 +115,27 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         ids,
         hide_unreadable: rights.abe,
         has_references: fuse::knows_every_group(),
+        nfs4_domain: options.acl_domain.clone(),
         times: session_times()?,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
-    if let Some(domain) = &options.acl_domain {
-        vfs.set_nfs4_domain(domain.clone());
-    }
-
     let session = SessionInfo {
         host: host_name(),
         pid: std::process::id(),
         mountpoint: mountpoint.to_string_lossy().into_owned(),
     };
-    let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(&url);
     maintenance::require_none(&url, vfs.meta())?;
-    if let Err(errno) = vfs.begin(&session) {
-        // A maintenance tool may have announced itself since the check above: then the error names it.
+    if let Err(errno) = vfs.lifecycle.begin(session) {
+        // A maintenance tool may have announced itself since the check above. If so, the error names the
+        // tool.
         maintenance::require_none(&url, vfs.meta())?;
         let what = match errno {
             Errno::ESTALE => "the volume was removed while it was being mounted",
             _ => "cannot begin the session",
         };
-        return Err(broken(what, &errno));
+        return Err(errno).what(what).at(&url);
     }
-    let started = vfs.start_housekeeping(session).map_err(|error| broken("cannot start a thread", &error));
+    let started = vfs.lifecycle.start_threads().what("cannot start a thread").at(&url);
     let mut entry = Entry {
         device: 0,
         mountpoint,
@@ -138,17 +145,20 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         log: args.log.clone(),
         failure: None,
     };
-    // It answers until this function returns: `limen umount` asks it how much is not stored yet.
-    let mut endpoint = None;
-    let mount = Mount { vfs: &vfs, store: &store, engine, options: &options, report };
-    let served = started.and_then(|()| serve_mounted(mount, &mut entry, &mut endpoint));
+    // The endpoint and the exporter answer until this function returns: `limen umount` asks how much is not
+    // stored yet.
+    let mut endpoints = (None, None);
+    let mount = Mount { vfs: &vfs, store: &store, engine, sent, options: &options, report };
+    let served = started.and_then(|()| serve_mounted(mount, &mut entry, metrics, &mut endpoints));
     // The session stays registered during the uploads, so that no maintenance tool treats the volume as
     // unmounted. `end` below tries again to store what this `sync` could not store, and reports the error.
-    let uploaded = vfs.sync().map_or(Ok(()), |()| wait_uploads(&store));
-    let ended = vfs.end().map_err(|errno| {
-        broken("not all data could be stored at the end of the session", &errno)
-            .advise("the log names the files; data that fsync acknowledged is safe")
-    });
+    let uploaded = vfs.lifecycle.sync().map_or(Ok(()), |()| wait_uploads(&store));
+    let ended = vfs
+        .lifecycle
+        .end()
+        .what("not all data could be stored at the end of the session")
+        .at(&url)
+        .advise("the log names the files; data that fsync acknowledged is safe");
     let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
         Ok(()) => entry.remove(),
@@ -193,44 +203,54 @@ fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
     })
 }
 
-/// What a mount needs to serve.
+/// The parts that a mount needs to serve requests.
 struct Mount<'a> {
     vfs: &'a Arc<Vfs>,
     store: &'a Arc<BlockStore>,
     engine: Counted,
+    sent: Counted,
     options: &'a Options,
     report: &'a Report,
 }
 
 /// Mounts, reports it, and serves until the volume is unmounted.
 fn serve_mounted(
-    Mount { vfs, store, engine, options, report }: Mount<'_>,
+    Mount { vfs, store, engine, sent, options, report }: Mount<'_>,
     entry: &mut Entry,
-    endpoint: &mut Option<Endpoint>,
+    metrics: Option<TcpListener>,
+    endpoints: &mut (Option<Endpoint>, Option<Exporter>),
 ) -> Result<(), Fault> {
-    // From here on signals are held until there is a mount to unmount.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
+    // From here on, signals are held back until there is a mount to unmount.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).what("cannot handle signals")?;
     let handle = signals.handle();
     let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
     let mountpoint = mounted.mountpoint().to_owned();
     let counters = Counters {
         requests: Arc::clone(mounted.counts()),
+        profile: Arc::clone(mounted.profile()),
         engine,
+        sent,
         store: Arc::clone(store),
         vfs: Arc::clone(vfs),
+        mountpoint: mountpoint.to_string_lossy().into_owned(),
+        metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
     };
-    *endpoint = match register(&mountpoint, entry) {
+    let exporter = metrics.and_then(|listener| {
+        Exporter::start(listener, counters.clone())
+            .inspect_err(|error| tracing::warn!(%error, "cannot serve metrics"))
+            .ok()
+    });
+    let endpoint = match register(&mountpoint, entry) {
         Ok(()) => Endpoint::start(entry, counters)
             .inspect_err(|error| tracing::warn!(%error, "cannot serve statistics: limen bench and limen umount cannot query this mount"))
             .ok(),
         Err(fault) => {
-            report.note(&format!(
-                "cannot register the mount: limen info will not work, and limen umount will not wait: {fault}"
-            ));
+            let fault = fault.advise("limen info will not work here, and limen umount will not wait");
+            report.note(&fault.to_string());
             None
         }
     };
+    *endpoints = (endpoint, exporter);
     tracing::info!(volume = entry.volume, mountpoint = %mountpoint.display(), "mounted and serving");
 
     let ready = report.ready();
@@ -257,14 +277,14 @@ fn serve_mounted(
 }
 
 fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), Fault> {
-    let metadata = fs::metadata(mountpoint).map_err(|error| Fault::new(error).at(mountpoint.display()))?;
+    let metadata = fs::metadata(mountpoint).at(mountpoint.display())?;
     entry.device = metadata.dev();
     entry.mountpoint = PathBuf::from(mountpoint);
     entry.write()
 }
 
-/// Unmounts because of a signal, even if files are open. What programs wrote before is stored; their later
-/// calls fail.
+/// Unmounts because of a signal, even if files are open. Data that programs wrote before is stored; later
+/// calls of the programs fail.
 fn stop(mountpoint: &Path) {
     match fuse::unmount(mountpoint, UnmountMode::Clean) {
         Err(fuse::Error::Busy(_)) => {}
@@ -275,7 +295,8 @@ fn stop(mountpoint: &Path) {
     if let Err(error) = File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?)) {
         tracing::error!(%error, "cannot store what programs wrote into shared memory mappings");
     }
-    // This aborts the connection. It fails if the mount is still in use, which is expected here.
+    // This call aborts the connection. The unmount fails if the mount is still in use, which is expected
+    // here.
     if let Err(error) = fuse::unmount(mountpoint, UnmountMode::Force) {
         tracing::debug!(%error, "the connection is aborted, the mount is still in use");
     }

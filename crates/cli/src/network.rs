@@ -51,7 +51,7 @@ pub(crate) struct Network {
     pub(crate) sent: Counted,
     /// The server's name and version.
     pub(crate) server: String,
-    /// Settings of the server with which it can lose acknowledged commits.
+    /// Settings of the server because of which it can lose acknowledged commits.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -84,24 +84,17 @@ impl NetworkUrl {
     /// # Errors
     /// Those of the engine.
     pub(crate) fn open(&self, create: bool) -> Result<Network, Fault> {
+        macro_rules! open {
+            ($engine:ident) => {
+                self.opened($engine::open(&self.url, create), $engine::server, $engine::warnings)
+            };
+        }
         match self.server {
-            Server::Redis => {
-                self.opened(RedisEngine::open(&self.url, create), RedisEngine::server, RedisEngine::warnings)
-            }
-            Server::Postgres => self.opened(
-                PostgresEngine::open(&self.url, create),
-                PostgresEngine::server,
-                PostgresEngine::warnings,
-            ),
-            Server::Etcd => {
-                self.opened(EtcdEngine::open(&self.url, create), EtcdEngine::server, EtcdEngine::warnings)
-            }
-            Server::Tikv => {
-                self.opened(TikvEngine::open(&self.url, create), TikvEngine::server, TikvEngine::warnings)
-            }
-            Server::Mysql => {
-                self.opened(MysqlEngine::open(&self.url, create), MysqlEngine::server, MysqlEngine::warnings)
-            }
+            Server::Redis => open!(RedisEngine),
+            Server::Postgres => open!(PostgresEngine),
+            Server::Mysql => open!(MysqlEngine),
+            Server::Etcd => open!(EtcdEngine),
+            Server::Tikv => open!(TikvEngine),
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
 /// The database holds no volume, or one that this version of limen cannot read.
 pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
     let engine = Arc::new(Counting::new(database.engine()));
-    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    let meta = url.client(engine.clone(), CACHED_RECORDS)?;
     if let Database::Network(_) = database {
         meta.set_exclusive(false);
         // Without notifications, this cache and the kernel's cache each use a record for half of the time.
@@ -74,15 +74,29 @@ fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fau
         return maintenance::under_maintenance(url, &tool);
     }
     let name = Volume::load(&*engine).map_or_else(|_| url.to_string(), |volume| volume.name);
-    let fault = Fault::new(format!("volume '{name}' is already in use"));
+    let what = format!("volume '{name}' is already in use");
     let alive = living(&*engine).unwrap_or_default();
-    let fault = match alive.as_slice() {
-        [] => fault.at(format!("by process {holder}")),
-        alive => fault.at(list(alive)),
-    };
+    if alive.is_empty() {
+        // A tool, or a mount that is just beginning or ending.
+        return Fault::new(format!("{what} by process {holder}")).advise("wait until that process has ended");
+    }
+    let fault = Fault::new(what).at(list(&alive));
     // An exclusive holder writes its process id to the lock file; shared holders write nothing.
     match holder.parse::<u32>() {
         Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
         _ => fault.advise("unmount it there first, or mount it with -o shared everywhere"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_without_a_session_is_named_as_a_process() {
+        let url = MetaUrl::parse("mem://v").unwrap();
+        let fault = in_use(&url, &open(&url).unwrap(), false, "7");
+        let message = "volume 'v' is already in use by process 7: wait until that process has ended";
+        assert_eq!(fault.to_string(), message);
     }
 }

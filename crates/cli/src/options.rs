@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
 use clap::ValueHint;
+use command::exporter::Place;
 use command::fault::Fault;
 use command::units::parse_size;
 use meta::Volume;
 use vfs::AtimeMode;
 
-use crate::rights::{self, RightsArgs};
+use crate::rights::{RightsArgs, add_ranges, parse_id};
 use crate::store::KeyArgs;
 
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,8 @@ Options for -o, separated by commas:
   transport=auto|ring|dev
                      how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
                      auto through io_uring if the kernel offers it [default: auto]
+  metrics=ADDR, slow_ops=MS
+                     same as --metrics and --slow-ops, for fstab(5)
   acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
   abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
   bypass_traverse=GROUP|UID
@@ -77,10 +80,17 @@ pub(crate) struct MountArgs {
     /// state directory of a user other than root]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
+    /// Where to serve metrics for Prometheus over HTTP: IP:PORT, a port of the loopback interface, or off [default: the
+    /// first free port of the loopback interface from 9860 on; limen status shows it]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<Place>,
+    /// Log requests that take this many milliseconds or longer, with where the time went; 0 for none [default: 1000]
+    #[arg(long, value_name = "MS")]
+    pub(crate) slow_ops: Option<u64>,
     /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.
     #[arg(long, hide = true)]
     pub(crate) report: bool,
-    // The last field, because its heading also applies to the options after it.
+    // This is the last field, because its heading also applies to the options after it.
     #[command(flatten)]
     pub(crate) rights: RightsArgs,
 }
@@ -91,8 +101,8 @@ pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
     /// Take the volume's lock shared, so that several processes can mount the volume.
     pub(crate) shared: bool,
-    /// Retry timeout of requests that fail at the database; `None` for the default, which outlasts a restart
-    /// of it.
+    /// Retry timeout of requests that fail at the database. `None` for the default, which outlasts a restart
+    /// of the database.
     pub(crate) patience: Option<Duration>,
     cache_bytes: u64,
     cache_dir: Option<PathBuf>,
@@ -103,6 +113,8 @@ pub(crate) struct Options {
     writeback_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     atime: AtimeMode,
+    /// The address at which metrics are served.
+    pub(crate) metrics: Place,
     /// The part after the `@` of names in NFSv4 ACLs.
     pub(crate) acl_domain: Option<String>,
     /// Options that also exist as command-line options.
@@ -115,7 +127,6 @@ type Flag = (&'static str, fn(&mut Options));
 /// An option with a value: its name, the form of its value, and what sets it.
 type Valued = (&'static str, &'static str, fn(&mut Options, &str) -> Result<(), String>);
 
-/// The flags besides those of [`rights::FLAGS`].
 const FLAGS: &[Flag] = &[
     ("ro", |options| options.fuse.read_only = true),
     ("rw", |options| options.fuse.read_only = false),
@@ -134,13 +145,15 @@ const FLAGS: &[Flag] = &[
     ("shared", |options| options.shared = true),
     ("writeback", |options| options.writeback = true),
     ("nowriteback", |options| options.writeback = false),
+    ("abe", |options| options.rights.abe = true),
+    ("root_squash", |options| options.rights.root_squash = true),
+    ("all_squash", |options| options.rights.all_squash = true),
 ];
 
-/// Flags that are always in effect, or are meant for other readers of fstab(5). So is every option that begins
-/// with `x-`.
+/// Flags that are accepted and ignored, because they are always in effect or are meant for other programs
+/// that read fstab(5). Every option that begins with `x-` is ignored too.
 const IGNORED: &[&str] = &["defaults", "default_permissions", "auto", "noauto", "nofail", "_netdev"];
 
-/// The options with a value besides those of [`rights::VALUES`].
 const VALUES: &[Valued] = &[
     ("patience", "SECONDS", Options::set_patience),
     ("workers", "N", Options::set_workers),
@@ -160,8 +173,23 @@ const VALUES: &[Valued] = &[
         Ok(())
     }),
     ("acl_domain", "DOMAIN", Options::set_acl_domain),
+    ("metrics", "ADDR", |options, value| value.parse().map(|place| options.metrics = place)),
+    ("slow_ops", "MS", |options, value| {
+        let wrong = |_| format!("'{value}' is not a number of milliseconds");
+        value.parse().map_err(wrong).map(|ms| options.fuse.slow = slow(ms))
+    }),
+    ("anon_uid", "UID", |options, value| parse_id(value).map(|id| options.rights.anon_uid = Some(id))),
+    ("anon_gid", "GID", |options, value| parse_id(value).map(|id| options.rights.anon_gid = Some(id))),
+    ("uid_map", "RANGE|FILE", |options, value| add_ranges(&mut options.rights.uid_map, value)),
+    ("gid_map", "RANGE|FILE", |options, value| add_ranges(&mut options.rights.gid_map, value)),
+    ("bypass_traverse", "GROUP|UID", |options, value| {
+        options.rights.bypass_traverse.push(value.to_owned());
+        Ok(())
+    }),
 ];
 
+/// From this time on, a request is logged as slow.
+const DEFAULT_SLOW_MS: u64 = 1000;
 const MAX_WORKERS: usize = 1024;
 const MAX_PATIENCE_SECS: u64 = 86_400;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
@@ -176,7 +204,11 @@ impl Options {
     /// An option is unknown, or its value is invalid.
     pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, Fault> {
         let mut options = Options {
-            fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
+            fuse: fuse::Options {
+                allow_other: is_root,
+                slow: slow(DEFAULT_SLOW_MS),
+                ..fuse::Options::default()
+            },
             shared: false,
             patience: None,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
@@ -187,6 +219,7 @@ impl Options {
             writeback_bytes: 10 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
             atime: AtimeMode::default(),
+            metrics: Place::default(),
             acl_domain: None,
             rights: RightsArgs::default(),
         };
@@ -216,6 +249,12 @@ impl Options {
         if self.fuse.read_only { AtimeMode::Never } else { self.atime }
     }
 
+    /// Applies the command-line options that also exist as `-o`. The command line takes precedence.
+    pub(crate) fn apply(&mut self, args: &MountArgs) {
+        self.metrics = args.metrics.unwrap_or(self.metrics);
+        self.fuse.slow = args.slow_ops.map_or(self.fuse.slow, slow);
+    }
+
     /// How the volume's blocks are cached and staged.
     pub(crate) fn store(&self, volume: &Volume) -> StoreOptions {
         let disk_cache = self.cache_dir.as_ref().map(|directory| DiskCacheOptions {
@@ -240,18 +279,20 @@ impl Options {
         (self.writeback || options.place().is_dir()).then_some(options)
     }
 
+    /// Sets a flag. Returns false if no flag has this name.
     fn set_flag(&mut self, option: &str) -> bool {
         if let Some((_, set)) = FLAGS.iter().find(|(name, _)| *name == option) {
             set(self);
             return true;
         }
-        IGNORED.contains(&option) || self.rights.set_flag(option) || option.starts_with("x-")
+        IGNORED.contains(&option) || option.starts_with("x-")
     }
 
+    /// Sets an option with a value. Returns false if no such option has this name.
     fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match VALUES.iter().find(|(name, ..)| *name == key) {
             Some((_, _, set)) => set(self, value).map(|()| true),
-            None => Ok(self.rights.set_value(key, value)? || key.starts_with("x-")),
+            None => Ok(key.starts_with("x-")),
         }
     }
 
@@ -299,20 +340,22 @@ impl Options {
     }
 }
 
-/// The names of all options: those without an effect last.
+/// The time from which requests are logged as slow; 0 for none.
+fn slow(ms: u64) -> Option<Duration> {
+    (ms > 0).then(|| Duration::from_millis(ms))
+}
+
+/// The names of all options. Options without an effect are last.
 #[cfg(test)]
 pub(crate) fn names() -> Vec<&'static str> {
-    let valued = VALUES.iter().map(|(name, ..)| *name).chain(rights::VALUES.iter().map(|(name, ..)| *name));
-    let flags = FLAGS.iter().map(|(name, _)| *name).chain(rights::FLAGS.iter().map(|(name, _)| *name));
+    let (flags, valued) = (FLAGS.iter().map(|(name, _)| *name), VALUES.iter().map(|(name, ..)| *name));
     flags.chain(valued).chain(IGNORED.iter().copied()).collect()
 }
 
 /// All options that have an effect, with the forms of their values.
 fn known() -> String {
-    let flags = FLAGS.iter().map(|(name, _)| *name).chain(rights::FLAGS.iter().map(|(name, _)| *name));
-    let own = VALUES.iter().map(|(name, form, _)| format!("{name}={form}"));
-    let of_rights = rights::VALUES.iter().map(|(name, form, _)| format!("{name}={form}"));
-    flags.map(str::to_owned).chain(own).chain(of_rights).collect::<Vec<_>>().join(", ")
+    let valued = VALUES.iter().map(|(name, form, _)| format!("{name}={form}"));
+    FLAGS.iter().map(|(name, _)| (*name).to_owned()).chain(valued).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -338,8 +381,33 @@ mod tests {
         assert_eq!(rights.bypass_traverse, ["u:7"]);
         assert_eq!(parse("strictatime,relatime").unwrap().atime(), AtimeMode::Relative);
         assert_eq!(parse("strictatime,ro").unwrap().atime(), AtimeMode::Never);
+        assert_eq!(parse("metrics=off").unwrap().metrics, Place::Off);
+        assert_eq!(parse("slow_ops=5").unwrap().fuse.slow, Some(Duration::from_millis(5)));
+        assert_eq!(parse("slow_ops=0").unwrap().fuse.slow, None);
         assert!(parse("writeback,nowriteback").is_ok() && parse("cache_dir=/c,writeback").unwrap().writeback);
         assert_eq!(parse("transport=ring,transport=dev").unwrap().fuse.channel, fuse::Channel::Device);
+    }
+
+    #[test]
+    fn mount_options_and_command_line_options_merge() {
+        let listed = parse(
+            "abe,all_squash,uid_map=0:1000:5,uid_map=5:7:1,gid_map=/etc/map,anon_uid=3,anon_gid=4,bypass_traverse=g:0,\
+             bypass_traverse=5",
+        );
+        let listed = listed.unwrap().rights;
+        for list in ["uid_map=0:1000:5,uid_map=/etc/map", "gid_map=/etc/map,gid_map=0:0:1", "squash", "uid=5"]
+        {
+            assert!(parse(list).is_err(), "{list}");
+        }
+        let args = RightsArgs::default;
+        let both = RightsArgs { bypass_traverse: vec!["root".to_owned()], ..args() }.with(&listed).unwrap();
+        assert!(both.abe && both.all_squash && !both.root_squash);
+        assert_eq!(both.uid_map.as_deref(), Some("0:1000:5,5:7:1"));
+        assert_eq!(both.bypass_traverse, ["root", "g:0", "5"]);
+        let said = RightsArgs { anon_gid: Some(4), ..args() };
+        assert!(said.with(&listed).unwrap_err().to_string().contains("anon_gid"));
+        let squashed = RightsArgs { root_squash: true, ..args() }.with(&listed).unwrap();
+        assert!(RightsArgs { gid_map: None, ..squashed }.ids().is_err());
     }
 
     #[test]
@@ -353,6 +421,8 @@ mod tests {
             "patience=1s",
             "transport=x",
             "acl_domain=a@b",
+            "metrics=host:1",
+            "slow_ops=1s",
             "cache=big",
             "ro=1",
             "uid_map=map",

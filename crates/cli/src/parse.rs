@@ -1,6 +1,22 @@
 //! Values of options that several commands have.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use command::units::parse_size;
+
+/// A value of an option, and its help.
+pub(crate) type Choice<T> = (T, &'static str);
+
+/// Parses one of these values, by its name.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static [Choice<T>],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let shown = choices.iter().map(move |(value, help)| PossibleValue::new(name(*value)).help(*help));
+    PossibleValuesParser::new(shown).try_map(move |given| {
+        let found = choices.iter().find(|(value, _)| name(*value) == given);
+        found.map(|(value, _)| *value).ok_or("not one of the possible values")
+    })
+}
 
 /// The longest name of a volume; it becomes part of file names.
 const MAX_NAME_BYTES: usize = 63;
@@ -11,14 +27,6 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("a volume's name has 1 to {MAX_NAME_BYTES} characters of a-z, 0-9, - and _"))
-}
-
-/// More threads than this would only wait for each other on any machine.
-const MAX_THREADS: usize = 1024;
-
-pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
-    let threads = text.parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads));
-    threads.ok_or_else(|| format!("'{text}' is not a number of threads: write 1 to {MAX_THREADS}"))
 }
 
 /// Larger rows would slow down all other work of the database.

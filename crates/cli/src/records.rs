@@ -1,6 +1,6 @@
-//! Single records of a volume.
+//! Records of a volume.
 
-use meta::{Counter, Engine, EngineError, Record, RecordKey, Usage};
+use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan, Usage};
 
 /// The volume's usage.
 ///
@@ -26,4 +26,23 @@ pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
         Some(Record::Counter(_, value)) => Ok(*value),
         _ => Err(EngineError::permanent("the engine returned no slice counter")),
     }
+}
+
+/// Records read at a time.
+pub(crate) const PAGE: usize = 256;
+
+/// All records of a range that `kind` selects.
+///
+/// # Errors
+/// Errors of the database.
+pub(crate) fn all<T>(
+    engine: &dyn Engine,
+    scan: Scan,
+    kind: impl Fn(Record) -> Option<T>,
+) -> Result<Vec<T>, EngineError> {
+    let mut all = Vec::new();
+    for page in scan.pages(|scan| engine.scan(scan)) {
+        all.extend(page?.into_iter().filter_map(&kind));
+    }
+    Ok(all)
 }

@@ -1,4 +1,5 @@
-//! What a process that serves reports: to its log, and in the background also to the command that waits for it.
+//! The reports of a process that serves a mount. They go to its log; in the background, they also go to the
+//! command that waits for the process.
 //!
 //! A report is a line on standard output: any number of `note TEXT`, then `ready` or `fault TEXT`.
 
@@ -7,8 +8,8 @@ use std::io::{self, Write};
 
 use command::fault::Fault;
 
-/// Where a process that serves reports its start: in the foreground to its log only, in the background also
-/// to the process that waits for it.
+/// Where a process that serves a mount reports its start: in the foreground only to its log, in the
+/// background also to the process that waits for it.
 #[derive(Debug)]
 pub(crate) struct Report {
     background: bool,
@@ -60,7 +61,7 @@ impl Report {
     /// Reports that the mount serves requests.
     ///
     /// # Errors
-    /// The process that waited is gone, so the mount is not wanted.
+    /// The process that waited is gone, so the user does not expect the mount.
     pub(crate) fn ready(&self) -> Result<(), Fault> {
         if !self.background {
             return Ok(());

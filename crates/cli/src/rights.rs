@@ -13,29 +13,6 @@ use crate::users::Users;
 /// A map with the maximum number of ranges is shorter than this.
 const MAX_MAP_BYTES: u64 = 64 << 10;
 
-/// A flag of `-o`: its name, and what it sets.
-type Flag = (&'static str, fn(&mut RightsArgs));
-
-/// An option of `-o` with a value: its name, the form of its value, and what sets it.
-type Valued = (&'static str, &'static str, fn(&mut RightsArgs, &str) -> Result<(), String>);
-
-pub(crate) const FLAGS: &[Flag] = &[
-    ("abe", |rights| rights.abe = true),
-    ("root_squash", |rights| rights.root_squash = true),
-    ("all_squash", |rights| rights.all_squash = true),
-];
-
-pub(crate) const VALUES: &[Valued] = &[
-    ("anon_uid", "UID", |rights, value| parse_id(value).map(|id| rights.anon_uid = Some(id))),
-    ("anon_gid", "GID", |rights, value| parse_id(value).map(|id| rights.anon_gid = Some(id))),
-    ("uid_map", "RANGE|FILE", |rights, value| add_ranges(&mut rights.uid_map, value)),
-    ("gid_map", "RANGE|FILE", |rights, value| add_ranges(&mut rights.gid_map, value)),
-    ("bypass_traverse", "GROUP|UID", |rights, value| {
-        rights.bypass_traverse.push(value.to_owned());
-        Ok(())
-    }),
-];
-
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Rights")]
 pub(crate) struct RightsArgs {
@@ -70,27 +47,6 @@ pub(crate) struct RightsArgs {
 }
 
 impl RightsArgs {
-    /// Sets a flag of `-o`. Returns false if the option is not one of these.
-    pub(crate) fn set_flag(&mut self, option: &str) -> bool {
-        let flag = FLAGS.iter().find(|(name, _)| *name == option);
-        flag.is_some_and(|(_, set)| {
-            set(self);
-            true
-        })
-    }
-
-    /// Sets an option of `-o` that has a value. Repeated maps and `bypass_traverse` add up, because a comma
-    /// ends an option of `-o`. Returns false if the option is not one of these.
-    ///
-    /// # Errors
-    /// The value is invalid.
-    pub(crate) fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        match VALUES.iter().find(|(name, ..)| *name == key) {
-            Some((_, _, set)) => set(self, value).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
     /// Merges these options with those of `-o`.
     ///
     /// # Errors
@@ -208,9 +164,14 @@ impl RightsArgs {
     }
 }
 
-/// Appends ranges to a map, or sets the file to read it from. The path must be absolute, because the process
-/// that reads the file may run in another directory.
-fn add_ranges(map: &mut Option<String>, value: &str) -> Result<(), String> {
+/// Adds the value of one `-o uid_map=` or `-o gid_map=` to a map. A comma ends an option of `-o`, so each
+/// option has one range, which is appended to the ranges before it; or it has the path of the file to read
+/// the map from. The path must be absolute, because the process that reads the file may run in another
+/// directory.
+///
+/// # Errors
+/// A message that says what to write.
+pub(crate) fn add_ranges(map: &mut Option<String>, value: &str) -> Result<(), String> {
     let is_ranges = value.starts_with(|c: char| c.is_ascii_digit());
     match map {
         _ if !is_ranges && !value.starts_with('/') => {
@@ -239,7 +200,7 @@ fn read(option: &str, asked: Option<&str>) -> Result<Option<IdMap>, Fault> {
     fs::read_to_string(asked).map_err(failed)?.parse().map(Some).map_err(wrong)
 }
 
-fn parse_id(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_id(text: &str) -> Result<u32, String> {
     // The highest number, (uid_t) -1, is no valid id.
     let id = text.parse().ok().filter(|id| *id != u32::MAX);
     id.ok_or_else(|| format!("'{text}' is not an id"))
@@ -284,40 +245,6 @@ mod tests {
             assert!(fault.to_string().contains(part), "{fault}");
         }
         assert!(RightsArgs { root_squash: true, uid_map: map("0:0:65535"), ..args() }.ids().is_ok());
-    }
-
-    #[test]
-    fn mount_options_and_command_line_options_merge() {
-        let mut listed = args();
-        for option in ["abe", "all_squash"] {
-            assert!(listed.set_flag(option), "{option}");
-        }
-        let values = [
-            ("uid_map", "0:1000:5"),
-            ("uid_map", "5:7:1"),
-            ("gid_map", "/etc/map"),
-            ("anon_uid", "3"),
-            ("anon_gid", "4"),
-            ("bypass_traverse", "g:0"),
-            ("bypass_traverse", "5"),
-        ];
-        for (key, value) in values {
-            assert_eq!(listed.set_value(key, value), Ok(true), "{key}={value}");
-        }
-        assert!(!listed.set_flag("squash") && listed.set_value("uid", "5") == Ok(false));
-        for (key, value) in
-            [("uid_map", "map"), ("uid_map", "/etc/map"), ("gid_map", "0:0:1"), ("anon_uid", "x")]
-        {
-            assert!(listed.clone().set_value(key, value).is_err(), "{key}={value}");
-        }
-        let both = RightsArgs { bypass_traverse: vec!["root".to_owned()], ..args() }.with(&listed).unwrap();
-        assert!(both.abe && both.all_squash && !both.root_squash);
-        assert_eq!(both.uid_map.as_deref(), Some("0:1000:5,5:7:1"));
-        assert_eq!(both.bypass_traverse, ["root", "g:0", "5"]);
-        let said = RightsArgs { anon_gid: Some(4), ..args() };
-        assert!(said.with(&listed).unwrap_err().to_string().contains("anon_gid"));
-        let squashed = RightsArgs { root_squash: true, ..args() }.with(&listed).unwrap();
-        assert!(RightsArgs { gid_map: None, ..squashed }.ids().is_err());
     }
 
     #[test]

@@ -2,17 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
 use command::output;
 use command::remove::{Removed, remove, split};
+use command::units::parse_threads;
+use fuse::MountInfo;
 use serde_json::json;
-
-use crate::parse::parse_threads;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -35,7 +35,8 @@ pub(crate) struct RmrArgs {
 
 pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
     // All paths are checked before anything is removed.
-    let mounts = mount_points()?;
+    let mounts = MountInfo::all(Path::new("/proc/self")).what("cannot list the mounts")?;
+    let mounts: Vec<PathBuf> = mounts.into_iter().map(|mount| mount.mount_point).collect();
     for path in &args.paths {
         refuse(path, &mounts)?;
     }
@@ -51,11 +52,11 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
         output::note(format!("cannot remove {}: {error}", path.display()));
     }
     let Removed { files, directories, failed, .. } = all;
-    if args.json {
-        output::print_json(&json!({ "files": files, "directories": directories, "failed": failed }))?;
-    } else {
-        output::print(&format!("Removed {files} files and {directories} directories.\n"))?;
-    }
+    output::result(
+        args.json,
+        || json!({ "files": files, "directories": directories, "failed": failed }),
+        || format!("Removed {files} files and {directories} directories.\n"),
+    )?;
     interrupt.check()?;
     match failed {
         0 => Ok(()),
@@ -78,34 +79,6 @@ fn refuse(path: &Path, mounts: &[PathBuf]) -> Result<(), Fault> {
     }
 }
 
-/// All mount points: field 5 of each line of `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
-fn mount_points() -> Result<Vec<PathBuf>, Fault> {
-    const SOURCE: &str = "/proc/self/mountinfo";
-    let text = fs::read(SOURCE).map_err(|error| Fault::new(error).at(SOURCE))?;
-    let field = |line: &[u8]| line.split(|&byte| byte == b' ').nth(4).map(unescape);
-    Ok(text.split(|&byte| byte == b'\n').filter_map(field).collect())
-}
-
-/// Decodes blanks, newlines and backslashes, which mountinfo escapes as a backslash and three octal digits.
-fn unescape(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
-            Some(byte) if first == b'\\' => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,12 +91,5 @@ mod tests {
         }
         assert!(refuse(Path::new("/mnt/a"), &mounts).is_ok());
         assert!(refuse(Path::new("/etc/x"), &mounts).is_ok());
-    }
-
-    #[test]
-    fn escaped_mount_points_are_decoded() {
-        assert_eq!(unescape(br"/a\040b\134c"), PathBuf::from(r"/a b\c"));
-        assert_eq!(unescape(br"/a\9"), PathBuf::from(r"/a\9"));
-        assert!(mount_points().unwrap().contains(&PathBuf::from("/")));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::network::Server;
 
-/// What stores a volume's metadata.
+/// The kind of engine that stores a volume's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineKind {
     Sqlite,

@@ -2,7 +2,7 @@
 
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
 use command::fault::Fault;
-use meta::{Engine, EngineError, Volume};
+use meta::{Engine, Volume};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
 
 use crate::store::store_fault;
@@ -17,23 +17,11 @@ pub(crate) struct Damage {
     pub(crate) error: String,
 }
 
-/// An error that ends the scrub.
-enum Stop {
-    Engine(EngineError),
-    Store(ChunkError),
-}
-
-impl From<EngineError> for Stop {
-    fn from(error: EngineError) -> Self {
-        Stop::Engine(error)
-    }
-}
-
 /// Reads all bytes that programs would read; overwritten bytes are skipped. Returns the number of bytes read
 /// from objects.
 ///
 /// # Errors
-/// The database fails, or the store fails in another way than by missing or damaged objects.
+/// The database fails; the store fails for another reason than a missing or damaged object.
 pub(crate) fn read_all(
     engine: &dyn Engine,
     volume: &Volume,
@@ -42,7 +30,7 @@ pub(crate) fn read_all(
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Fault> {
     let mut scrub = Scrub { store, buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
-    let done = check::for_each_chunk(engine, |inode, chunk, rows| {
+    let done = check::for_each_chunk::<Fault>(engine, |inode, chunk, rows| {
         for piece in resolve(rows, 0, CHUNK_BYTES as u32) {
             let at = chunk.start() + u64::from(piece.pos);
             match piece.source {
@@ -53,9 +41,8 @@ pub(crate) fn read_all(
                     scrub.damaged(inode.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
                 }
                 PieceSource::Blocks { id, offset, size } => {
-                    scrub
-                        .read(inode.ino, at, Part { id, size, offset, len: piece.len })
-                        .map_err(Stop::Store)?;
+                    let part = Part { id, size, offset, len: piece.len };
+                    scrub.read(inode.ino, at, part).map_err(|error| store_fault(volume, &error))?;
                     progress(scrub.bytes);
                 }
             }
@@ -63,11 +50,7 @@ pub(crate) fn read_all(
         Ok(())
     });
     scrub.report_pending();
-    match done {
-        Ok(()) => Ok(scrub.bytes),
-        Err(Stop::Engine(error)) => Err(Fault::new(error)),
-        Err(Stop::Store(error)) => Err(store_fault(volume, &error)),
-    }
+    done.map(|()| scrub.bytes)
 }
 
 /// Some bytes of a slice.
@@ -83,7 +66,8 @@ struct Scrub<'a> {
     store: &'a BlockStore,
     buf: Vec<u8>,
     bytes: u64,
-    /// The last damaged range and its object. It grows while the next range is damaged in the same object.
+    /// The last damaged range and its object. The range grows while the next range is damaged in the same
+    /// object.
     pending: Option<(Damage, Option<String>)>,
     report: &'a mut dyn FnMut(Damage),
 }

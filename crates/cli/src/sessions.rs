@@ -8,8 +8,7 @@ use types::SessionId;
 use vfs::SessionTimes;
 use vfs::process::is_gone;
 
-/// Sessions read at a time.
-const PAGE: usize = 256;
+use crate::records;
 
 /// All sessions, in the order of their ids. They include sessions of dead processes until the next mount
 /// removes them.
@@ -17,19 +16,11 @@ const PAGE: usize = 256;
 /// # Errors
 /// Those of the database.
 pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
-    let mut all: Vec<Session> = Vec::new();
-    loop {
-        let after = all.last().map_or(SessionId(0), |session| session.id);
-        let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
-        let before = all.len();
-        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
-            Record::Session(_, session) => session,
-            _ => None,
-        }));
-        if !page.more || all.len() == before {
-            return Ok(all);
-        }
-    }
+    let scan = Scan::Sessions { after: SessionId(0), limit: records::PAGE };
+    records::all(engine, scan, |record| match record {
+        Record::Session(_, session) => session,
+        _ => None,
+    })
 }
 
 /// Sessions that can still change the volume: those whose process is not proven to be dead.

@@ -9,10 +9,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::paths;
 use meta::Volume;
 
@@ -31,15 +30,14 @@ pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), Fault> {
         Fault::new("cannot record where blocks are staged: neither XDG_STATE_HOME nor HOME is set")
     })?;
     let path = directory.join(&volume.uuid);
-    append(&directory, &path, place).map_err(|error| {
-        Fault::new(format!("cannot record where blocks are staged: {error}")).at(path.display())
-    })
+    append(&directory, &path, place).what("cannot record where blocks are staged").at(path.display())
 }
 
 /// The directories on this machine where blocks of the volume may be staged, as far as this user has access.
+/// They are read, and removed with the volume, so only records that this user or root has written count.
 pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     let directories = own_directory().into_iter().chain([Path::new(OF_ROOT).join(NOTES)]);
-    let notes = directories.filter_map(|directory| read(&directory.join(&volume.uuid)));
+    let notes = directories.filter_map(|directory| paths::read_trusted(&directory.join(&volume.uuid)));
     let mut places: Vec<PathBuf> =
         notes.flat_map(|note| note.lines().map(PathBuf::from).collect::<Vec<_>>()).collect();
     places.sort();
@@ -61,15 +59,6 @@ fn own_directory() -> Option<PathBuf> {
         false => paths::state_directory()?,
     };
     Some(parent.join(NOTES))
-}
-
-/// Reads a record, unless it belongs to another user: the directories that it names are read, and removed
-/// with the volume.
-fn read(path: &Path) -> Option<String> {
-    let metadata = fs::metadata(path).ok()?;
-    let own = rustix::process::geteuid().as_raw();
-    let trusted = metadata.is_file() && (metadata.uid() == own || metadata.uid() == 0);
-    if trusted { fs::read_to_string(path).ok() } else { None }
 }
 
 fn append(directory: &Path, path: &Path, place: &Path) -> io::Result<()> {

@@ -1,14 +1,15 @@
 //! `limen status`: a volume's settings, its usage, and its mounts.
 
 use std::path::Path;
+use std::time::Duration;
 
-use command::fault::Fault;
-use command::output::{self, Table};
+use command::fault::{Fault, OrFault};
+use command::output::{self, HumanDuration, Table};
 use command::process::Process;
 use command::registry;
 use command::statistics::Statistics;
 use command::units::show_size;
-use meta::{EngineError, Maintenance, Session, Usage, Volume};
+use meta::{Maintenance, Session, Usage, Volume};
 use serde_json::{Value, json};
 use types::Time;
 use vfs::process::{is_gone, is_process_gone};
@@ -18,7 +19,7 @@ use crate::config::shown;
 use crate::maintenance;
 use crate::network::Network;
 use crate::records::{usage, used_bytes};
-use crate::sessions::sessions;
+use crate::sessions::{session_times, sessions};
 use crate::staged;
 use crate::url::{Database, MetaUrl};
 
@@ -37,10 +38,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
-    let failed = |error: EngineError| Fault::new(error).at(&url);
-    let usage = usage(&*engine).map_err(failed)?;
-    let sessions = sessions(&*engine).map_err(failed)?;
-    let tool = maintenance::announced(&*engine).map_err(failed)?;
+    let usage = usage(&*engine).at(&url)?;
+    let sessions = sessions(&*engine).at(&url)?;
+    let tool = maintenance::announced(&*engine).at(&url)?;
     let mounts: Vec<Option<Statistics>> = sessions.iter().map(mount_statistics).collect();
     let server = match &database {
         Database::Network(network) => Some(network),
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
     for (session, mount) in sessions.iter().zip(&mounts) {
         let Session { id, host, pid, mountpoint, since, .. } = session;
-        let state = state(session).unwrap_or_default();
+        let state = state(session);
         let hears = match mount.as_ref().and_then(|mount| mount.coherence) {
             Some(Coherence::Notified) => ", notified of other mounts' changes",
             Some(Coherence::Polling) => ", not notified of other mounts' changes: polls the database",
@@ -96,6 +96,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
                      then fail with EIO"
                 ),
             );
+        }
+        if let Some(address) = mount.as_ref().and_then(|mount| mount.metrics) {
+            table.row("", format!("metrics at http://{address}/metrics"));
         }
         let searches = mount.as_ref().map(|mount| mount.searches).unwrap_or_default();
         if searches != SearchCounts::default() {
@@ -128,9 +131,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     output::print(&table.render())
 }
 
-/// A note about a session whose process is proven to be dead.
-fn state(session: &Session) -> Option<&'static str> {
-    is_gone(session).then_some(" (its process no longer exists; the next mount removes the session)")
+/// A note about a session whose process is proven to be dead, or that was not renewed in time. The age of a
+/// heartbeat depends on the clocks of two machines, so it proves nothing.
+fn state(session: &Session) -> String {
+    if is_gone(session) {
+        return " (its process no longer exists; the next mount removes the session)".to_owned();
+    }
+    let age = Time::now().nanos().saturating_sub(session.heartbeat.nanos());
+    let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
+    let late = session_times().unwrap_or_default().valid_for;
+    if age <= late { String::new() } else { format!(" (no heartbeat for {})", HumanDuration(age)) }
 }
 
 /// The statistics of a session's mount, if it is on this machine and answers.
@@ -161,7 +171,7 @@ fn to_json(
             "mountpoint": session.mountpoint,
             "since": rfc3339(session.since),
             "heartbeat": rfc3339(session.heartbeat),
-            "alive": state(session).is_none(),
+            "alive": !is_gone(session),
             "searches": mount.as_ref().map(|mount| json!({
                 "skipped": mount.searches.skipped,
                 "checked": mount.searches.checked,
@@ -172,6 +182,7 @@ fn to_json(
                 "files": loss.files,
             })),
             "coherence": mount.as_ref().and_then(|mount| mount.coherence).map(Coherence::name),
+            "metrics": mount.as_ref().and_then(|mount| mount.metrics).map(|address| address.to_string()),
         })
     };
     json!({
@@ -211,4 +222,20 @@ fn of_limit(used: String, limit: u64, show: impl Fn(u64) -> String) -> String {
 
 fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_heartbeat_of_another_machine_is_shown() {
+        let at = |seconds: i64| {
+            let heartbeat = Time::from_nanos(Time::now().nanos() - seconds * 1_000_000_000);
+            state(&Session::new(types::SessionId(1), heartbeat))
+        };
+        assert_eq!((at(0), at(190)), (String::new(), " (no heartbeat for 3 minutes)".to_owned()));
+        // The clock of the other machine is ahead.
+        assert_eq!(at(-600), "");
+    }
 }

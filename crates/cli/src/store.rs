@@ -56,6 +56,7 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
              AWS_PROFILE) let you read, write, list and delete there"
         }
         _ if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => "free some space there",
+        chunk::MEMORY => "its data is in the memory of this process: free some memory on this machine",
         kind if kind != chunk::FILE => {
             "check its address, and that your login lets you read, write, list and delete there"
         }
@@ -103,4 +104,20 @@ fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, 
     let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
     let options = StoreOptions { staged: staged::places(volume), ..options };
     BlockStore::open_with(&config, options).map_err(|error| store_fault(volume, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_the_kind_of_store() {
+        let advice = |storage: &str| {
+            let volume = Volume { storage: storage.to_owned(), ..Volume::in_memory("v") };
+            store_fault(&volume, &ChunkError::Row { offset: 0, len: 1, size: 0 }).to_string()
+        };
+        assert!(advice(chunk::MEMORY).contains("free some memory"));
+        assert!(advice(chunk::FILE).contains("the directory exists"));
+        assert!(advice("webdav").contains("your login"));
+    }
 }

@@ -1,11 +1,13 @@
 //! Arguments that name a file: a path on this machine, or a path in a volume that need not be mounted.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use command::fault::Fault;
-use command::registry;
+use command::registry::{self, Entry};
 use meta::Volume;
 
 use crate::url::{Database, MetaUrl};
@@ -53,9 +55,7 @@ impl Target {
 /// The device is not a limenfs mount of this user or root; the volume is in the memory of its mount; its
 /// database cannot be opened.
 pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volume), Fault> {
-    let entry = registry::by_device(device).ok_or_else(|| {
-        Fault::new("not on a limenfs volume that this user or root has mounted").at(path.display())
-    })?;
+    let entry = registered(path, device)?;
     let url = MetaUrl::parse(&entry.url)?;
     if let MetaUrl::Memory(_) = url {
         return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
@@ -63,6 +63,21 @@ pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volum
             .advise("this command works only on volumes in a database"));
     }
     url.open_volume()
+}
+
+/// The mount that a path is on.
+///
+/// # Errors
+/// The path does not exist, or is not on a limenfs mount of this user or root.
+pub(crate) fn mount_of(path: &Path) -> Result<Entry, Fault> {
+    let metadata = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+    registered(path, metadata.dev())
+}
+
+fn registered(path: &Path, device: u64) -> Result<Entry, Fault> {
+    registry::by_device(device).ok_or_else(|| {
+        Fault::new("not on a limenfs volume that this user or root has mounted").at(path.display())
+    })
 }
 
 /// A path for JSON: as text, and also as hexadecimal bytes if it is not UTF-8.

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
     let entries = registry::by_mountpoint(&mountpoint);
     // If this command was started inside the mount, its working directory would keep the mount busy.
     let _ = std::env::set_current_dir("/");
-    // `--force` and `--lazy` must not send requests to a mount that may hang, and also work on a dead one.
+    // `--force` and `--lazy` must not send requests to a mount that may hang. Both also work on a dead mount.
     if !args.lazy && !args.force && fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
         return output::print(&format!(
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
             mountpoint.display()
         ));
     }
-    // Read before unmounting. The device number tells this mount from an older one that is still in use
-    // elsewhere.
+    // The device number is read before unmounting. It tells this mount from an older mount that is still in
+    // use elsewhere.
     let device = device_of(&mountpoint);
     let serving = |entry: &&Entry| entry.process.is_alive() && Some(entry.device) == device;
     let serving = entries.iter().find(serving);
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
                 Ok(())
             }
         },
-        // Already unmounted, lazily or by umount(8). Its process may still store data.
+        // The mount is already unmounted, lazily or by umount(8). Its process may still store data.
         Err(Error::NotMounted(path)) => match entries.iter().find(|entry| entry.process.is_alive()) {
             Some(entry) => wait(entry, args),
             None => Err(fault(Error::NotMounted(path), None)),
@@ -99,9 +99,10 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
         return fuse::unmount(mountpoint, UnmountMode::Clean);
     }
     match fuse::unmount(mountpoint, UnmountMode::Force) {
-        // All its requests have failed by now, so open files need not keep the mount.
+        // All requests of the mount have failed by now, so open files need not keep the mount.
         Err(Error::Busy(_)) => match fuse::unmount(mountpoint, UnmountMode::Lazy) {
-            // The process unmounts by itself when its connection is aborted, and was faster.
+            // The process unmounts by itself when its connection is aborted. Here it did so before this
+            // command.
             Err(Error::NotMounted(_)) => Ok(()),
             outcome => outcome,
         },
@@ -119,8 +120,8 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
     let (mut still, mut last, mut shown) = (begun, None, String::new());
     while !entry.process.wait_end(CHECK_EVERY.min(limit)) {
         let state = State::read(entry);
-        // Progress extends the limit, but not while other processes use the mount: they may write more
-        // without end.
+        // Progress extends the limit. While other processes use the mount, it does not, because they may
+        // write more without end.
         if !state.holders.any() && state.progress() != last {
             still = Instant::now();
             last = state.progress();
@@ -153,14 +154,14 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
 /// Why the process has not ended yet.
 struct State {
     holders: Holders,
-    /// `None` if it does not answer.
+    /// `None` if the process does not answer.
     statistics: Option<Statistics>,
 }
 
 impl State {
     fn read(entry: &Entry) -> State {
         let mut holders = Holders::find(entry.device);
-        // A serving process never uses its own mount, and what it still holds while it ends need not be
+        // A serving process never uses its own mount. Files that it still has open while it ends are not
         // reported.
         holders.users.retain(|user| user.pid != entry.process.pid && user.pid != std::process::id());
         State { holders, statistics: Statistics::query(entry).ok() }
@@ -196,6 +197,7 @@ impl State {
         if let Some(first) = self.holders.first().first() {
             let advice = match &first.how {
                 How::Namespace(place) => {
+                    let place = place.display();
                     format!(
                         "end process {0}, or unmount it there: nsenter -t {0} -m umount {place}",
                         first.pid

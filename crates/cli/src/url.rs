@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use command::fault::Fault;
+use client::Meta;
+use command::fault::{Fault, OrFault};
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
@@ -94,8 +95,24 @@ impl MetaUrl {
                 .advise("mount it with limen mount, or use sqlite:///absolute/path.db"));
         }
         let database = self.open(false)?;
-        let volume = Volume::load(&*database.engine()).map_err(|error| self.volume_fault(error))?;
+        let volume = self.volume(&*database.engine())?;
         Ok((database, volume))
+    }
+
+    /// The settings of the volume in a database.
+    ///
+    /// # Errors
+    /// The database holds no volume, or one that this version of limen cannot read.
+    pub(crate) fn volume(&self, engine: &dyn Engine) -> Result<Volume, Fault> {
+        Volume::load(engine).map_err(|error| self.volume_fault(error))
+    }
+
+    /// A client of the volume in a database, with a cache for this number of records.
+    ///
+    /// # Errors
+    /// Those of [`MetaUrl::volume`].
+    pub(crate) fn client(&self, engine: Arc<dyn Engine>, cached_records: usize) -> Result<Meta, Fault> {
+        Meta::open(engine, cached_records).map_err(|error| self.volume_fault(error))
     }
 
     /// Turns an error of loading or formatting a volume into a message with advice.
@@ -110,6 +127,9 @@ impl MetaUrl {
             _ => Fault::new(&error).at(self),
         };
         match error {
+            VolumeError::Loading => fault.advise(format!(
+                "complete it with limen load {self} FILE, or remove what is there with limen load --discard {self}"
+            )),
             VolumeError::Newer { .. } => {
                 fault.advise("use the version of limen that wrote it, or a newer one")
             }
@@ -185,8 +205,7 @@ impl Database {
 /// # Errors
 /// The files cannot be removed.
 pub(crate) fn remove_database(path: &Path) -> Result<(), Fault> {
-    SqliteEngine::remove_files(path)
-        .map_err(|error| Fault::new(format!("cannot remove the database: {error}")).at(path.display()))
+    SqliteEngine::remove_files(path).what("cannot remove the database").at(path.display())
 }
 
 #[cfg(test)]

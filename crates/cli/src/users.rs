@@ -10,7 +10,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use acl::identity::Sid;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use inspect::Names;
 use types::{Caps, Cred};
 
@@ -61,9 +61,9 @@ impl Users {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// A user by name, number or Samba's SID of a Unix user (`S-1-22-1-1000`). The groups are those of the
-    /// database, or `groups`, of which the first is the primary group. User 0 has every capability, all
-    /// others have none.
+    /// Finds a user by name, number or Samba's SID of a Unix user (`S-1-22-1-1000`). The user gets the groups
+    /// of the database or, if given, `groups`; the first group is the primary group. User 0 has every
+    /// capability, all other users have none.
     ///
     /// # Errors
     /// The user or a group does not exist; the user is a number without a database entry, and `groups` is
@@ -110,7 +110,7 @@ impl Users {
     /// # Errors
     /// A file cannot be read.
     pub(crate) fn all(&self) -> Result<Vec<Person>, Fault> {
-        let read = |place| fs::read_to_string(place).map_err(|error| Fault::new(error).at(place));
+        let read = |place| fs::read_to_string(place).at(place);
         let (users, groups) = (read(PASSWD)?, read(GROUP)?);
         let users = users.lines().filter_map(|line| parse(line, true));
         Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
@@ -224,7 +224,7 @@ fn local_cred(user: &Entry, groups: &str) -> Cred {
 /// not a SID.
 ///
 /// # Errors
-/// The SID is of a Windows domain, or of a group where a user is expected, or the other way round.
+/// The SID is of a Windows domain; or the SID is of a group, but a user is expected; or the other way round.
 fn unix_id(text: &str, is_group: bool) -> Result<Option<u32>, Fault> {
     let Ok(sid) = text.parse::<Sid>() else { return Ok(None) };
     match sid.to_unix() {

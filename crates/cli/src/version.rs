@@ -14,21 +14,24 @@ pub(crate) struct VersionArgs {
 pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
     let version = env!("CARGO_PKG_VERSION");
     let stores: Vec<&str> = chunk::STORES.iter().map(|store| store.name).collect();
-    if args.json {
-        return output::print_json(&json!({
+    let json = || {
+        json!({
             "version": version,
             "volume_format": meta::FORMAT_VERSION,
             "block_format": chunk::BLOCK_FORMAT,
             "sqlite_schema": engine_sqlite::VERSION,
             "engines": crate::schemes::engines(),
             "storages": stores,
-        }));
-    }
-    let mut table = Table::default();
-    table.row("volume format", meta::FORMAT_VERSION);
-    table.row("block format", chunk::BLOCK_FORMAT);
-    table.row("SQLite schema", engine_sqlite::VERSION);
-    table.row("metadata engines", crate::schemes::engines().join(", "));
-    table.row("object stores", stores.join(", "));
-    output::print(&format!("limen {version}\n{}", table.render()))
+        })
+    };
+    let text = || {
+        let mut table = Table::default();
+        table.row("volume format", meta::FORMAT_VERSION);
+        table.row("block format", chunk::BLOCK_FORMAT);
+        table.row("SQLite schema", engine_sqlite::VERSION);
+        table.row("metadata engines", crate::schemes::engines().join(", "));
+        table.row("object stores", stores.join(", "));
+        format!("limen {version}\n{}", table.render())
+    };
+    output::result(args.json, json, text)
 }

@@ -4,20 +4,16 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
-use command::output;
-use command::output::ProgressBar;
+use command::output::{self, ProgressBar};
 use command::pool::{self, Queue};
-use command::units::show_size;
+use command::units::{parse_threads, show_size};
 use serde_json::json;
-
-use crate::parse::parse_threads;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,7 +38,7 @@ pub(crate) struct WarmupArgs {
 /// Files longer than this are read in parts, by several threads in parallel.
 const PART_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
-/// If this many tasks wait, a thread that finds another file reads it itself.
+/// If this many tasks wait, a thread that finds another file reads that file itself.
 const MAX_WAITING: usize = 10_000;
 /// Errors are shown for this many files; further ones are only counted.
 const MAX_SHOWN: u64 = 10;
@@ -61,7 +57,7 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
     };
     let mut first = Vec::with_capacity(args.paths.len());
     for path in &args.paths {
-        let metadata = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+        let metadata = fs::metadata(path).at(path.display())?;
         first.push(walk.task(path.clone(), &metadata));
     }
     pool::run(args.threads, first, |queue, task| walk.step(queue, task));
@@ -72,16 +68,11 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
     for line in walk.messages.into_inner().unwrap_or_else(PoisonError::into_inner) {
         output::note(line);
     }
-    if args.json {
-        output::print_json(
-            &json!({ "directories": directories, "files": files, "bytes": bytes, "failed": failed }),
-        )?;
-    } else {
-        output::print(&format!(
-            "Read {directories} directories and {files} files with {}.\n",
-            show_size(bytes)
-        ))?;
-    }
+    output::result(
+        args.json,
+        || json!({ "directories": directories, "files": files, "bytes": bytes, "failed": failed }),
+        || format!("Read {directories} directories and {files} files with {}.\n", show_size(bytes)),
+    )?;
     interrupt.check()?;
     match failed {
         0 => Ok(()),

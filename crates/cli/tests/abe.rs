@@ -25,7 +25,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// Listed with attributes, which the kernel requests with READDIRPLUS.
+/// The names that `ls -l` shows. For it, the kernel requests attributes with READDIRPLUS.
 fn long_names(path: &Path) -> Vec<String> {
     let out = Command::new("ls").arg("-l").arg(path).output().unwrap();
     assert!(out.status.success(), "{out:?}");
@@ -56,7 +56,8 @@ fn fill(volume: &Mounted) {
 
 fn lists(volume: &Mounted) {
     let root = volume.at(".");
-    // In turns, so that a listing cached by the kernel for one user would show up for another.
+    // The users list in turns, so that a listing that the kernel cached for one user would be shown to
+    // another user.
     for _ in 0..3 {
         assert_eq!(names(&root).len(), 8);
         assert_eq!(as_user(USER, USER, || names(&root)), ["all", "link", "mine", "open-dir"]);
@@ -196,7 +197,8 @@ fn cached_listing_costs_no_engine_request_for_any_number_of_groups() {
     let cold = cost(&groups);
     assert!((3..10).contains(&cold), "{cold} requests for 2,500 entries");
     for groups in [&groups[..4], &groups, &groups[..4], &groups] {
-        // Less than a listing costs; housekeeping sends a request now and then.
+        // The bound is not 0, because housekeeping sends a request now and then. Reading a listing would cost
+        // more.
         assert!(cost(groups) < 3);
     }
     // The kernel caches no listing.

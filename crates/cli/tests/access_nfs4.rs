@@ -83,7 +83,7 @@ impl Thing {
     }
 }
 
-/// Puts search permission for everyone first, so that more of a tree is reachable.
+/// Adds an entry before the others that grants search to everyone, so that more of a tree is reachable.
 fn passable(acl: &Nfs4Acl) -> Nfs4Acl {
     let text = format!("A::EVERYONE@:x,{}", acl.to_storage());
     Nfs4Acl::from_storage(&text).unwrap()
@@ -108,7 +108,8 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Things {
         dirs.extend(is_dir.then(|| path.clone()));
         things.insert(path, thing);
     }
-    // Create all names first: permissions would bar the way to some.
+    // All names are created before permissions are set, because permissions could make some paths
+    // inaccessible.
     for (path, thing) in &things {
         if fs::symlink_metadata(path).is_err() {
             match &thing.target {
@@ -153,7 +154,7 @@ fn access(path: &Path, want: Perm, is_dir: bool) -> Result<(), Errno> {
 }
 
 fn remove(path: &Path) -> Result<(), Errno> {
-    // Does not stat first, because the user may have no permission to.
+    // There is no stat before the removal, because the user may have no permission for it.
     match fs::remove_file(path).map_err(errno_of) {
         Err(Errno::ISDIR) => match fs::remove_dir(path).map_err(errno_of) {
             // The permissions do not depend on whether a directory is empty.
@@ -165,7 +166,7 @@ fn remove(path: &Path) -> Result<(), Errno> {
 }
 
 fn attempt(cred: &Cred, path: &Path, want: Operation) -> Result<(), Errno> {
-    // What root finds at the end of the path.
+    // Root finds the type of the file, because the credential may not be allowed to.
     let found = fs::metadata(path).ok();
     let is_dir = found.as_ref().is_some_and(fs::Metadata::is_dir);
     let is_own_dir = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());

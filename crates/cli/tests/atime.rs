@@ -98,7 +98,7 @@ fn relatime_updates_atime_once_after_each_change() {
         assert_eq!((read(path), read(path)), (moved, moved), "{path:?}: a second read changes nothing");
         assert_eq!(ctime(path), set, "{path:?}: reading does not change ctime");
     }
-    // The kernel has the written page in its cache; the next read must be noticed even so.
+    // The kernel has the written page in its cache. The next read must set the access time nevertheless.
     let moved = atime(&file);
     OpenOptions::new().append(true).open(&file).unwrap().write_all(b", more").unwrap();
     assert_eq!(atime(&file), moved);
@@ -141,7 +141,7 @@ fn relatime_costs_no_request_if_nothing_changes() {
     let counts = volume.counts_at_unmount();
     assert_eq!((counts.of("OPEN"), counts.of("READ")), (11, 1), "{counts:?}");
     assert_eq!(counts.of("OPENDIR"), 11, "{counts:?}");
-    // One request for the entries, and one for the end.
+    // One request reads the entries, and one finds the end.
     assert!(counts.of("READDIR") + counts.of("READDIRPLUS") <= 2, "{counts:?}");
 }
 

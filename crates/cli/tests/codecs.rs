@@ -75,7 +75,7 @@ struct Unmount<'a>(&'a str);
 
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
-        // Still mounted only if the test failed.
+        // The volume is still mounted only if the test failed.
         let _ = limen(&["umount", "--lazy", self.0]);
     }
 }

@@ -30,7 +30,7 @@ fn middle_object(volume: &Mounted, path: &Path) -> (String, Range<usize>) {
         for key in slice["objects"].as_array().unwrap() {
             let key = key.as_str().unwrap();
             assert!(volume.place.path("vol.data").join(key).exists(), "{key}");
-            // The last part of a key is the length.
+            // The last part of a key is the length of the block.
             let len: usize = key.rsplit('_').next().unwrap().parse().unwrap();
             if (at..at + len).contains(&middle) {
                 return (key.to_owned(), at..at + len);
@@ -73,7 +73,7 @@ fn check_that_only_the_range_is_lost(volume: &Mounted, damaged: &Damaged) {
         file.read_exact_at(&mut found, from as u64).unwrap();
         assert!(found == bytes[from..to], "{from} to {to}");
     };
-    // Exact to the byte, whatever the kernel reads ahead.
+    // The bytes next to the lost range can be read, whatever the kernel reads ahead.
     intact(0, lost.start);
     intact(lost.end, bytes.len());
     intact(lost.start - 1, lost.start);
@@ -357,7 +357,7 @@ fn files_can_be_removed_and_the_volume_mounted_on_a_full_disk() {
     limen(&["fsck", "--data", &url]).ok();
 }
 
-/// Also the truncation of a file with data that was written and cannot be stored.
+/// A file can be truncated even if it has written data that cannot be stored.
 #[test]
 fn files_are_truncated_on_a_full_disk() {
     for (database, objects) in [(true, false), (false, true), (true, true)] {
@@ -378,7 +378,7 @@ fn files_are_truncated_on_a_full_disk() {
         };
         let files = ["cut", "emptied", "opened", "grown"].map(|name| open(name).unwrap());
         disk.fill();
-        // The log of the database has room for some more.
+        // The log of the database still has room for some more commits.
         for n in 0.. {
             let small = File::create(path(&n.to_string()))
                 .and_then(|mut small| small.write_all(&old[..3000]).and_then(|()| small.sync_all()));
@@ -386,7 +386,8 @@ fn files_are_truncated_on_a_full_disk() {
                 break;
             }
         }
-        // More than the reserve has given up, and less than a block, of which none leaves by itself then.
+        // Each file gets more data than the reserve has freed, and less than a block, so that no block is
+        // stored before the sync.
         for file in &files {
             file.write_all_at(&new[..7 * MIB / 2], MIB as u64 / 2).unwrap();
             refused(file.sync_all(), Errno::NOSPC);

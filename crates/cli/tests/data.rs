@@ -61,7 +61,7 @@ fn tool(volume: &Mounted, name: &str) -> impl Fn(&[&str]) -> String {
     }
 }
 
-/// As the test generic/451 of xfstests.
+/// Does what the test generic/451 of xfstests does.
 #[test]
 fn asynchronous_direct_writes_leave_no_outdated_pages_to_readers() {
     let Some(volume) = Mounted::new(&[]) else { return };
@@ -132,7 +132,7 @@ fn large_file_written_in_random_pieces_equals_its_shadow_copy() {
             let piece = &source[from as usize..from as usize + len];
             file.write_all_at(piece, to).unwrap();
             let to = to as usize;
-            // What lies ahead of the sequential writer is overwritten later.
+            // The sequential writer overwrites everything from `at` on later, so `shadow` changes only before `at`.
             shadow[to..(to + len).min(at.max(to))].copy_from_slice(&piece[..(to + len).min(at.max(to)) - to]);
         }
         if random.below(9) == 0 {
@@ -169,7 +169,7 @@ fn large_file_written_in_random_pieces_equals_its_shadow_copy() {
 fn holes_and_truncated_ranges_read_as_zeros() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let zeros = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
-    // In a row, beyond the size of a row, beyond a block, beyond a chunk (64 MiB).
+    // The end of the file is in a row, beyond the size of a row, beyond a block, or beyond a chunk (64 MiB).
     for (name, far) in [("row", 2_000), ("object", 100_000), ("blocks", 9 << 20), ("chunks", 130 << 20)] {
         let path = volume.at(name);
         let file = read_write(&path);
@@ -257,7 +257,7 @@ fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
         let mut file = File::create(volume.at(name)).unwrap();
         file.write_all(&vec![3; 5 * MIB]).unwrap();
         if data_only { file.sync_data() } else { file.sync_all() }.unwrap();
-        // Stays open until after the kill, so that close does not store the data.
+        // The file stays open until after the kill, so that close does not store the data.
         std::mem::forget(file);
     }
     fs::create_dir(volume.at("dir")).unwrap();
@@ -311,7 +311,7 @@ fn objects(volume: &Mounted) -> usize {
     count(&volume.place.path("vol.data")) - 1
 }
 
-/// The kernel sends RELEASE after close(2) has returned.
+/// Waits until `holds`: the kernel sends RELEASE after close(2) has returned.
 #[track_caller]
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..200 {
@@ -440,7 +440,7 @@ fn extended_attributes_count_against_the_capacity() {
         set(&own.join("0"), 3, &value[1..]).expect("what does not grow needs no room");
         let stat = rustix::fs::statvfs(&own).unwrap();
         assert_eq!((stat.f_blocks * stat.f_frsize, stat.f_bavail), (20 << 20, 0));
-        // What is removed is room at once, by attribute and by file.
+        // The room of a removed attribute and of a removed file is free at once.
         rustix::fs::removexattr(own.join("0"), "user.3").unwrap();
         fs::remove_file(own.join("7")).unwrap();
         let stat = rustix::fs::statvfs(&own).unwrap();

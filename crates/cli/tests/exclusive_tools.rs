@@ -1,5 +1,5 @@
-//! Tools that need exclusive use of a volume: they name what keeps them out, `--force` removes silent
-//! sessions, and an interrupted `destroy` can be finished.
+//! Tools that need exclusive use of a volume: their errors name the session or tool that uses it, `--force`
+//! removes silent sessions, and an interrupted `destroy` can be finished.
 //!
 //! Most tests mount, which requires root.
 
@@ -197,7 +197,7 @@ fn volume_is_not_removed_while_a_process_uploads_its_blocks() {
     place.umount(&[]).ok();
     let uuid = place.status()["uuid"].as_str().unwrap().to_owned();
     let area = place.path("cache").join(uuid).join("staging/0");
-    // Holds the lock, like a process that uploads.
+    // This test holds the lock, like a process that uploads.
     let lock = File::options().write(true).open(area.join("lock")).unwrap();
     lock.try_lock().unwrap();
     limen(&["destroy", "--yes", &place.url()]).failed(1, &["still uploading", area.to_str().unwrap()]);

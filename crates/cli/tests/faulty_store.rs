@@ -65,7 +65,7 @@ impl Served {
         let vfs = Arc::new(Vfs::new(Arc::new(meta), store, VfsOptions::default()));
         let mountpoint = self.dir.path().join("mnt");
         let info = SessionInfo { host: "here".into(), pid: std::process::id(), mountpoint: String::new() };
-        vfs.begin(&info).unwrap();
+        vfs.lifecycle.begin(info).unwrap();
         let options = fuse::Options { workers: NonZeroUsize::new(4), ..fuse::Options::default() };
         let mounted = fuse::mount(&vfs, &mountpoint, &options).unwrap();
         self.mount = Some((vfs, mounted));
@@ -80,7 +80,7 @@ impl Served {
         let (vfs, mut mounted) = self.mount.take().unwrap();
         mounted.unmount(fuse::UnmountMode::Clean).unwrap();
         mounted.wait().unwrap();
-        vfs.end().unwrap();
+        vfs.lifecycle.end().unwrap();
     }
 
     /// The number of deletions that the store of the last mount received.
@@ -177,7 +177,7 @@ fn data_acknowledged_by_a_failing_store_is_kept() {
     }
 }
 
-/// Each scattered write is a slice and thus an object.
+/// Each write at a scattered offset becomes a slice, and so an object.
 #[test]
 fn umount_and_mount_do_not_wait_for_object_removal() {
     let Some(mut served) = Served::new(7) else { return };
@@ -197,8 +197,7 @@ fn umount_and_mount_do_not_wait_for_object_removal() {
     served.mount();
     assert_eq!(served.deletes(), 0, "the next mount serves before it removes anything");
     let vfs = Arc::clone(&served.mount.as_ref().unwrap().0);
-    let info = SessionInfo { host: "here".into(), pid: std::process::id(), mountpoint: String::new() };
-    vfs.start_housekeeping(info).unwrap();
+    vfs.lifecycle.start_threads().unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while served.deletes() + at_end < slices && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));

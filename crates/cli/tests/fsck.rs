@@ -43,7 +43,7 @@ fn codes(found: &Value, repaired: bool) -> Vec<&str> {
     chosen.map(|problem| problem["code"].as_str().unwrap()).collect()
 }
 
-/// Changes records behind the volume's back.
+/// Changes records directly in the database, without guards.
 fn damage(place: &Place, effects: Vec<Effect>) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
@@ -195,7 +195,7 @@ fn damaged_records_are_named_and_repaired() {
     fsck(place, &["--data"], 0);
 }
 
-/// Changes the access attributes of an inode, behind the volume's back.
+/// Changes the access attributes of an inode directly in the database.
 fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Inode, &mut Access)) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let inode = match engine.read(&[RecordKey::Inode(ino)]).unwrap().records.first() {
@@ -370,7 +370,7 @@ fn gc_removes_what_a_killed_mount_left_without_another_mount() {
     fsck(place, &["--data"], 0);
 }
 
-/// Random operations, until the mount is killed.
+/// Each round runs random operations until the mount is killed.
 #[test]
 fn volume_stays_clean_under_random_operations_and_kills() {
     let Some(volume) = Mounted::new(&[]) else { return };
@@ -455,7 +455,7 @@ fn garbage_slice_that_is_in_use_is_kept() {
         other => panic!("{other:?}"),
     };
     drop(engine);
-    // The same row once more, but not counted as shared: dropping it makes the slice garbage.
+    // The same row is added once more without a share count: dropping this row makes the slice garbage.
     let (from, to) = (types::ChunkIndex(9), types::ChunkIndex(10));
     let append = Effect::AppendSlice { ino: big, chunk: from, slice: rows[0].clone() };
     damage(place, vec![append, Effect::DropSlices { ino: big, from, to }]);

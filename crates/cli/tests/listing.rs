@@ -1,8 +1,8 @@
 //! The cost of `ls -lR` on a mount, in FUSE requests (see docs/benchmarks.md for times).
 //!
 //! A user lists 10,000 files in 100 directories and owns none of them, so the kernel checks each directory by
-//! its ACL. The cost of the n-th listing is the difference between a mount with n listings and one with one
-//! listing less.
+//! its ACL. The cost of the n-th listing is the difference between two mounts: one with n listings, and one
+//! with a listing less.
 
 mod common;
 mod harness;

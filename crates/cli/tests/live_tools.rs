@@ -53,6 +53,10 @@ impl Live {
         if !skip::is_root() {
             return None;
         }
+        if let Some(what) = kind.and_then(Kind::missing) {
+            skip::missing(&what);
+            return None;
+        }
         // One test at a time, because servers choose their ports before they listen.
         let exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
         let server = kind.map(|kind| Server::start(kind, false));
@@ -133,7 +137,7 @@ fn garbage_collection_next_to_writers_keeps_data_in_use(kind: Option<Kind>) {
                     copy_file_range(&source, None, File::create_new(&to).unwrap(), None, 9_000).unwrap();
                 assert_eq!(copied, 9_000);
                 fs::remove_file(from).unwrap();
-                // Also a slice that has just been stored.
+                // The collector must also keep a slice that has just been stored.
                 fs::write(live.at(format!("new{}", number % 7)), bytes(number)).unwrap();
             }
             round += 1;
@@ -205,7 +209,7 @@ fn fsck_next_to_writers_finds_no_problem(kind: Option<Kind>) {
 
 fn changed_settings_reach_running_mounts(kind: Option<Kind>) {
     let Some(live) = Live::new(kind) else { return };
-    // With the root there are three inodes, so the limit allows no other.
+    // With the root there are three inodes, so the limit allows no further inode.
     (0..2).for_each(|number| fs::write(live.at(format!("{number}")), b"text").unwrap());
     live.run_config(&["--inodes", "3"]);
     let deadline = Instant::now() + HANG_TIMEOUT;
@@ -232,41 +236,41 @@ impl Live {
     }
 }
 
-/// The cases, on the embedded engine or a kind of server.
+/// Defines a module with the cases, on the embedded engine or a kind of server, if the condition holds.
 macro_rules! on {
-    ($engine:ident, $kind:expr) => {
+    ($engine:ident, $kind:expr, $condition:expr, $($case:ident),+) => {
         mod $engine {
             #[allow(unused_imports, reason = "the embedded engine is no kind of server")]
             use super::Kind;
 
-            #[test]
-            fn garbage_collection_next_to_writers_keeps_data_in_use() {
-                super::garbage_collection_next_to_writers_keeps_data_in_use($kind);
-            }
-
-            #[test]
-            fn repair_and_destroy_refuse_a_mounted_volume() {
-                super::repair_and_destroy_refuse_a_mounted_volume($kind);
-            }
-
-            #[test]
-            fn fsck_next_to_writers_finds_no_problem() {
-                super::fsck_next_to_writers_finds_no_problem($kind);
-            }
-
-            #[test]
-            fn changed_settings_reach_running_mounts() {
-                super::changed_settings_reach_running_mounts($kind);
-            }
+            $(#[test]
+            fn $case() {
+                if $condition {
+                    super::$case($kind);
+                }
+            })+
         }
+    };
+    ($engine:ident, $kind:expr, $condition:expr) => {
+        on!(
+            $engine,
+            $kind,
+            $condition,
+            garbage_collection_next_to_writers_keeps_data_in_use,
+            repair_and_destroy_refuse_a_mounted_volume,
+            fsck_next_to_writers_finds_no_problem,
+            changed_settings_reach_running_mounts
+        );
     };
 }
 
-on!(embedded, None);
-on!(redis, Some(Kind::Redis));
-on!(postgres, Some(Kind::Postgres));
-on!(mariadb, Some(Kind::Mariadb));
-on!(etcd, Some(Kind::Etcd));
+on!(embedded, None, true);
+on!(redis, Some(Kind::Redis), true);
+on!(postgres, Some(Kind::Postgres), true);
+on!(mariadb, Some(Kind::Mariadb), skip::is_long());
+on!(etcd, Some(Kind::Etcd), skip::is_long());
+#[cfg(feature = "tikv")]
+on!(tikv, Some(Kind::Tikv), skip::is_long());
 
 /// A killed tool keeps mounts out only if it may still run, or if it was removing the volume.
 #[test]

@@ -79,7 +79,7 @@ fn files_with_data_and_empty_phases() {
     let place = Place::formatted();
     let before = place.status()["usage"].clone();
     let url = place.url();
-    // Larger than inline data, and more than one request of the kernel.
+    // The files are larger than inline data, and writing one takes more than one request of the kernel.
     let said = mdtest(&[&url, "/", "--depth", "0", "--files", "20", "--write", "200K"]);
     let names: Vec<&str> =
         said["phases"].as_array().unwrap().iter().map(|phase| phase["name"].as_str().unwrap()).collect();

@@ -16,7 +16,7 @@ fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// A zombie does not count as running.
+/// Whether the process is running. A zombie does not count as running.
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -115,7 +115,7 @@ fn second_mount_names_the_first_one() {
     limen(&["mount", &place.url(), &other]).failed(1, &parts);
     limen(&["mount", "-d", "--log", &place.text("log2"), &place.url(), &other]).failed(1, &parts);
     limen(&["destroy", "--yes", &place.url()]).failed(1, &parts[1..3]);
-    // Another volume on the same mount point.
+    // Another volume cannot be mounted on the same mount point.
     limen(&["mount", "mem://", &place.mnt()]).failed(1, &["already mounted", &place.mnt()]);
     fs::write(format!("{}/a", place.mnt()), "unharmed").unwrap();
     place.umount(&[]).ok();
@@ -208,7 +208,7 @@ fn mount_in_use_is_unmounted_only_lazily_or_by_force() {
     file.write_all(b"written after the lazy umount").unwrap();
     assert!(is_running(server));
     drop(file);
-    // Waits for the process, which no longer serves a mount.
+    // `umount` waits for the process, which no longer serves a mount.
     let _ = place.umount(&[]);
     soon("the process ends", || !is_running(server));
     place.mount(&[]).ok();

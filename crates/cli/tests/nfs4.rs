@@ -144,7 +144,7 @@ fn nfs4_acl_tools_set_and_show_acls() {
     let unknown =
         Command::new("nfs4_setfacl").args(["-a", "A::no-such@example.org:r"]).arg(&f).output().unwrap();
     assert!(!unknown.status.success());
-    // By name, if the mount knows the domain.
+    // An entry can name a user or group by name if the mount knows the domain.
     volume.place.umount(&[]).ok();
     volume.place.mount(&["-o", "acl_domain=example.org"]).ok();
     run("nfs4_setfacl", &["-s", "A::daemon@example.org:r,A:g:daemon@EXAMPLE.org:x,A::OWNER@:rw"], &f);
@@ -204,7 +204,7 @@ fn malformed_nfs4_acls_are_refused_and_change_nothing() {
         assert!(put(NFS4_DACL, &dacl).is_err(), "{what}");
     }
     refused(put(NFS4_DACL, &good), Errno::INVAL);
-    // Callers without permission to change the ACL.
+    // A caller without permission to change the ACL fails with EPERM.
     for uid in [3, 5] {
         as_user(uid, uid, || {
             refused(put(NFS4_ACL, &good), Errno::PERM);
@@ -263,13 +263,13 @@ fn caller_in_65536_groups_has_the_permissions_of_each() {
     }
 }
 
-/// Denies search to a group although everyone has it. No POSIX ACL can express this for members of both
-/// groups.
+/// Denies search to group 20, and grants it to everyone else. No POSIX ACL can express this for callers that
+/// are also members of the owning group.
 const INEXACT: &str = "A::OWNER@:rwaxD,D:g:20:x,A::EVERYONE@:rx";
 
 /// The kernel walks cached names without a request. If a directory's search permission cannot be projected
-/// exactly, its attributes must not be served with the usual lifetime: then members of group 20 could walk
-/// the names that user 1000 had just used.
+/// exactly, the directory's attributes must not be served with the usual lifetime: otherwise members of group
+/// 20 could walk the names that user 1000 has just used.
 #[test]
 fn search_is_checked_on_cached_names() {
     let Some(volume) = nfs4(&[]) else { return };
@@ -320,9 +320,9 @@ impl Drop for Ended {
     }
 }
 
-/// A LOOKUP that fails makes the kernel drop the name, and unmount what is mounted on it. So LOOKUP must not
-/// be what fails for members of group 20: if names below such a directory had a lifetime of zero, a stat by a
-/// member would unmount the file system.
+/// If a LOOKUP fails, the kernel drops the name, and unmounts what is mounted on it. So a member of group 20
+/// must fail in another request than LOOKUP. If names below such a directory had a lifetime of zero, a stat
+/// by a member would unmount the file system.
 #[test]
 fn denied_lookup_does_not_unmount_or_drop_names() {
     let Some(volume) = nfs4(&[]) else { return };
@@ -409,7 +409,7 @@ fn files_are_opened_and_executed_by_acl() {
         refused(truncated, Errno::ACCESS);
         let mut log = options(true, false, true, false).unwrap();
         log.write_all(b" more").unwrap();
-        // pwrite(2): with O_APPEND, Linux appends data whatever the offset.
+        // With O_APPEND, Linux appends data and ignores the offset (pwrite(2)).
         log.write_all_at(b"!", 0).unwrap();
         refused(ftruncate(&log, 0), Errno::PERM);
         refused(fallocate(&log, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4), Errno::PERM);

@@ -31,7 +31,7 @@ const CALLERS: [(u32, u32, &[u32]); 8] = [
     (6, 6, &[]),
 ];
 
-/// A POSIX ACL can express some of these exactly and others not; some are equivalent to a mode.
+/// A POSIX ACL can express some of these ACLs exactly and others not. Some are equivalent to a mode.
 const ACLS: [&str; 6] = [
     "D::8:r,A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy",
     "A::7:rwaC,A::OWNER@:rwatTnNcCoy",
@@ -235,7 +235,7 @@ fn posix_acl_without_a_known_source_is_refused() {
     let put = |path: &Path, value: &[u8]| setxattr(path, POSIX, value, XattrFlags::empty());
     let plain = make("plain", "A::OWNER@:rwatTnNcCoy");
     let before = get(&plain).unwrap();
-    // One entry was changed, so that others could write, like `setfacl -m` does.
+    // One entry grants write permission to others, as after `setfacl -m`.
     let mut changed = read.clone();
     *changed.iter_mut().rev().nth(5).unwrap() = 6;
     refused(put(&plain, &changed), Errno::OPNOTSUPP);
@@ -249,7 +249,7 @@ fn posix_acl_without_a_known_source_is_refused() {
         assert_eq!(put, if granted { Ok(()) } else { Err(Errno::OPNOTSUPP) });
         assert_eq!(get(&own).unwrap().contains(":7:"), granted);
     }
-    // The source now has another ACL; or the source is removed.
+    // The first source now has another ACL, and the second source is removed.
     let (first, second) = (make("first", ACLS[0]), make("second", ACLS[1]));
     let (of_first, of_second) = (value(&first, POSIX).unwrap(), value(&second, POSIX).unwrap());
     set(&first, ACLS[2]).unwrap();
@@ -257,7 +257,7 @@ fn posix_acl_without_a_known_source_is_refused() {
     refused(put(&plain, &of_first), Errno::OPNOTSUPP);
     refused(put(&plain, &of_second), Errno::OPNOTSUPP);
     assert_eq!(get(&plain).unwrap(), before);
-    // From another volume.
+    // The POSIX ACL comes from another volume.
     let Some(other) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let there = other.at("f");
     fs::write(&there, "").unwrap();

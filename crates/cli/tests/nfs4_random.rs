@@ -106,8 +106,8 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
         parent_uid: dir.uid,
         target_uid: file.uid,
     };
-    // If the directory has no ACL, and always of the directory's owner, the kernel requires w there, whatever
-    // the file's ACL says.
+    // The kernel requires `w` on the directory, whatever the file's ACL says, if the directory has no ACL or
+    // if the caller owns the directory.
     let lets = dir.lets(cred, Perm::WRITE | Perm::EXECUTE, holders);
     let remove = search && lets && may_remove(cred.uid, cred.caps, &removal).is_ok();
     let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {

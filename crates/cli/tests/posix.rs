@@ -10,13 +10,15 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use common::{Place, limen};
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom, StatxFlags,
@@ -129,13 +131,13 @@ fn rename_exchange_and_noreplace_work() {
         (fs::read(at("p/file")).unwrap(), fs::read(at("q/file")).unwrap()),
         (b"two".into(), b"one".into())
     );
-    // Directories across parents: ".." and the paths below them follow the move.
+    // Two directories with different parents are exchanged: ".." and the paths below them follow the move.
     let before = (ino("p/dir"), ino("q/tree"));
     rename("p/dir", "q/tree", RenameFlags::EXCHANGE).unwrap();
     assert_eq!((ino("q/tree"), ino("p/dir")), before);
     assert_eq!(fs::read(at("p/dir/leaf")).unwrap(), b"leaf");
     assert_eq!(ino("p/dir/.."), ino("p"));
-    // A directory and a file: the parents' link counts follow.
+    // A directory and a file are exchanged: the parents' link counts follow.
     assert_eq!((links("p"), links("q")), (3, 3));
     rename("p/dir", "q/file", RenameFlags::EXCHANGE).unwrap();
     assert_eq!((links("p"), links("q")), (2, 4));
@@ -169,7 +171,7 @@ fn removed_directory_is_empty_and_refuses_new_entries() {
     assert_eq!(statat(&dir, "", AtFlags::EMPTY_PATH).unwrap().st_nlink, 0);
     refused(mkdirat(&dir, "sub", Mode::RWXU), Errno::NOENT);
     refused(openat(&dir, "new", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU), Errno::NOENT);
-    // The same if a rename has replaced the directory.
+    // A create in a directory that a rename has replaced fails in the same way.
     for name in ["dir", "other"] {
         fs::create_dir(volume.at(name)).unwrap();
     }
@@ -379,7 +381,7 @@ fn mknod_creates_every_file_type() {
         assert_eq!(FileType::from_raw_mode(found.mode()), kind, "{name}");
         assert_eq!((found.rdev(), mode_of(&at(name)), found.nlink()), (device, 0o640, 1), "{name}");
     }
-    // The nodes work: the null device accepts bytes, a fifo passes them on, a socket can be bound and
+    // The special files work: the null device accepts bytes, a fifo passes them on, a socket can be bound and
     // connected to.
     File::options().write(true).open(at("char")).unwrap().write_all(b"gone").unwrap();
     assert_eq!(shell(&at(""), "echo through >fifo & cat fifo"), "through\n");
@@ -590,7 +592,7 @@ fn sticky_directory_protects_entries_of_other_owners() {
     chmod(&tmp, 0o777);
     as_user(1, 1, || fs::remove_file(tmp.join("c")).unwrap());
     // In a directory with SGID, new entries get the directory's group, and new directories SGID too.
-    std::os::unix::fs::chown(&tmp, None, Some(77)).unwrap();
+    chown(&tmp, None, Some(77)).unwrap();
     chmod(&tmp, 0o2777);
     as_user(2, 2, || {
         fs::write(tmp.join("g"), "").unwrap();
@@ -788,6 +790,65 @@ fn volume_without_acls_fails_with_eopnotsupp() {
     setxattr(&path, "user.a", b"1", XattrFlags::empty()).unwrap();
     volume.remount();
     assert_eq!(getxattr_query(&path, "user.a"), Ok(1));
+}
+
+/// The kernel of a mount from before ACLs were turned on evaluates mode bits only, so it must not see the mask
+/// of an ACL as the permissions of the group.
+#[test]
+fn acls_turned_on_never_grant_more_on_a_mount_from_before() {
+    let Some(volume) = Mounted::new(&["--acl", "off"]) else { return };
+    volume.remount_with(&["-o", "shared"]);
+    let (group, member, named) = (1000, 1001, 1002);
+    let before = |name: &str| volume.at(name);
+    fs::write(before("f"), "x").unwrap();
+    chown(before("f"), Some(NOBODY), Some(group)).unwrap();
+    chmod(&before("f"), 0o600);
+    fs::create_dir(before("d")).unwrap();
+    let url = volume.place.url();
+    limen(&["config", &url, "--acl", "nfsv4"]).failed(2, &["only POSIX ACLs"]);
+    assert!(limen(&["config", &url, "--acl", "posix"]).ok().contains("posix (fixed)"));
+    limen(&["config", &url, "--acl", "off"]).failed(2, &["cannot be changed"]);
+    let place = Place::new();
+    chmod(&place.path(""), 0o755);
+    place.mount_url(&url, &["-o", "shared"]).ok();
+    let after = |name: &str| Path::new(&place.mnt()).join(name);
+    shell(&after(""), &format!("setfacl -m u:{named}:rw,g::- f; setfacl -d -m u:{named}:rwx,g::-,o::- d"));
+    let open = |path: &Path, uid, gid| {
+        let path = path.to_owned();
+        as_user(uid, gid, move || OpenOptions::new().read(true).write(true).open(path)).is_ok()
+    };
+    // On the new mount, the ACL decides.
+    assert_eq!(mode_of(&after("f")), 0o660);
+    assert!(open(&after("f"), named, named) && open(&after("f"), NOBODY, NOBODY));
+    assert!(!open(&after("f"), member, group));
+    // On the mount from before, the owner has access, and no caller that lacks access by the ACL has any.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while mode_of(&before("f")) != 0o600 {
+        assert!(Instant::now() < deadline, "mode {:o}", mode_of(&before("f")));
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(open(&before("f"), NOBODY, NOBODY));
+    assert!(!open(&before("f"), named, named) && !open(&before("f"), member, group));
+    // New files on that mount inherit at once, although the mount may not have read the settings yet.
+    shell(&before(""), "umask 022; : >d/new");
+    assert!(shell(&after(""), "getfacl -c d/new").contains(&format!("user:{named}:rwx\t#effective:rw-")));
+    assert_eq!(mode_of(&before("d/new")), 0o600);
+    // Even after the mount has read the settings, it sets no ACL.
+    while !volume.place.log().contains("POSIX ACLs were turned on") {
+        assert!(Instant::now() < deadline, "{}", volume.place.log());
+        thread::sleep(Duration::from_millis(100));
+    }
+    let mut acl = [0; 100];
+    let len = getxattr(after("f"), "system.posix_acl_access", &mut acl[..]).unwrap();
+    refused(
+        setxattr(before("f"), "system.posix_acl_access", &acl[..len], XattrFlags::empty()),
+        Errno::OPNOTSUPP,
+    );
+    refused(removexattr(before("f"), "system.posix_acl_access"), Errno::OPNOTSUPP);
+    place.umount(&[]).ok();
+    volume.remount();
+    assert!(open(&before("f"), named, named) && !open(&before("f"), member, group));
+    assert_eq!(mode_of(&before("d/new")), 0o660);
 }
 
 #[test]

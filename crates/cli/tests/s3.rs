@@ -90,7 +90,7 @@ fn unreferenced_objects_are_removed_after_the_grace_period() {
     let place = formatted(&bucket);
     place.mount(&[]).ok();
     fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
-    // A slice number that was allocated, but that no file uses.
+    // This object has a slice number that was allocated, but that no file uses.
     let stray = dir.join(object_key(SliceId(7), 0, 100));
     fs::create_dir_all(stray.parent().unwrap()).unwrap();
     fs::write(&stray, vec![0; 132]).unwrap();

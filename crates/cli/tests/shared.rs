@@ -1,7 +1,7 @@
 //! Two mounts of one volume (`-o shared`), with processes on both: each mount sees the changes of the other,
 //! and locks, appended records and SQLite databases stay correct.
 //!
-//! `shared.py` plays the programs. It reports the outcome of every call.
+//! `shared.py` does the calls of the programs, and reports the outcome of every call.
 
 mod common;
 mod harness;
@@ -207,7 +207,8 @@ fn data_closed_on_one_mount_is_read_on_the_other() {
         bytes.truncate(n);
         bytes
     };
-    // Data in rows and data in blocks; read through a new open and through a file that is already open.
+    // The data is in rows or in blocks. It is read through a new open and through a file that is already
+    // open.
     for len in [10, 4_000, 300_000, 5 << 20] {
         for fill in [b'x', b'y'] {
             let bytes = vec![fill; len];
@@ -279,12 +280,12 @@ fn names_attributes_and_permissions_change_on_both_mounts_at_once() {
         setfacl(&["-b"]);
         refused(read(pair.a("d/f")), Errno::ACCESS);
     }
-    // A directory on the path.
+    // The permission of a directory on the path is revoked.
     fs::set_permissions(pair.a("d/f"), PermissionsExt::from_mode(0o644)).unwrap();
     assert_eq!(read(pair.b("d/f")).unwrap(), b"secret");
     fs::set_permissions(pair.a("d"), PermissionsExt::from_mode(0o700)).unwrap();
     refused(read(pair.b("d/f")), Errno::ACCESS);
-    // A process whose working directory is that directory.
+    // The permission is also revoked for a process whose working directory is that directory.
     let mut inside = Agent::new();
     inside.ask(&format!("os.chdir({:?})", pair.b("d")));
     inside.ask("os.setresuid(65534, 65534, 65534)");
@@ -304,7 +305,7 @@ fn names_attributes_and_permissions_change_on_both_mounts_at_once() {
 fn appends_from_both_mounts_lose_no_record() {
     let Some(pair) = Pair::new() else { return };
     let mut agents: Vec<Agent> = (0..6).map(|_| Agent::new()).collect();
-    // Data in rows, in objects, and across the end of a chunk.
+    // The data is in rows, in objects, or across the end of a chunk.
     for (name, width, count, start) in
         [("small", 20, 120u64, 0u64), ("big", 9_000, 40, 0), ("chunks", 4_099, 60, (64 << 20) - 600_000)]
     {
@@ -362,7 +363,7 @@ fn posix_locks_exclude_across_mounts() {
     assert_eq!(b.ask("lk('f', GETLK, R, 0, 0)"), format!("ok w 10 10 {}", a.pid().as_raw_nonzero()));
     assert_eq!(a.ask("lk('f', GETLK, W, 500, 1)"), format!("ok w 20 0 {}", b.pid().as_raw_nonzero()));
     assert_eq!(b.ask("lk('f', GETLK, W, 0, 10)"), "ok free");
-    // Upgrade, downgrade, split.
+    // Locks are upgraded, downgraded and split.
     assert_eq!(a.ask("lk('f', SETLK, R, 12, 3)"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, R, 12, 3)"), "ok ", "read locks are shared");
     assert_eq!(a.ask("lk('f', SETLK, W, 12, 1)"), "err EAGAIN");
@@ -374,7 +375,7 @@ fn posix_locks_exclude_across_mounts() {
     assert_eq!(a.ask("closed('g')"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, W, 15, 5)"), "ok ");
     assert_eq!(a.ask("lk('f', GETLK, W, 0, 10)"), "ok free");
-    // So does the end of a process.
+    // The end of a process releases its locks too.
     assert_eq!(a.ask("lk('f', SETLK, W, 15, 1)"), "err EAGAIN");
     b.kill();
     assert_eq!(a.ask("lk('f', SETLK, W, 0, 0)"), "ok ");
@@ -460,7 +461,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         assert_eq!(a.hear(), "ok ");
         assert_eq!(waits(), "ok 0");
     }
-    // Many waiters at a time.
+    // Many agents wait at the same time.
     let mut holder = Agent::with(&pair.a("g"));
     assert_eq!(holder.ask("fl('f', EX)"), "ok ");
     let mut crowd: Vec<Agent> =
@@ -560,7 +561,7 @@ fn locks_and_files_of_a_killed_mount_are_cleaned_up_by_the_other() {
     let (mut a, mut b) = (Agent::with(&pair.a("f")), Agent::with(&pair.b("f")));
     assert_eq!(b.ask("lk('f', SETLK, W, 0, 10)"), "ok ");
     assert_eq!(b.ask("fl('f', EX)"), "ok ");
-    // An unlinked file that is open on the second mount only, and a process that waits for a lock there.
+    // There is an unlinked file that is open only on the second mount, and a process there waits for a lock.
     assert_eq!(b.ask(&format!("opened('gone', {:?})", pair.b("gone"))), "ok ");
     fs::remove_file(pair.b("gone")).unwrap();
     let mut waiter = Agent::with(&pair.b("g"));
@@ -635,7 +636,7 @@ fn random_name_changes_on_both_mounts_leave_the_volume_consistent() {
         let root = if at % 2 == 0 { pair.a("") } else { pair.b("") };
         format!("storm({root:?}, {at}, 400)")
     });
-    // What a name refers to may change between lookup and use; the kernel retries ESTALE only once.
+    // A name may refer to another inode between lookup and use; the kernel retries after ESTALE only once.
     const EXPECTED: [&str; 8] =
         ["EEXIST", "EISDIR", "ENOENT", "ENOTDIR", "ENOTEMPTY", "EINVAL", "EPERM", "ESTALE"];
     for errno in said.iter().flat_map(|said| said.split(' ').filter(|errno| !errno.is_empty())) {
@@ -677,7 +678,7 @@ fn exclusive_and_shared_mounts_refuse_each_other() {
     assert_eq!(fs::read(pair.a("f")).unwrap(), b"here");
     pair.umount_second(&[]).ok();
     place.umount(&[]).ok();
-    // And in the opposite order.
+    // The same holds if the other mount leaves first.
     place.mount(&[]).ok();
     let server = place.server().to_string();
     let said = pair.mount_second();

@@ -44,7 +44,7 @@ fn missing_or_empty_directory_is_not_used_as_store() {
         place.mount(options).failed(1, &["object store of volume 'vol'", "vol.data", "does not exist"]);
     }
     assert!(!data.exists());
-    // Like the mount point of a file system that is not mounted yet.
+    // The empty directory is like the mount point of a file system that is not mounted yet.
     fs::create_dir(&data).unwrap();
     let absent = ["limen-volume", "vol.data", "--adopt-store"];
     for options in ["rw", "ro", &format!("writeback,cache_dir={}", place.text("cache"))] {
@@ -98,7 +98,7 @@ fn store_of_another_volume_is_refused() {
     third.format(&["--bucket", &bucket]).ok();
 }
 
-/// Turns the volume into one from before markers existed.
+/// Turns the volume into a volume from before markers existed.
 fn forget_marker(place: &Place) {
     fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
@@ -120,7 +120,7 @@ fn older_volume_gets_its_marker_if_its_objects_are_found() {
     assert!(marker.exists());
     write(&place);
     place.umount(&[]).ok();
-    // With its objects in the store.
+    // The objects of the volume are in the store, so the store is accepted.
     forget_marker(&place);
     place.mount(&["-o", "ro"]).ok();
     verify(&place);
@@ -131,7 +131,7 @@ fn older_volume_gets_its_marker_if_its_objects_are_found() {
     place.umount(&[]).ok();
     fs::remove_file(&marker).unwrap();
     place.mount(&[]).failed(1, &["limen-volume"]);
-    // Without its objects.
+    // The objects of the volume are not in the store, so the store is not accepted.
     limen(&["config", "--adopt-store", &place.url()]).ok();
     forget_marker(&place);
     fs::rename(&data, place.path("kept")).unwrap();

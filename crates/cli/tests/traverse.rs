@@ -40,8 +40,8 @@ fn closed(volume: &Mounted, name: &str, mode: u32, acl: Option<&str>) -> PathBuf
     path
 }
 
-/// Runs `work` as each kind of holder: by user, by primary group, and by one of 401 or of one supplementary
-/// groups.
+/// Runs `work` as each kind of holder of the privilege: by user id, by primary group, by one of 401
+/// supplementary groups, and by the only supplementary group.
 fn as_holders(work: impl Fn() + Sync) {
     let many: Vec<u32> = (10_000..10_400).chain([GROUP]).collect();
     as_user(HOLDER, HOLDER, &work);
@@ -63,7 +63,8 @@ fn holders_may_search_and_nothing_else() {
         closed(&volume, "group", 0o750, None),
         closed(&volume, "acl", 0o700, Some("A::OWNER@:rwaxD,A::5:rx,A::6:r")),
         closed(&volume, "denied", 0o700, Some("A::OWNER@:rwaxD,D::EVERYONE@:x")),
-        // No POSIX ACL can express who may search this one, so every check goes to the daemon.
+        // No POSIX ACL can express the search permission of this directory, so every check goes to the
+        // daemon.
         closed(&volume, "inexact", 0o700, Some("A::OWNER@:rwaxD,D:g:20:x,A:g:30:x")),
     ];
     for d in &dirs {
@@ -102,13 +103,13 @@ fn holders_may_search_and_nothing_else() {
             });
         }
     }
-    // A directory that becomes closed is closed at once, but not for holders.
+    // If search permission is revoked, this takes effect at once, but not for holders.
     let d = closed(&volume, "later", 0o755, None);
     as_user(OTHER, OTHER, || reads(&d.join("f")).unwrap());
     fs::set_permissions(&d, fs::Permissions::from_mode(0o700)).unwrap();
     as_user(OTHER, OTHER, || refused(reads(&d.join("f")), Errno::ACCESS));
     as_holders(|| reads(&d.join("f")).unwrap());
-    // The privilege is an option of the mount.
+    // A mount without the option does not give the privilege.
     volume.remount();
     for d in dirs.iter().chain([&d]) {
         as_holders(|| refused(reads(&d.join("f")), Errno::ACCESS));

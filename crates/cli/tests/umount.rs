@@ -1,4 +1,5 @@
-//! umount names the processes that keep a mount in use, and does not wait for them for ever; as root.
+//! `limen umount` names the processes that keep a mount in use, and does not wait for them forever. Runs as
+//! root.
 
 mod common;
 
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::Place;
 
-/// A new mount namespace holds the mounts of all tests that run at that moment, so the tests run one at a
-/// time.
+/// Returns a lock so that the tests run one at a time: a new mount namespace holds the mounts of all tests
+/// that run when it is created.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +65,7 @@ fn umount_times_out_if_another_mount_namespace_holds_the_mount() {
     let said = place.umount(&["--timeout", "2"]);
     said.failed(3, &["unmounted here", &named, "no data waits to be stored", "nsenter -t", &place.mnt()]);
     assert!(!place.is_mounted());
-    // Again, with nothing mounted here any more.
+    // A second umount, when nothing is mounted here any more.
     place.umount(&["--timeout", "0"]).failed(3, &["unmounted here", &named]);
     holder.end();
     place.umount(&[]);

@@ -21,7 +21,7 @@ const MIB: usize = 1 << 20;
 /// A volume with its objects on a small tmpfs, and a directory for staged blocks.
 struct Staged {
     place: Place,
-    /// Dropped last, after the mount.
+    /// The disk is dropped last, after the mount.
     disk: TempDir,
 }
 
@@ -119,7 +119,7 @@ fn blocks_staged_for_a_full_store_are_uploaded_later() {
     volume.place.mount(&[]).ok();
     refused(fs::read(volume.at("big")), Errno::IO);
     volume.place.umount(&[]).ok();
-    // A mount that knows the directory, but neither stages nor uploads.
+    // This mount knows the directory, but neither stages nor uploads blocks.
     fs::write(volume.note(), note).unwrap();
     volume.place.mount(&[]).ok();
     assert_eq!(fs::read(volume.at("big")).unwrap(), big);
@@ -148,7 +148,7 @@ fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
     let (own, aside) = (volume.disk.path().join("objects"), volume.disk.path().join("aside"));
     let other = format!("sqlite://{}", volume.place.text("other.db"));
     let options = format!("writeback,cache_dir_free=0,cache_dir={}", volume.place.text("cache"));
-    // Another volume takes the place of this one's objects, and gives it back.
+    // Puts the objects of another volume in the place of this volume's objects, or puts them back.
     let swap = |is_other: bool| {
         fs::rename(&own, volume.disk.path().join("swap")).unwrap();
         fs::rename(&aside, &own).unwrap();
@@ -157,7 +157,7 @@ fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
     };
     fs::rename(&own, &aside).unwrap();
     limen(&["format", &other, "other", "--storage", "file", "--bucket", own.to_str().unwrap()]).ok();
-    // It is in use, so objects can be written to it.
+    // The other volume is in use, so objects can be written to it.
     fs::create_dir_all(own.join("tmp")).unwrap();
     fs::create_dir_all(aside.join("chunks")).unwrap();
     for _ in 0..5 {
@@ -166,7 +166,8 @@ fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
     assert!(!own.join("chunks").exists());
     assert_eq!(volume.staged_blocks(), staged);
 
-    // The marker cannot be read when the volume is mounted, and when it can it is that of the other volume.
+    // The marker cannot be read when the volume is mounted. When it can be read again, it is the marker of
+    // the other volume.
     swap(false);
     let marker = own.join("limen-volume");
     fs::rename(&marker, own.join("marker")).unwrap();

@@ -24,17 +24,18 @@
 
 mod key;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use host::{Instant, RandomState};
+use host::{HashMap, Instant, RandomState};
 use meta::{AclKind, Inode, Record, Seq, Snapshot, xattr_blocks};
+use metrics::Counter;
 use ops::{Key, KnownRecords, Value, known};
 use types::{Ino, Name, XattrName};
 
-use crate::charge::charge;
+use crate::charge::{RECORD_BYTES, charge};
 
 const SHARDS: usize = 64;
 
@@ -51,6 +52,9 @@ pub(crate) struct Cache {
     shard_capacity: usize,
     /// The kind of ACLs that the volume stores.
     kind: AclKind,
+    /// Lookups by operations that found the record, and those that did not.
+    hits: Counter,
+    misses: Counter,
 }
 
 /// The counters of the directories that share them.
@@ -81,7 +85,7 @@ enum Origin {
 
 #[derive(Debug, Default)]
 struct Shard {
-    slots: HashMap<Key, Slot, RandomState>,
+    slots: HashMap<Key, Slot>,
     /// The sum of the charges of all slots ([`crate::charge`]).
     charge: usize,
     /// The keys of `slots` in the order of the eviction clock, and the position of its hand.
@@ -115,6 +119,8 @@ impl Cache {
             hasher: RandomState::default(),
             shard_capacity: (capacity / SHARDS).max(1),
             kind,
+            hits: Counter::default(),
+            misses: Counter::default(),
         }
     }
 
@@ -188,6 +194,31 @@ impl Cache {
         let shard = self.shard(key);
         let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
         absent.then_some(Value::Dirent(None))
+    }
+
+    /// The cached names of these inodes, each with its directory. Reads the whole cache.
+    pub(crate) fn names_of(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
+        let mut names = BTreeMap::new();
+        for index in 0..SHARDS {
+            for (key, slot) in &self.lock(index).slots {
+                if let (Key::Dirent(parent, name), Value::Dirent(Some(dirent))) = (key, &slot.value)
+                    && inos.contains(&dirent.ino)
+                {
+                    names.insert(dirent.ino, (*parent, name.clone()));
+                }
+            }
+        }
+        names
+    }
+
+    /// How many lookups by operations found the record, and how many did not.
+    pub(crate) fn lookups(&self) -> [u64; 2] {
+        [self.hits.get(), self.misses.get()]
+    }
+
+    /// The memory of all records, estimated by their charges.
+    pub(crate) fn bytes(&self) -> u64 {
+        (0..SHARDS).map(|index| self.lock(index).charge as u64).sum::<u64>() * RECORD_BYTES as u64
     }
 
     /// The counters to pass to [`Cache::listed`], taken before a directory is read or created.
@@ -414,7 +445,10 @@ impl Cache {
 
 impl KnownRecords for Cache {
     fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
-        Cache::get(self, key, oldest)
+        let found = Cache::get(self, key, oldest);
+        let count = if found.is_some() { &self.hits } else { &self.misses };
+        count.add(1);
+        found
     }
 
     fn put(&self, key: Key, value: Value) {

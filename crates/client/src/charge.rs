@@ -7,7 +7,7 @@ use types::XattrName;
 
 /// One unit of the bound of [`Cache`](crate::cache::Cache): the size of an ordinary record with its key and
 /// its entries in the tables.
-const RECORD_BYTES: usize = 256;
+pub(crate) const RECORD_BYTES: usize = 256;
 
 /// The charge in ordinary records, at least one. ACLs and extended attributes are up to 64 KiB in their
 /// stored form, and a compiled ACL is several times as large.

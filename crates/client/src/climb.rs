@@ -8,7 +8,8 @@ use meta::RecordKey;
 use ops::{Key, OwnReads, Value};
 use types::Ino;
 
-use crate::driver::{Failure, Meta};
+use crate::driver::Meta;
+use crate::failure::Failure;
 
 impl Meta {
     /// Reads the uncached directories above `dir`, at most `most` of them. Returns how many were read.

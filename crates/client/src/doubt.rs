@@ -19,20 +19,12 @@
 //!   retried later than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the
 //!   operation then fails with EIO.
 
-use host::Instant;
-use std::cell::Cell;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use meta::{
-    Effect, EngineError, ErrorKind, Inode, Lock, LockKind, LockOwner, LockWait, Outcome, Record, RecordKey,
-    Txn,
-};
-use ops::{Authority, Op};
-use types::{BootInstant, Errno, Ino, OpId, SessionId, Time};
+use meta::{Effect, Inode, Lock, LockKind, LockOwner, LockWait, Txn};
+use types::{BootInstant, Errno, Ino, OpId, SessionId};
 
-use crate::driver::{Failure, Meta};
-use crate::terms::Ticket;
+use crate::ticket::Ticket;
 
 /// A transaction that may have been committed, or may be committed later.
 #[derive(Debug)]
@@ -40,9 +32,9 @@ pub struct Doubt {
     pub(crate) txn: Txn,
     pub(crate) ticket: Ticket,
     /// When the first attempt under this id was sent.
-    since: BootInstant,
+    pub(crate) since: BootInstant,
     /// The last result that was sent to be recorded under this id.
-    recorded: Option<Result<(), Errno>>,
+    pub(crate) recorded: Option<Result<(), Errno>>,
 }
 
 impl Doubt {
@@ -64,205 +56,6 @@ impl Doubt {
 /// some of that time to arrive. The embedded engine never returns an indeterminate error.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-impl Meta {
-    /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. An
-    /// operation in doubt of a client that is not registered is given up earlier if the engine may have
-    /// dropped its id.
-    pub fn set_patience(&self, retry_timeout: Duration) {
-        self.patience_millis.store(millis(retry_timeout), Ordering::Release);
-    }
-
-    /// Sets for how long an operation in doubt that no term guards is retried (default: 90 seconds). For
-    /// tests.
-    pub fn set_repeat_for(&self, time: Duration) {
-        self.repeat_for_millis.store(millis(time), Ordering::Release);
-    }
-
-    /// Runs an operation that must not be tried under another id while it may have happened. If it fails in
-    /// doubt, `doubt` holds the transaction, and the next call resumes it.
-    ///
-    /// # Errors
-    /// As [`Meta::run`]. If `doubt` is `None` afterwards, the operation did not happen and never will.
-    pub fn run_once<O: Op<Reply = ()>>(
-        &self,
-        op: &O,
-        authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
-    ) -> Result<(), Failure> {
-        let tried = doubt.is_some().then_some(());
-        self.run_under_doubt(op, authority, doubt, tried)
-    }
-
-    /// Whether the engine may have dropped the id, so that it can no longer be found out whether the
-    /// operation happened.
-    pub fn is_forgotten(&self, doubt: &Doubt) -> bool {
-        self.may_be_forgotten(&doubt.txn, doubt.since)
-    }
-
-    /// Runs an operation. If `doubt` holds a transaction, that is retried first. After an error, `doubt`
-    /// holds the transaction that may have been committed, if there is one. `tried` is the reply for the last
-    /// transaction that was sent under this id and may have been committed.
-    pub(crate) fn run_under_doubt<O: Op>(
-        &self,
-        op: &O,
-        authority: &Authority<'_>,
-        doubt: &mut Option<Doubt>,
-        tried: Option<O::Reply>,
-    ) -> Result<O::Reply, Failure> {
-        let done = self.run_loop(op, authority, doubt, tried);
-        self.begin_term_if_due();
-        match (done, doubt) {
-            (Err(Failure::Engine(error)), Some(doubt)) => {
-                self.doubt(&doubt.txn);
-                self.terms.give_up(&doubt.ticket);
-                Err(EngineError { kind: ErrorKind::Indeterminate, ..error }.into())
-            }
-            (done, _) => done,
-        }
-    }
-
-    /// Commits a transaction, with retries. If an attempt has an indeterminate result, it is stored in
-    /// `doubt`.
-    ///
-    /// # Errors
-    /// The error of the last attempt. Indeterminate also if the engine may have dropped the result of an
-    /// earlier attempt.
-    pub(crate) fn commit(
-        &self,
-        txn: &Txn,
-        ticket: Option<&Ticket>,
-        doubt: &mut Option<Doubt>,
-    ) -> Result<Outcome, Failure> {
-        if doubt.as_ref().is_some_and(|doubt| self.is_forgotten(doubt)) {
-            let message =
-                "an earlier attempt may have been committed, and the database may have dropped its result";
-            return Err(EngineError::indeterminate(message).into());
-        }
-        let since = Cell::new(doubt.as_ref().map(|doubt| doubt.since));
-        let lost = Cell::new(false);
-        let attempt = || {
-            let sent = BootInstant::now();
-            let outcomes = self.engine.commit(std::slice::from_ref(txn));
-            let outcome = outcomes.and_then(|outcomes| {
-                let outcome = outcomes.into_iter().next();
-                outcome.ok_or_else(|| EngineError::indeterminate("the engine returned no outcome"))
-            });
-            let is_lost = matches!(&outcome, Err(error) if error.kind == ErrorKind::Indeterminate);
-            // A transaction without effects cannot leave anything in doubt.
-            if is_lost && !txn.effects.is_empty() {
-                // Other clients may see its effects from now on, however long the answer takes. Without this
-                // call, this client would ignore the change stream's delivery of its own change.
-                if !lost.replace(true) {
-                    self.doubt(txn);
-                }
-                since.set(since.get().or(Some(sent)));
-            }
-            outcome
-        };
-        let may_repeat = || since.get().is_none_or(|since| !self.may_be_forgotten(txn, since));
-        let done = self.retry_if(attempt, may_repeat);
-        if let (true, Some(since), Some(ticket)) = (lost.get(), since.get(), ticket)
-            && doubt.is_none()
-        {
-            *doubt = Some(Doubt { txn: txn.clone(), ticket: ticket.clone(), since, recorded: None });
-        }
-        done
-    }
-
-    /// The transaction to send under an id in doubt. If `txn` has no effects, an effect is added that records
-    /// `result`.
-    pub(crate) fn go_on<R>(&self, doubt: &mut Doubt, mut txn: Txn, result: &Result<R, Errno>) -> Txn {
-        if txn.effects.is_empty() {
-            txn.effects = vec![Effect::PutWait(mark(txn.op_id))];
-            doubt.recorded = Some(match result {
-                Err(errno) => Err(*errno),
-                Ok(_) => Ok(()),
-            });
-        }
-        if doubt.txn != txn {
-            self.doubt(&doubt.txn);
-            doubt.txn = txn.clone();
-        }
-        txn
-    }
-
-    /// The error that was recorded under the id, which the engine has answered as committed. The doubt ends.
-    ///
-    /// # Errors
-    /// Those of the database; the doubt then remains.
-    pub(crate) fn recorded(&self, doubt: &mut Option<Doubt>) -> Result<Option<Errno>, Failure> {
-        let Some(Doubt { txn, recorded: Some(result), .. }) = doubt else {
-            *doubt = None;
-            return Ok(None);
-        };
-        let wait = mark(txn.op_id);
-        let snapshot = self.retry(|| self.engine.read(&[RecordKey::Waits]))?;
-        let is_there = snapshot
-            .records
-            .iter()
-            .any(|record| matches!(record, Record::Waits(waits) if waits.contains(&wait)));
-        let result = if is_there { result.err() } else { None };
-        if is_there {
-            // If this fails, the mark is removed together with the session.
-            if let Ok(ticket) = self.next_op(self.session()) {
-                let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();
-                let effects = vec![Effect::DropWait { owner: wait.lock.owner }];
-                if let Err(error) = self.engine.commit(&[Txn { op_id: ticket.id, guards, effects }]) {
-                    tracing::debug!(%error, "the mark of an operation remains");
-                }
-            }
-        }
-        *doubt = None;
-        Ok(result)
-    }
-
-    /// Sends a request that changes nothing, and retries it if it fails.
-    ///
-    /// # Errors
-    /// The error of the last attempt.
-    pub(crate) fn retry<T>(&self, request: impl FnMut() -> Result<T, EngineError>) -> Result<T, Failure> {
-        self.retry_if(request, || true)
-    }
-
-    fn retry_if<T>(
-        &self,
-        mut request: impl FnMut() -> Result<T, EngineError>,
-        may_repeat: impl Fn() -> bool,
-    ) -> Result<T, Failure> {
-        let mut retries = 0;
-        let began = Instant::now();
-        let retry_timeout = Duration::from_millis(self.patience_millis.load(Ordering::Acquire));
-        loop {
-            let error = match request() {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
-            };
-            let worth_it = error.kind != ErrorKind::Determinate { transient: false };
-            if !worth_it || began.elapsed() >= retry_timeout || !may_repeat() {
-                tracing::error!(%error, retries, "the metadata engine failed");
-                return Err(error.into());
-            }
-            retries += 1;
-            host::sleep(pause(retries));
-        }
-    }
-
-    /// Whether the engine may have dropped the result of a transaction that was first sent at `since`.
-    fn may_be_forgotten(&self, txn: &Txn, since: BootInstant) -> bool {
-        match txn.kept_by() {
-            // The results of a session's operations are dropped with it.
-            Some((session, _)) => session != self.session() || self.is_fenced(),
-            None => {
-                let repeat_for = Duration::from_millis(self.repeat_for_millis.load(Ordering::Acquire));
-                since.elapsed() >= repeat_for
-            }
-        }
-    }
-}
-
 /// Whether the answer to a transaction may be about an earlier attempt with another plan. A transaction that
 /// is applied now is answered with the inodes that it changed; a retry is not.
 pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, is_other: bool, inodes: &[Inode]) -> bool {
@@ -270,20 +63,8 @@ pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, is_other: bool, inodes: &[In
 }
 
 /// The mark which shows that a result was recorded.
-fn mark(id: OpId) -> LockWait {
+pub(crate) fn mark(id: OpId) -> LockWait {
     let session = id.session();
     let owner = LockOwner { session, owner: id.0 as u64, kind: LockKind::Flock };
     LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: 0, owner, exclusive: false, pid: 0 } }
-}
-
-/// The delay before a retry. It doubles with each retry. Jitter draws it from the upper half of its range, so
-/// that colliding clients spread out.
-pub(crate) fn pause(retry: u32) -> Duration {
-    let full = FIRST_PAUSE.saturating_mul(1 << retry.min(16)).min(LONGEST_PAUSE);
-    let jitter = Time::now().nsec() % 1000;
-    full / 2 + full.mul_f64(f64::from(jitter) / 2000.0)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,6 @@
 //! A client's handle on a volume: its state, and what it remembers of each commit.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,51 +10,20 @@ use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
 use host::Instant;
 use meta::{
-    AclKind, Change, Dirent, Effect, Engine, EngineError, Inode, Invalidation, LOST_FOR, Page, Record, Scan,
-    Seq, Snapshot, Txn, Volume, VolumeError,
+    AclKind, Change, Dirent, Effect, Engine, Inode, Invalidation, LOST_FOR, Page, Part, Record, Scan, Seq,
+    Snapshot, Txn, Volume,
 };
 use ops::{Authority, GetDomains, Key, Value};
-use types::{BootInstant, Errno, Ino, SessionId};
+use types::{BootInstant, Ino, Name, SessionId};
 
+use crate::activity::{Activity, Events};
 use crate::cache::{Cache, DirCounters};
 use crate::doubt::REPEAT_FOR;
+use crate::failure::Failure;
 use crate::fence::Fence;
 use crate::listing::Listings;
 use crate::settings::VolumeSettings;
 use crate::terms::Terms;
-
-/// Why an operation did not happen, or may not have happened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// The operation's rules do not allow it.
-    #[error(transparent)]
-    Refused(#[from] Errno),
-    /// The database failed, and the retries failed too.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The operation did not happen, because another client removed the session under which it was planned.
-    #[error("session {0} was removed by another client, which considered this client dead")]
-    Fenced(SessionId),
-}
-
-impl From<Failure> for VolumeError {
-    fn from(failure: Failure) -> VolumeError {
-        VolumeError::Failed(match failure {
-            Failure::Engine(error) => error,
-            failure => EngineError::permanent(failure.to_string()).with_errno(failure.into()),
-        })
-    }
-}
-
-impl From<Failure> for Errno {
-    fn from(failure: Failure) -> Errno {
-        match failure {
-            Failure::Refused(errno) => errno,
-            Failure::Engine(error) => error.errno,
-            Failure::Fenced(_) => Errno::EIO,
-        }
-    }
-}
 
 /// A client's handle on a volume's metadata.
 #[derive(Debug)]
@@ -61,7 +31,8 @@ pub struct Meta {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) cache: Cache,
     pub(crate) listings: Listings,
-    settings: VolumeSettings,
+    pub(crate) events: Events,
+    pub(crate) settings: VolumeSettings,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
     alone: AtomicBool,
@@ -78,7 +49,7 @@ pub struct Meta {
     delivered_to: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
-    pub(crate) patience_millis: AtomicU64,
+    pub(crate) retry_timeout_millis: AtomicU64,
     pub(crate) repeat_for_millis: AtomicU64,
     pub(crate) decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
@@ -86,9 +57,12 @@ pub struct Meta {
     domains: RwLock<Arc<DomainTable>>,
 }
 
+/// The authority for the client's own operations: no access check applies.
+pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
+
 /// How long a failed request is retried, unless the mount sets another time. A database needs that long to
 /// restart.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long cached records are used without a read while other clients may change them, unless the mount sets
 /// another time.
 const LIFETIME: Duration = Duration::from_secs(1);
@@ -108,6 +82,7 @@ impl Meta {
             engine,
             cache: Cache::new(cache_records, volume.acl),
             listings: Listings::default(),
+            events: Events::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             traversers: OnceLock::new(),
             domains: RwLock::default(),
@@ -120,19 +95,30 @@ impl Meta {
             query_began: AtomicU64::new(0),
             delivered_to: AtomicU64::new(0),
             born: Instant::now(),
-            patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
+            retry_timeout_millis: AtomicU64::new(RETRY_TIMEOUT.as_millis() as u64),
             repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
             lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
+        }
+    }
+
+    /// What this client has done since it was opened.
+    pub fn activity(&self) -> Activity {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let [cache_hits, cache_misses] = self.cache.lookups();
+        Activity {
+            conflicts: load(&self.events.conflicts),
+            retries: load(&self.events.retries),
+            failures: load(&self.events.failures),
+            cache_hits,
+            cache_misses,
+            cache_bytes: self.cache.bytes(),
+            listing_bytes: self.listings.bytes(),
         }
     }
 
     /// The settings in force.
     pub fn volume(&self) -> &Volume {
         self.settings.current()
-    }
-
-    pub(crate) fn settings(&self) -> &VolumeSettings {
-        &self.settings
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -163,7 +149,7 @@ impl Meta {
         if known.domains().len() >= reach as usize {
             return Ok(known);
         }
-        let found = Arc::new(self.run(&GetDomains, &Authority::Kernel { told: None })?);
+        let found = Arc::new(self.run(&GetDomains, &BY_KERNEL)?);
         let mut known = self.domains.write().unwrap_or_else(PoisonError::into_inner);
         if known.domains().len() < found.domains().len() {
             *known = Arc::clone(&found);
@@ -196,8 +182,23 @@ impl Meta {
     /// Whether cached records are current, except for changes that are committed but not yet delivered to
     /// this client.
     pub fn is_current(&self) -> bool {
-        let has_lease = || BootInstant::now().nanos() < self.current_until.load(Ordering::Acquire);
-        self.is_exclusive() || (has_lease() && self.fence.is_valid())
+        if self.is_exclusive() {
+            return true;
+        }
+        let now = BootInstant::now();
+        now.nanos() < self.current_until.load(Ordering::Acquire) && self.fence.is_valid(now)
+    }
+
+    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. It takes some
+    /// milliseconds for a full cache.
+    pub fn cached_names(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
+        self.cache.names_of(inos)
+    }
+
+    /// What is left of the lease on cached records; zero without one.
+    pub fn lease_left(&self) -> Duration {
+        let until = self.current_until.load(Ordering::Acquire);
+        Duration::from_nanos(until.saturating_sub(BootInstant::now().nanos()))
     }
 
     /// Renews the lease on cached records until `until`. The caller declares that it has passed all changes
@@ -271,14 +272,6 @@ impl Meta {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn change_listings(&self, txn: &Txn) {
-        for effect in &txn.effects {
-            if let Effect::PutDirent { parent, .. } | Effect::DropDirent { parent, .. } = effect {
-                self.listings.changed(*parent);
-            }
-        }
-    }
-
     /// Reads one page of a range; see [`Engine::scan`].
     ///
     /// # Errors
@@ -304,47 +297,51 @@ impl Meta {
         })
     }
 
-    /// Puts the effects of a transaction into the cache. The commit was sent at `began`.
+    /// Invalidates the listings that a transaction changes, and puts its effects into the cache. The commit was sent
+    /// at `began`.
     pub(crate) fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
+        for effect in &txn.effects {
+            if let Part::Dirent(parent, _) = effect.footprint().part {
+                self.listings.changed(parent);
+            }
+        }
         let put = |key, value| self.cache.committed(key, value, seq, began);
         for effect in &txn.effects {
-            let (key, value) = match effect {
+            match effect {
                 Effect::PutInode(inode) => {
                     put(Key::Xattrs(inode.ino), Value::Xattrs(Arc::default()));
-                    (Key::Inode(inode.ino), Value::Inode(Some(*inode)))
+                    put(Key::Inode(inode.ino), Value::Inode(Some(*inode)));
                 }
-                Effect::DropInode { ino } => (Key::Inode(*ino), Value::Inode(None)),
-                Effect::PutDirent { parent, name, ino, kind } => (
-                    Key::Dirent(*parent, name.clone()),
-                    Value::Dirent(Some(Dirent { ino: *ino, kind: *kind })),
-                ),
+                Effect::DropInode { ino } => put(Key::Inode(*ino), Value::Inode(None)),
+                Effect::PutDirent { parent, name, ino, kind } => {
+                    let dirent = Dirent { ino: *ino, kind: *kind };
+                    put(Key::Dirent(*parent, name.clone()), Value::Dirent(Some(dirent)));
+                }
                 Effect::DropDirent { parent, name } => {
-                    (Key::Dirent(*parent, name.clone()), Value::Dirent(None))
+                    put(Key::Dirent(*parent, name.clone()), Value::Dirent(None));
                 }
                 Effect::PutXattr { ino, name, value } => {
-                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, Some(value)))
+                    put(Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, Some(value)));
                 }
                 Effect::DropXattr { ino, name } => {
-                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, None))
+                    put(Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, None));
                 }
                 Effect::PutSymlink { ino, target } => {
-                    (Key::Symlink(*ino), Value::Symlink(Some(target.clone())))
+                    put(Key::Symlink(*ino), Value::Symlink(Some(target.clone())));
                 }
                 Effect::PutAcl { id, text } => {
                     let snapshot = Snapshot { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
                     self.cache.absorb(&snapshot, Instant::now());
-                    continue;
                 }
                 // The outcome has the records of the changed inodes, unless the transaction was a retry, or a
                 // later transaction of the same call removed the inode.
-                changed => match changed.changed_inode() {
-                    Some(ino) if inodes.iter().all(|inode| inode.ino != ino) => {
-                        (Key::Inode(ino), Value::Unknown)
+                changed => {
+                    let ino = changed.changed_inode();
+                    if let Some(ino) = ino.filter(|ino| inodes.iter().all(|inode| inode.ino != *ino)) {
+                        put(Key::Inode(ino), Value::Unknown);
                     }
-                    _ => continue,
-                },
-            };
-            put(key, value);
+                }
+            }
         }
         for inode in inodes {
             put(Key::Inode(inode.ino), Value::Inode(Some(*inode)));

@@ -1,18 +1,29 @@
 //! A client of a volume: runs operations on an engine, with one retry loop, and caches what it has read.
 
+mod activity;
 mod cache;
 mod certainty;
 mod charge;
 mod climb;
+mod commit;
 mod doubt;
 mod driver;
+mod failure;
 mod fence;
 mod listing;
 mod open;
+mod quotas;
+mod readdir;
 mod run;
+mod session;
 mod settings;
 mod terms;
+mod ticket;
 
+pub use activity::Activity;
 pub use doubt::Doubt;
-pub use driver::{Failure, Meta};
-pub use listing::{Generation, ListedEntry, Listing, WholeListing};
+pub use driver::Meta;
+pub use failure::Failure;
+pub use listing::{Generation, WholeListing};
+pub use quotas::{QuotaError, Retagging};
+pub use readdir::{ListedEntry, Listing};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use meta::{Counter, Effect, Engine, EngineError, Record, RecordKey, Session, Volume, VolumeError};
-use ops::{Authority, Housekeeping, Lease};
-use types::{SessionId, SliceId};
+use ops::{Housekeeping, Lease};
+use types::{Errno, SessionId, SliceId};
 
-use crate::driver::{Failure, Meta};
+use crate::driver::{BY_KERNEL, Meta};
+use crate::failure::Failure;
 
 impl Meta {
     /// Opens a volume for reading and for work that needs no session.
@@ -17,9 +18,49 @@ impl Meta {
         let volume = Volume::load(&*engine)?;
         // Operation ids contain the session number, so even an unregistered client needs a number of its own.
         let visitor = Meta::new(engine.clone(), volume.clone(), random_session(), 1);
-        let id =
-            visitor.run(&Lease { counter: Counter::Session, count: 1 }, &Authority::Kernel { told: None })?;
+        let id = visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?;
         Ok(Meta::new(engine, volume, SessionId(id), cache_records))
+    }
+
+    /// Reads the settings again, in one read, and uses them from now on if they changed. Returns whether they
+    /// changed.
+    ///
+    /// # Errors
+    /// Those of the database; EIO if the settings are damaged or belong to another volume. The current
+    /// settings then remain.
+    pub fn refresh_settings(&self) -> Result<bool, Failure> {
+        let found = match Volume::load(&**self.engine()) {
+            Ok(found) => found,
+            Err(VolumeError::Failed(error)) => return Err(error.into()),
+            Err(error) => {
+                tracing::error!(%error, "cannot read the volume's settings; the previous ones remain in force");
+                return Err(Errno::EIO.into());
+            }
+        };
+        if found == *self.volume() {
+            return Ok(false);
+        }
+        if !found.is_same_volume(self.volume()) {
+            tracing::error!(
+                uuid = found.uuid,
+                "the database holds another volume now; its settings are ignored"
+            );
+            return Err(Errno::EIO.into());
+        }
+        if found.acl != self.volume().acl {
+            tracing::warn!(
+                "POSIX ACLs were turned on: files with an ACL are closed to all but their owners on this mount \
+                 until it is unmounted and mounted again"
+            );
+        }
+        let followed = self.settings.replace(found);
+        match followed {
+            true => tracing::info!("the volume's settings were changed"),
+            false => tracing::warn!(
+                "the settings changed too often for this mount to follow; remount to apply the change"
+            ),
+        }
+        Ok(followed)
     }
 
     /// Creates or replaces the session record of any client. For this client's own session, see
@@ -28,7 +69,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn put_session(&self, session: Session) -> Result<(), Failure> {
-        self.run(&Housekeeping(vec![Effect::PutSession(session)]), &Authority::Kernel { told: None })
+        self.run(&Housekeeping(vec![Effect::PutSession(session)]), &BY_KERNEL)
     }
 
     /// Removes a session's record.
@@ -36,7 +77,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn drop_session(&self, session: SessionId) -> Result<(), Failure> {
-        self.run(&Housekeeping(vec![Effect::DropSession { session }]), &Authority::Kernel { told: None })
+        self.run(&Housekeeping(vec![Effect::DropSession { session }]), &BY_KERNEL)
     }
 
     /// Removes slices from the garbage after their blocks were deleted, in one commit.
@@ -45,7 +86,7 @@ impl Meta {
     /// Those of the database.
     pub fn drop_garbage(&self, slices: &[SliceId]) -> Result<(), Failure> {
         let effects = slices.iter().map(|&slice| Effect::DropGarbage { slice }).collect();
-        self.run(&Housekeeping(effects), &Authority::Kernel { told: None })
+        self.run(&Housekeeping(effects), &BY_KERNEL)
     }
 
     /// The next unused number of a counter, as stored in the database.
@@ -65,7 +106,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn lease(&self, counter: Counter, count: u64) -> Result<u64, Failure> {
-        self.run(&Lease { counter, count }, &Authority::Kernel { told: None })
+        self.run(&Lease { counter, count }, &BY_KERNEL)
     }
 }
 

@@ -12,10 +12,13 @@ use meta::{EngineError, Outcome, RecordKey, Txn};
 use ops::{Authority, Ctx, Op, OwnReads, Plan, PlanStop, View};
 use types::{Errno, Ino, Time};
 
+use crate::activity::count;
 use crate::certainty::{self, Decided, Evidence, Next};
-use crate::doubt::{Doubt, may_be_earlier, pause};
-use crate::driver::{Failure, Meta};
-use crate::terms::Ticket;
+use crate::commit::pause;
+use crate::doubt::{Doubt, may_be_earlier};
+use crate::driver::Meta;
+use crate::failure::Failure;
+use crate::ticket::Ticket;
 
 /// How many conflicts a plan may meet before the operation fails with EIO.
 const MAX_CONFLICTS: u32 = 64;
@@ -167,7 +170,7 @@ impl<'a, O: Op> Run<'a, O> {
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
         let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
-        let (decided, answer, effects) = match self.op.plan(&mut view, &self.ctx) {
+        let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {
                 let climbs_from = view.climbs_from();
                 return Ok(Planned::Missing(Missing { wants: view.into_wants(), climbs_from, oldest }));
@@ -193,7 +196,7 @@ impl<'a, O: Op> Run<'a, O> {
                 let guards = view.into_guards();
                 let op_id = match &self.ticket {
                     Some(ticket) => ticket.id,
-                    None => self.ticket.insert(self.meta.next_op(self.ctx.session)?).id,
+                    None => self.ticket.insert(self.meta.terms.next_op(self.ctx.session)?).id,
                 };
                 let guards = self.meta.with_own_guard(guards, op_id)?;
                 Planned::Attempt(Attempt { answer, txn: Txn { op_id, guards, effects } })
@@ -269,7 +272,6 @@ impl<'a, O: Op> Run<'a, O> {
             }
             Outcome::Committed { seq, inodes } => {
                 *self.doubt = None;
-                meta.change_listings(&txn);
                 meta.remember(&txn, seq, &inodes, began);
                 if let Some((dir, before)) = born {
                     meta.cache.listed(dir, None, None, before, seq);
@@ -293,6 +295,7 @@ impl<'a, O: Op> Run<'a, O> {
                 self.fresh = meta.cache.absorb(&snapshot, began).into_iter().collect();
                 self.reads = 1;
                 self.conflicts += 1;
+                count(&meta.events.conflicts);
                 self.must_back_off = self.conflicts > PROMPT_CONFLICTS;
                 Ok(ControlFlow::Continue(()))
             }

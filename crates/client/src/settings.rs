@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use meta::{Volume, VolumeError};
-
-use crate::driver::{Failure, Meta};
+use meta::Volume;
 
 /// How many changes of the settings a client can apply. Every version is kept, because an operation may still
 /// use it.
@@ -31,7 +29,7 @@ impl VolumeSettings {
     }
 
     /// Makes these settings the current ones. Returns `false` if there is no room for another version.
-    fn replace(&self, volume: Volume) -> bool {
+    pub(crate) fn replace(&self, volume: Volume) -> bool {
         let Some(at) = self.versions.iter().position(|version| version.get().is_none()) else { return false };
         let is_set = self.versions.get(at).is_some_and(|version| version.set(volume).is_ok());
         if is_set {
@@ -41,51 +39,16 @@ impl VolumeSettings {
     }
 }
 
-impl Meta {
-    /// Reads the settings again, in one read, and uses them from now on if they changed. Returns whether they
-    /// changed.
-    ///
-    /// # Errors
-    /// Those of the database; EIO if the settings are damaged or belong to another volume. The current
-    /// settings then remain.
-    pub fn refresh_settings(&self) -> Result<bool, Failure> {
-        let found = match Volume::load(&**self.engine()) {
-            Ok(found) => found,
-            Err(VolumeError::Failed(error)) => return Err(error.into()),
-            Err(error) => {
-                tracing::error!(%error, "cannot read the volume's settings; the previous ones remain in force");
-                return Err(types::Errno::EIO.into());
-            }
-        };
-        if found == *self.volume() {
-            return Ok(false);
-        }
-        if !found.is_same_volume(self.volume()) {
-            tracing::error!(
-                uuid = found.uuid,
-                "the database holds another volume now; its settings are ignored"
-            );
-            return Err(types::Errno::EIO.into());
-        }
-        let followed = self.settings().replace(found);
-        match followed {
-            true => tracing::info!("the volume's settings were changed"),
-            false => tracing::warn!(
-                "the settings changed too often for this mount to follow; remount to apply the change"
-            ),
-        }
-        Ok(followed)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use meta::{AclKind, Engine, MemEngine};
     use types::Errno;
 
     use super::*;
-    use meta::{Engine, MemEngine};
+    use crate::driver::Meta;
+    use crate::failure::Failure;
     use ops::{Authority, Configure, GetInode, Op};
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
@@ -103,10 +66,29 @@ mod tests {
         assert!(running.refresh_settings().unwrap());
         assert_eq!((before.max_inodes, running.volume().max_inodes), (0, 7));
         for limit in 0..MOST_CHANGES as u64 - 1 {
-            assert!(running.settings().replace(Volume { max_inodes: limit, ..running.volume().clone() }));
+            assert!(running.settings.replace(Volume { max_inodes: limit, ..running.volume().clone() }));
         }
         assert!(!running.refresh_settings().unwrap(), "there is no room for one more");
         assert!(run(&running, &GetInode(types::Ino::ROOT)).is_ok());
+    }
+
+    #[test]
+    fn posix_acls_are_turned_on_and_later_settings_followed() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume { acl: AclKind::Off, ..Volume::in_memory("test") }.format(&*engine).unwrap();
+        let [running, tool] = [(); 2].map(|()| Meta::open(Arc::clone(&engine), 100).unwrap());
+        run(&tool, &Configure { posix_acls: true, ..Configure::default() }).unwrap();
+        assert!(running.refresh_settings().unwrap());
+        assert_eq!(running.volume().acl, AclKind::Posix);
+        run(&tool, &Configure { max_inodes: Some(7), ..Configure::default() }).unwrap();
+        assert!(running.refresh_settings().unwrap());
+        assert_eq!(running.volume().max_inodes, 7);
+        let changed = |from: AclKind, to: AclKind| {
+            let [from, to] = [from, to].map(|acl| Volume { acl, ..Volume::in_memory("test") });
+            to.is_same_volume(&from)
+        };
+        assert!(!changed(AclKind::Posix, AclKind::Off) && !changed(AclKind::Off, AclKind::Nfs4));
+        assert!(!changed(AclKind::Nfs4, AclKind::Posix) && changed(AclKind::Nfs4, AclKind::Nfs4));
     }
 
     #[test]

@@ -20,38 +20,19 @@
 //! session also orders it against the end of the term. With numbers, each operation of a batch would be
 //! compared separately.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use host::Instant;
-use ops::{Authority, BeginTerm};
+use ops::BeginTerm;
 use types::{OpId, SessionId, Term};
 
 use crate::doubt::Doubt;
-use crate::driver::{Failure, Meta};
+use crate::failure::Failure;
+use crate::ticket::{OpenTerm, Ticket};
 
 /// The number of operations after which the next term begins. Each begin costs one more round trip, and an
 /// engine may drop this many results at once.
 const TERM_OPS: u32 = 4096;
-
-/// A term of this client. Each reference besides that of [`Terms`] belongs to an operation without an answer.
-#[derive(Debug)]
-pub(crate) struct OpenTerm {
-    session: SessionId,
-    term: Term,
-    /// The number of ids given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or
-    /// after billions of operations in one term.
-    issued: AtomicU32,
-    /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
-    is_doubtful: AtomicBool,
-}
-
-/// An operation's id. Held for as long as the operation has no answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) id: OpId,
-    term: Arc<OpenTerm>,
-}
 
 /// The terms of this client's session.
 #[derive(Debug)]
@@ -75,13 +56,6 @@ struct Past {
     /// A begin of a term that may have been committed. It is settled before the next one, so that it never
     /// commits after that.
     in_doubt: Option<(BeginTerm, Doubt)>,
-}
-
-impl OpenTerm {
-    fn new(session: SessionId, term: Term) -> Arc<Self> {
-        let (issued, is_doubtful) = (AtomicU32::new(0), AtomicBool::new(false));
-        Arc::new(OpenTerm { session, term, issued, is_doubtful })
-    }
 }
 
 impl Terms {
@@ -115,84 +89,35 @@ impl Terms {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Whether an operation of this client may commit without the client's knowledge.
-    pub(crate) fn are_doubtful(&self) -> bool {
-        self.doubtful.load(Ordering::Acquire) > 0
-    }
-
-    /// Notes that the operation is given up in doubt.
-    pub(crate) fn give_up(&self, ticket: &Ticket) {
-        if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
-            self.doubtful.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Meta {
     /// The id for the next operation, which was planned under `session`.
     ///
     /// # Errors
     /// [`Failure::Fenced`]: that session was lost, and there is a new one.
     pub(crate) fn next_op(&self, session: SessionId) -> Result<Ticket, Failure> {
-        let term = self.terms.current();
+        let term = self.current();
         if term.session != session {
             return Err(Failure::Fenced(session));
         }
         let count = term.issued.fetch_add(1, Ordering::Relaxed);
         if count % TERM_OPS == TERM_OPS - 1 {
-            self.terms.is_due.store(true, Ordering::Relaxed);
+            self.is_due.store(true, Ordering::Relaxed);
         }
         Ok(Ticket { id: OpId::new(session, term.term, count), term })
     }
 
-    /// Begins the next term if it is due. A failure does not fail any operation: the next term is tried again
-    /// later.
-    pub(crate) fn begin_term_if_due(&self) {
-        if self.terms.is_due.load(Ordering::Relaxed)
-            && self.terms.is_due.swap(false, Ordering::Relaxed)
-            && let Err(error) = self.begin_next_term()
-        {
-            tracing::debug!(%error, "cannot begin the next term; results of operations remain stored");
-        }
+    /// Whether the next term should begin. If so, only one caller is told.
+    pub(crate) fn take_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
     }
 
-    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
-    /// nothing if this client is not registered or has the volume exclusively, if there was no operation
-    /// since the last call, or if another thread is already doing it. To be called about once a minute, so
-    /// that the results of a mostly idle client are dropped too.
-    ///
-    /// # Errors
-    /// [`Failure::Fenced`]; those of the database.
-    pub fn begin_next_term(&self) -> Result<(), Failure> {
-        let Some((op, mut doubt)) = self.next_term() else { return Ok(()) };
-        let done = self.run_once(&op, &Authority::Kernel { told: None }, &mut doubt);
-        let mut past = self.terms.past();
-        let current = self.terms.current();
-        if current.session != op.session {
-            return done;
-        }
-        past.is_busy = false;
-        past.in_doubt = doubt.map(|doubt| (op.clone(), doubt));
-        done?;
-        let ended = past.terms.extract_if(.., |term| op.ended.contains(&term.term));
-        let cleared = ended.filter(|term| term.is_doubtful.load(Ordering::Acquire)).count();
-        if cleared > 0 {
-            // The changes of the ended terms were committed before this moment.
-            self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
-            self.terms.doubtful.fetch_sub(cleared, Ordering::AcqRel);
-        }
-        past.terms.push(current);
-        self.terms.set_current(OpenTerm::new(op.session, op.term));
-        Ok(())
-    }
-
-    /// The change that begins the next term, or the one that is in doubt. Other threads get none until the
-    /// caller is done.
-    fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
-        let mut past = self.terms.past();
-        let current = self.terms.current();
+    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, if
+    /// there was no operation since the last call, or if another thread has got the change: then it has not yet called
+    /// [`Terms::note`].
+    pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
+        let mut past = self.past();
+        let current = self.current();
         let is_idle = current.issued.load(Ordering::Relaxed) <= 1 && past.terms.is_empty();
-        if past.is_busy || self.is_exclusive() || current.term == Term::NONE || is_idle {
+        if past.is_busy || current.term == Term::NONE || is_idle {
             return None;
         }
         past.is_busy = true;
@@ -206,6 +131,40 @@ impl Meta {
         let term = Term(current.term.0.saturating_add(1));
         Some((BeginTerm { session: current.session, term, ended }, None))
     }
+
+    /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If terms ended in which
+    /// operations were given up, calls `settled` before they no longer count as doubtful.
+    pub(crate) fn note(&self, op: BeginTerm, doubt: Option<Doubt>, is_done: bool, settled: impl FnOnce()) {
+        let mut past = self.past();
+        let current = self.current();
+        if current.session != op.session {
+            return;
+        }
+        past.is_busy = false;
+        if is_done {
+            let ended = past.terms.extract_if(.., |term| op.ended.contains(&term.term));
+            let cleared = ended.filter(|term| term.is_doubtful.load(Ordering::Acquire)).count();
+            if cleared > 0 {
+                settled();
+                self.doubtful.fetch_sub(cleared, Ordering::AcqRel);
+            }
+            past.terms.push(current);
+            self.set_current(OpenTerm::new(op.session, op.term));
+        }
+        past.in_doubt = doubt.map(|doubt| (op, doubt));
+    }
+
+    /// Whether an operation of this client may commit without the client's knowledge.
+    pub(crate) fn are_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that the operation is given up in doubt.
+    pub(crate) fn give_up(&self, ticket: &Ticket) {
+        if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
+            self.doubtful.fetch_add(1, Ordering::AcqRel);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -215,15 +174,13 @@ mod tests {
     use types::{Ino, Time};
 
     use super::*;
-    use meta::{
-        Counting, Effect, Engine, ErrorKind, Fault, FaultRates, Faulty, Guard, MemEngine, Outcome, Session,
-        Txn, Volume,
-    };
+    use meta::{Counting, Effect, Engine, ErrorKind, Guard, MemEngine, Outcome, Session, Txn, Volume};
     use ops::Configure;
+    use suite::{Fault, FaultRates, Faulty};
+
+    use crate::driver::{BY_KERNEL, Meta};
 
     type Unreliable = Arc<Faulty<Arc<Counting<MemEngine>>>>;
-
-    const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
     /// A registered client whose requests can be lost, the layer that loses them, and the layer that counts
     /// them.
@@ -298,7 +255,7 @@ mod tests {
     fn an_operation_given_up_in_doubt_never_commits_after_its_term() {
         let (meta, faulty, engine) = start();
         change(&meta, true).unwrap();
-        meta.set_patience(Duration::ZERO);
+        meta.set_retry_timeout(Duration::ZERO);
         faulty.script([Fault::None, Fault::Late]);
         let Err(Failure::Engine(error)) = change(&meta, false) else { panic!("the commit got an answer") };
         assert_eq!(error.kind, ErrorKind::Indeterminate);
@@ -317,7 +274,7 @@ mod tests {
     #[test]
     fn an_operation_in_doubt_can_be_retried_at_any_later_time() {
         let (meta, faulty, engine) = start();
-        meta.set_patience(Duration::ZERO);
+        meta.set_retry_timeout(Duration::ZERO);
         meta.set_repeat_for(Duration::ZERO);
         for arrives in [true, false] {
             change(&meta, !arrives).unwrap();
@@ -348,7 +305,7 @@ mod tests {
     #[test]
     fn an_operation_in_doubt_whose_session_was_removed_may_have_happened() {
         let (meta, faulty, engine) = start();
-        meta.set_patience(Duration::ZERO);
+        meta.set_retry_timeout(Duration::ZERO);
         let op = Configure { abe: Some(true), ..Configure::default() };
         let mut doubt = None;
         faulty.script([Fault::None, Fault::After]);
@@ -368,7 +325,7 @@ mod tests {
     #[test]
     fn the_begin_of_a_term_in_doubt_is_settled_before_the_next() {
         let (meta, faulty, _) = start();
-        meta.set_patience(Duration::ZERO);
+        meta.set_retry_timeout(Duration::ZERO);
         change(&meta, true).unwrap();
         change(&meta, false).unwrap();
         faulty.script([Fault::Late]);

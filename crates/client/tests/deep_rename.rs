@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use client::Meta;
-use meta::{Counting, Effect, Engine, Fault, FaultRates, Faulty, Inode, MemEngine, Txn, Volume};
+use meta::{Counting, Effect, Engine, Inode, MemEngine, Txn, Volume};
 use ops::{Authority, Ctx, Op, Plan, PlanStop, Rename, RenameFlags, View};
+use suite::{Fault, FaultRates, Faulty};
 use types::{FileType, Ino, Mode, Name, OpId, Time};
 
 const BESIDE: u64 = 1 << 40;

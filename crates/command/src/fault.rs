@@ -1,5 +1,6 @@
 //! The error of a command: what failed, on which object, and what to do.
 
+use std::error::Error;
 use std::fmt;
 
 const FAILED: u8 = 1;
@@ -77,9 +78,44 @@ impl fmt::Display for Fault {
     }
 }
 
-impl From<fuse::Error> for Fault {
-    fn from(error: fuse::Error) -> Self {
+/// `?` turns any error into a fault. For that reason [`Fault`] is not an [`Error`] itself.
+impl<E: Error> From<E> for Fault {
+    fn from(error: E) -> Self {
         Fault::new(error)
+    }
+}
+
+/// Converts the error of a result into a [`Fault`], and adds to the fault.
+pub trait OrFault<T>: Sized {
+    fn or_fault(self, change: impl FnOnce(Fault) -> Fault) -> Result<T, Fault>;
+
+    /// Adds what failed: the message becomes `WHAT: ERROR`.
+    ///
+    /// # Errors
+    /// The error of this result. The same holds for all functions of this trait.
+    fn what(self, what: impl fmt::Display) -> Result<T, Fault> {
+        self.or_fault(|fault| Fault { what: format!("{what}: {}", fault.what), ..fault })
+    }
+
+    /// Adds the object on which the operation failed.
+    fn at(self, place: impl fmt::Display) -> Result<T, Fault> {
+        self.or_fault(|fault| fault.at(place))
+    }
+
+    /// Adds what the user can do.
+    fn advise(self, advice: impl fmt::Display) -> Result<T, Fault> {
+        self.or_fault(|fault| fault.advise(advice))
+    }
+
+    /// Sets exit code 2: the command line is wrong.
+    fn usage(self) -> Result<T, Fault> {
+        self.or_fault(|fault| fault.with_code(USAGE))
+    }
+}
+
+impl<T, E: Into<Fault>> OrFault<T> for Result<T, E> {
+    fn or_fault(self, change: impl FnOnce(Fault) -> Fault) -> Result<T, Fault> {
+        self.map_err(|error| change(error.into()))
     }
 }
 

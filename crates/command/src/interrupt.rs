@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, OrFault};
 
 /// Whether a signal asked the command to end.
 #[derive(Clone, Debug)]
@@ -20,10 +20,11 @@ impl Interrupt {
     pub fn install() -> Result<Self, Fault> {
         let noted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: otherwise the first signal would already end the process.
+            // The shutdown is registered before the flag: otherwise the first signal would set the flag and
+            // then end the process.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&noted))
                 .and_then(|_| flag::register(signal, Arc::clone(&noted)))
-                .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
+                .what("cannot handle signals")?;
         }
         Ok(Interrupt(noted))
     }

@@ -1,5 +1,5 @@
-//! What the commands of `limen` share, whatever they work on: errors, output, Ctrl-C, walks through trees, and
-//! the mounts of this machine. It names no engine and parses no command line.
+//! Code that several commands of `limen` share: errors, output, Ctrl-C, walks through trees, and the mounts
+//! of this machine. This crate names no engine and parses no command line.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -9,14 +9,20 @@
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
 //! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `registry` | which process serves which mount on this machine |
-//! | `statistics` | what a mount reports about its work |
+//! | `counters`, `exported` | the counters of a mount; all its metrics as text |
+//! | `profile` | what the profilers of a mount record |
+//! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
 
+pub mod counters;
+pub mod exported;
+pub mod exporter;
 pub mod fault;
 pub mod interrupt;
 pub mod output;
 pub mod paths;
 pub mod pool;
 pub mod process;
+mod profile;
 pub mod registry;
 pub mod remove;
 pub mod statistics;

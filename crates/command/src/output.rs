@@ -1,10 +1,10 @@
 //! Output on standard output; notes and progress on standard error.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::time::Duration;
 
-pub use indicatif::ProgressBar;
 use indicatif::ProgressStyle;
+pub use indicatif::{HumanDuration, ProgressBar};
 use serde_json::Value;
 
 use crate::fault::Fault;
@@ -14,12 +14,19 @@ use crate::fault::Fault;
 /// # Errors
 /// Standard output cannot be written, e.g. because a disk is full.
 pub fn print(text: &str) -> Result<(), Fault> {
+    print_live(text).map(drop)
+}
+
+/// As [`print`], for a command that prints until it is stopped: returns whether anybody still reads the output.
+///
+/// # Errors
+/// Those of [`print`].
+pub fn print_live(text: &str) -> Result<bool, Fault> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Fault::new(format!("cannot write the output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(cannot_write(error)),
     }
 }
 
@@ -29,6 +36,49 @@ pub fn print(text: &str) -> Result<(), Fault> {
 /// Those of [`print`].
 pub fn print_json(value: &Value) -> Result<(), Fault> {
     print(&format!("{value:#}\n"))
+}
+
+/// Many lines on standard output. If the output is a closed pipe, writing fails with an error that is not
+/// shown ([`Fault::is_told`]).
+#[derive(Debug)]
+pub struct Lines(BufWriter<io::Stdout>);
+
+impl Default for Lines {
+    fn default() -> Self {
+        Lines(BufWriter::with_capacity(64 << 10, io::stdout()))
+    }
+}
+
+impl Lines {
+    /// # Errors
+    /// Standard output cannot be written; so for [`Lines::flush`].
+    pub fn line(&mut self, line: impl AsRef<[u8]>) -> Result<(), Fault> {
+        let written = self.0.write_all(line.as_ref()).and_then(|()| self.0.write_all(b"\n"));
+        written.map_err(cannot_write)
+    }
+
+    /// # Errors
+    /// See [`Lines::line`].
+    pub fn flush(&mut self) -> Result<(), Fault> {
+        self.0.flush().map_err(cannot_write)
+    }
+}
+
+fn cannot_write(error: io::Error) -> Fault {
+    let fault = Fault::new(format!("cannot write the output: {error}"));
+    if error.kind() == ErrorKind::BrokenPipe { fault.told() } else { fault }
+}
+
+/// Prints the result of a command: as JSON if the user asked for that, otherwise as text.
+///
+/// # Errors
+/// Those of [`print`].
+pub fn result(
+    as_json: bool,
+    json: impl FnOnce() -> Value,
+    text: impl FnOnce() -> String,
+) -> Result<(), Fault> {
+    if as_json { print_json(&json()) } else { print(&text()) }
 }
 
 /// Prints a message for the user on standard error.
@@ -52,27 +102,66 @@ impl Table {
     }
 }
 
+/// A heading and lines. The first columns are left-aligned text, the others are right-aligned figures.
+#[derive(Debug)]
+pub struct Columns {
+    left_aligned: usize,
+    lines: Vec<Vec<String>>,
+}
+
+impl Columns {
+    pub fn new(left_aligned: usize, heading: &[&str]) -> Self {
+        Columns { left_aligned, lines: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    pub fn line(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.lines.push(cells.into_iter().collect());
+    }
+
+    pub fn render(&self) -> String {
+        let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for line in &self.lines {
+            let cells = line.iter().zip(&widths).enumerate();
+            let cells = cells.map(|(column, (cell, &width))| match column < self.left_aligned {
+                true => format!("{cell:width$}"),
+                false => format!("{cell:>width$}"),
+            });
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
 /// A progress display for an unknown amount of work; hidden if standard error is not a terminal.
 pub fn progress(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {msg}: {pos} ({per_sec})");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-    let bar = ProgressBar::new_spinner().with_style(style).with_message(what);
+    let bar = styled(ProgressBar::new_spinner(), "{spinner} {msg}: {pos} ({per_sec})").with_message(what);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 
 /// A progress display for a known amount of work; hidden if standard error is not a terminal.
 pub fn progress_of(what: &'static str, parts: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:12} [{bar:30}] {pos} of {len} ({per_sec})");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(parts).with_style(style.progress_chars("=> ")).with_message(what)
+    let template = "{msg:12} [{bar:30}] {pos} of {len} ({per_sec})";
+    styled(ProgressBar::new(parts), template).with_message(what)
 }
 
 /// A progress bar of `steps` steps; hidden if standard error is not a terminal.
 pub fn steps(steps: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("[{bar:30}] {msg}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(steps).with_style(style.progress_chars("=> "))
+    styled(ProgressBar::new(steps), "[{bar:30}] {msg}")
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
 }
 
 #[cfg(test)]
@@ -85,5 +174,13 @@ mod tests {
         table.row("name", "a");
         table.row("format version", 1);
         assert_eq!(table.render(), "name            a\nformat version  1\n");
+    }
+
+    #[test]
+    fn figures_are_right_aligned() {
+        let mut columns = Columns::new(1, &["op", "ops/s"]);
+        columns.line(["create", "12.3"].map(str::to_owned));
+        columns.line(["ls", "123457"].map(str::to_owned));
+        assert_eq!(columns.render(), "op       ops/s\ncreate    12.3\nls      123457\n");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf, absolute};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, OrFault};
 
 /// The directory that an environment variable names. A relative path is ignored, as the XDG specification
 /// requires.
@@ -19,13 +20,13 @@ pub fn state_directory() -> Option<PathBuf> {
     Some(state.or_else(|| Some(from_environment("HOME")?.join(".local/state")))?.join("limen"))
 }
 
-/// The absolute path of a mount point, without symbolic links. It is found without a request to the file
-/// system that is mounted there, because that may be dead or hang.
+/// The absolute path of a mount point, without symbolic links. This function sends no request to the file
+/// system that is mounted there, because that file system may be dead or hang.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.
 pub fn mountpoint(path: &Path) -> Result<PathBuf, Fault> {
-    let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
+    let path = absolute(path).usage().at(path.display())?;
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
         && let Ok(parent) = fs::canonicalize(parent)
     {
@@ -34,4 +35,16 @@ pub fn mountpoint(path: &Path) -> Result<PathBuf, Fault> {
         return Ok(if is_link { fs::canonicalize(&path).unwrap_or(path) } else { path });
     }
     Ok(path)
+}
+
+/// The text of a file that this user or root has written; `None` for any other file. The content of another
+/// user's file is not trusted: it could make root wait for any process, or open any file.
+pub fn read_trusted(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    if !metadata.is_file() || metadata.uid() != own && metadata.uid() != 0 {
+        return None;
+    }
+    let text = fs::read_to_string(path);
+    text.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cannot read the file")).ok()
 }

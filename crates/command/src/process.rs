@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 use vfs::process::start_time;
 
 /// One process.
@@ -49,6 +50,19 @@ pub fn host_name() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
+/// The CPU time that all threads of this process have used.
+pub fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The resident memory of this process in bytes (`statm`, proc(5)).
+pub fn own_memory() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +83,13 @@ mod tests {
         assert!(!process.is_alive(), "it has ended, although it is still a zombie");
         child.wait().unwrap();
         assert!(process.wait_end(Duration::ZERO));
+    }
+
+    #[test]
+    fn own_cpu_time_increases() {
+        let before = own_cpu();
+        let sum: u64 = (0..5_000_000_u64).map(std::hint::black_box).sum();
+        assert!(sum > 0 && own_cpu() > before);
+        assert!(own_memory().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -1,17 +1,15 @@
 //! Which process serves which mount on this machine.
 //!
-//! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside it, named
-//! after the device number (`st_dev`) of its files. `limen info` and `limen umount` find the volume and the
-//! process with it.
+//! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside its tree,
+//! named after the device number (`st_dev`) of the mount's files. `limen info` and `limen umount` read this
+//! file to find the volume and the process.
 
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, OrFault};
 use crate::paths;
 use crate::process::Process;
 
@@ -23,12 +21,12 @@ pub struct Entry {
     /// `st_dev` of the files on the mount.
     pub device: u64,
     pub mountpoint: PathBuf,
-    /// Without a password.
+    /// The metadata URL, without its password.
     pub url: String,
     pub volume: String,
     pub process: Process,
     pub log: Option<PathBuf>,
-    /// Why the process could not store all data, if it could not.
+    /// If the process could not store all data: why.
     pub failure: Option<String>,
 }
 
@@ -40,12 +38,11 @@ impl Entry {
     pub fn write(&self) -> Result<(), Fault> {
         let directory = own_directory();
         let path = directory.join(self.device.to_string());
-        let fail =
-            |error: io::Error| Fault::new(format!("cannot register the mount: {error}")).at(path.display());
-        fs::create_dir_all(&directory).map_err(fail)?;
         let part = directory.join(format!("{}.{}", self.device, self.process.pid));
-        fs::write(&part, format!("{:#}\n", self.to_json())).map_err(fail)?;
-        fs::rename(&part, &path).map_err(fail)
+        let written = fs::create_dir_all(&directory)
+            .and_then(|()| fs::write(&part, format!("{:#}\n", self.to_json())))
+            .and_then(|()| fs::rename(&part, &path));
+        written.what("cannot register the mount").at(path.display())
     }
 
     /// Removes the entry if it is still this mount's.
@@ -53,7 +50,8 @@ impl Entry {
         let entry_of = |path: &Path| read(path).filter(|entry| entry.process == self.process);
         for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
             if entry_of(&path).is_some() {
-                // An entry that stays after its process ended does no harm: the next mount there replaces it.
+                // An entry that stays after its process ended does no harm: the next mount with this device
+                // number replaces it.
                 let _ = fs::remove_file(socket_beside(&path));
                 let _ = fs::remove_file(path);
             }
@@ -120,22 +118,7 @@ fn socket_beside(entry: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Option<Entry> {
-    // Another user's file could contain anything, and could make root wait for a process or open a file of
-    // its choice.
-    let metadata = fs::metadata(path).ok()?;
-    let own = rustix::process::geteuid().as_raw();
-    let trusted = metadata.uid() == own || metadata.uid() == 0;
-    if !trusted || !metadata.is_file() {
-        return None;
-    }
-    match fs::read_to_string(path) {
-        Ok(text) => Entry::from_json(&serde_json::from_str(&text).ok()?),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot read the entry of a mount");
-            None
-        }
-    }
+    Entry::from_json(&serde_json::from_str(&paths::read_trusted(path)?).ok()?)
 }
 
 /// The directory where this user's mounts are registered.

@@ -21,20 +21,20 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, OrFault};
 use crate::pool::{self, Queue};
 
 /// Names per task.
 const BATCH: usize = 64;
 /// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
-/// How often a directory that is not empty after its entries were removed is read again. The number is
-/// bounded because other processes can create files in it all the time.
+/// If a directory is not empty after its entries were removed, it is read again, at most this often. There is
+/// a limit because other processes can create files in it all the time.
 const MAX_REWINDS: u32 = 8;
 /// Errors are kept for this many files; further ones are only counted.
 const MAX_KEPT: usize = 10;
 
-/// What was removed, and what could not be.
+/// The numbers of removed files and directories, and the failures.
 #[derive(Debug, Default)]
 pub struct Removed {
     /// Everything that is not a directory.
@@ -70,8 +70,8 @@ pub fn remove(
     allow_open_files();
     let (parent, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent_fd = openat(CWD, &parent, flags, Mode::empty())
-        .map_err(|error| Fault::new(format!("cannot open the directory: {error}")).at(parent.display()))?;
+    let parent_fd =
+        openat(CWD, &parent, flags, Mode::empty()).what("cannot open the directory").at(parent.display())?;
     let base = Arc::new(Dir::new(None, CString::new(parent.as_os_str().as_bytes()).unwrap_or_default()));
     // The cell is empty: `base` was created a line above.
     let _ = base.fd.set(parent_fd);
@@ -102,7 +102,7 @@ struct Dir {
     fd: OnceLock<OwnedFd>,
     /// Unfinished tasks for the entries of the last buffer.
     pending: AtomicUsize,
-    /// An entry could not be removed, so the directory cannot be removed either.
+    /// Whether an entry could not be removed, so that the directory cannot be removed either.
     failed: AtomicBool,
     rewinds: AtomicU32,
 }
@@ -195,7 +195,7 @@ impl Walk<'_> {
             Ok(Some(entries)) => {
                 let (directories, files): (Vec<_>, Vec<_>) =
                     entries.into_iter().partition(|(_, kind)| *kind == FileType::Directory);
-                // This task counts too.
+                // The 1 stands for this task.
                 dir.pending.store(1 + directories.len() + files.len().div_ceil(BATCH), Ordering::Release);
                 for (name, _) in directories {
                     queue.push(Task::Read(Arc::new(Dir::new(Some(Arc::clone(dir)), name))));
@@ -227,7 +227,8 @@ impl Walk<'_> {
         match unlinkat(fd, &dir.name, AtFlags::REMOVEDIR) {
             Ok(()) => self.count(&self.directories),
             Err(Errno::NOENT) => {}
-            // A file was created in it meanwhile, or the file system's listing skips entries after removals.
+            // A file was created in the directory meanwhile, or the file system's listing skips entries after
+            // removals.
             Err(Errno::NOTEMPTY)
                 if dir.rewinds.fetch_add(1, Ordering::Relaxed) < MAX_REWINDS
                     && dir.fd.get().is_some_and(|fd| seek(fd, SeekFrom::Start(0)).is_ok()) =>
@@ -287,8 +288,8 @@ fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<E
     Ok(entries)
 }
 
-/// Splits `path` into its parent directory and its name. A trailing slash does not make a symbolic link a
-/// directory.
+/// Splits `path` into its parent directory and its name, without a trailing slash. So the name of a symbolic
+/// link stands for the link, also if a slash follows it.
 ///
 /// # Errors
 /// The path does not end in a name.
@@ -307,8 +308,8 @@ pub fn split(path: &Path) -> Result<(PathBuf, CString), Fault> {
     Ok((parent.to_owned(), CString::new(name.as_bytes()).map_err(|_| wrong())?))
 }
 
-/// Raises the soft limit of open files to the hard limit. Each level of a deep tree needs a descriptor, and
-/// the usual soft limit is low only for programs that use select(2).
+/// Raises the soft limit of open files to the hard limit, because each level of a deep tree needs a
+/// descriptor. The usual soft limit is low only because of programs that use select(2).
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, a tree that is too deep fails with EMFILE, which is reported.

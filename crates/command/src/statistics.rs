@@ -1,45 +1,49 @@
 //! Statistics of a mount since it started: kernel requests by opcode, requests to the metadata engine, CPU
 //! time.
 //!
-//! Each mount listens on a socket next to its registry entry. It answers each connection with one line of
-//! JSON, and reads nothing from it. Only the mount's user and root can connect. `limen bench` uses the
-//! difference of two answers.
+//! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
+//! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
+//! `profile` with a line of JSON each second until the client closes the connection. Only the mount's user
+//! and root can connect. `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::ops::{AddAssign, Sub};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use chunk::{BlockStore, Pending};
-use fuse::RequestCounts;
-use meta::{Counting, Counts, Engine};
-use rustix::time::{ClockId, clock_gettime};
+use chunk::Pending;
+use meta::Counts;
+use metrics::Samples;
 use serde_json::{Value, json};
 use types::{SessionId, Time};
-use vfs::{Coherence, SearchCounts, SessionLoss, Vfs};
+use vfs::{Coherence, SearchCounts, SessionLoss};
 
-use crate::fault::Fault;
+use crate::counters::Counters;
+use crate::exported;
+use crate::fault::{Fault, OrFault};
+pub use crate::process::own_cpu;
+use crate::profile;
 use crate::registry::Entry;
+
+const UNANSWERED: &str = "cannot get the mount's statistics";
+const UNKNOWN: &str = "its answer has an unknown format";
 
 /// Timeout of reads and writes on the socket.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// An answer has about 1,500 bytes.
-const MAX_ANSWER_BYTES: u64 = 64 << 10;
-
-/// The counters of a mount that serves.
-#[derive(Clone, Debug)]
-pub struct Counters {
-    pub requests: Arc<RequestCounts>,
-    pub engine: Arc<Counting<Arc<dyn Engine>>>,
-    pub store: Arc<BlockStore>,
-    pub vfs: Arc<Vfs>,
-}
+/// Timeout of the wait for a profiler's line. The mount sends a line each second.
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client of an older version sends no request, and wants the statistics.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
+/// The statistics have about 1,500 bytes, the metrics up to 200,000.
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
+const MAX_REQUEST_BYTES: u64 = 64;
 
 /// The counters at one moment, or the difference between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,14 +54,17 @@ pub struct Statistics {
     pub cpu: Duration,
     /// Blocks that wait for upload at the later moment; `None` without write-back.
     pub pending: Option<Pending>,
-    /// Bytes written by programs that are not stored yet, at the later moment.
+    /// Bytes that programs have written and that are not stored yet, at the later moment.
     pub unstored_bytes: u64,
     /// Lookups for which the mount itself checks the search permission: how many checks it skipped and made.
     pub searches: SearchCounts,
-    /// How the mount stays coherent with other mounts at the later moment; `None` if it does not report it.
+    /// How the mount stays coherent with other mounts at the later moment; `None` if the mount does not
+    /// report it.
     pub coherence: Option<Coherence>,
-    /// The last loss of its session, if there was one.
+    /// The last time that the mount lost its session, if there was one.
     pub session_loss: Option<SessionLoss>,
+    /// The address at which the mount serves its metrics over HTTP.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The listening socket and its thread. Dropping it ends both.
@@ -74,7 +81,7 @@ impl Endpoint {
     /// The socket or the thread cannot be created.
     pub fn start(entry: &Entry, counters: Counters) -> io::Result<Endpoint> {
         let path = entry.socket().ok_or(ErrorKind::NotFound)?;
-        // A socket that exists here is of a dead mount, because the entry is this mount's.
+        // This mount has the entry, so a socket that exists here was left by a dead mount.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -114,11 +121,21 @@ impl Counters {
             cpu: own_cpu(),
             pending: self.store.pending(),
             unstored_bytes: self.vfs.unstored_bytes(),
-            searches: self.vfs.search_counts(),
-            coherence: Some(self.vfs.coherence()),
+            searches: self.vfs.access.search_counts(),
+            coherence: Some(self.vfs.caches.coherence()),
             session_loss: self.vfs.session_loss(),
+            metrics: self.metrics,
         }
     }
+}
+
+/// Queries the mount that is registered as `entry` for its metrics.
+///
+/// # Errors
+/// As for [`Statistics::query`].
+pub fn query_metrics(entry: &Entry) -> Result<Samples, Fault> {
+    let query = || Samples::parse(&fetch(entry, "metrics")?).ok_or(Fault::new(UNKNOWN));
+    query().what(UNANSWERED).at(entry.mountpoint.display())
 }
 
 impl Statistics {
@@ -127,13 +144,11 @@ impl Statistics {
     /// # Errors
     /// The mount has no socket, belongs to another user, does not answer, or answers in another format.
     pub fn query(entry: &Entry) -> Result<Statistics, Fault> {
-        let fail = |what: String| {
-            Fault::new(format!("cannot get the mount's statistics: {what}")).at(entry.mountpoint.display())
+        let query = || {
+            let value = serde_json::from_str(&fetch(entry, "statistics")?)?;
+            Statistics::from_json(&value).ok_or(Fault::new(UNKNOWN))
         };
-        let path = entry.socket().ok_or_else(|| fail("it has no socket".to_owned()))?;
-        let text = fetch(&path).map_err(|error| fail(error.to_string()))?;
-        let value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
-        Statistics::from_json(&value).ok_or_else(|| fail("its answer has an unknown format".to_owned()))
+        query().what(UNANSWERED).at(entry.mountpoint.display())
     }
 
     pub fn all_requests(&self) -> u64 {
@@ -166,6 +181,7 @@ impl Statistics {
                 "at_ns": loss.at.nanos(),
                 "files": loss.files,
             })),
+            "metrics": self.metrics.map(|address| address.to_string()),
         })
     }
 
@@ -184,7 +200,7 @@ impl Statistics {
             },
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
             pending: pending(&value["writeback"]),
-            // A mount by an older version of limen does not report it.
+            // A mount by an older version of limen does not report this number.
             unstored_bytes: value["unstored_bytes"].as_u64().unwrap_or(0),
             searches: SearchCounts {
                 skipped: value["searches"]["skipped"].as_u64().unwrap_or(0),
@@ -192,6 +208,7 @@ impl Statistics {
             },
             coherence: value["coherence"].as_str().and_then(Coherence::from_name),
             session_loss: session_loss(&value["session_loss"]),
+            metrics: value["metrics"].as_str().and_then(|address| address.parse().ok()),
         })
     }
 }
@@ -216,6 +233,7 @@ impl Sub for &Statistics {
             },
             coherence: self.coherence,
             session_loss: self.session_loss,
+            metrics: self.metrics,
         }
     }
 }
@@ -237,13 +255,8 @@ impl AddAssign<&Statistics> for Statistics {
         self.searches.checked += more.searches.checked;
         self.coherence = more.coherence;
         self.session_loss = more.session_loss;
+        self.metrics = more.metrics;
     }
-}
-
-/// The CPU time that all threads of this process have used.
-pub fn own_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Blocks that wait for upload; `None` without write-back.
@@ -267,14 +280,83 @@ fn session_loss(value: &Value) -> Option<SessionLoss> {
 
 fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(format!("{}\n", counters.read().to_json()).as_bytes())
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut request = String::new();
+    // If the client sends no request, reading fails.
+    let _ = BufReader::new(&stream).take(MAX_REQUEST_BYTES).read_line(&mut request);
+    let answer = match request.trim_end() {
+        "profile" => return start_profile(stream, counters),
+        "metrics" => exported::text(counters),
+        _ => format!("{}\n", counters.read().to_json()),
+    };
+    stream.write_all(answer.as_bytes())
 }
 
-fn fetch(path: &Path) -> io::Result<String> {
-    let stream = UnixStream::connect(path)?;
+/// Serves a profiler on a thread of its own. If there are too many, closes the connection.
+fn start_profile(stream: UnixStream, counters: &Counters) -> io::Result<()> {
+    let Some(profiler) = counters.profile.attach() else { return Ok(()) };
+    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    let vfs = Arc::downgrade(&counters.vfs);
+    let work = move || {
+        if let Err(error) = profile::serve(stream, &profiler, &vfs) {
+            tracing::debug!(%error, "the profiler has ended");
+        }
+    };
+    thread::Builder::new().name("limen-profile".into()).spawn(work).map(drop)
+}
+
+/// Attaches a profiler to the mount that is registered as `entry`.
+///
+/// # Errors
+/// As for [`Statistics::query`]; too many profilers are attached.
+pub fn profile(entry: &Entry) -> Result<ProfileLines, Fault> {
+    let attach = || {
+        let stream = connect(entry, "profile")?;
+        stream.set_read_timeout(Some(LINE_TIMEOUT))?;
+        let mut lines = ProfileLines { reader: BufReader::new(stream), mountpoint: entry.mountpoint.clone() };
+        lines.read().advise("at most 4 profilers can be attached to a mount")?;
+        Ok::<_, Fault>(lines)
+    };
+    attach().what(UNANSWERED).at(entry.mountpoint.display())
+}
+
+/// The lines of a profiler.
+#[derive(Debug)]
+pub struct ProfileLines {
+    reader: BufReader<UnixStream>,
+    mountpoint: PathBuf,
+}
+
+impl ProfileLines {
+    /// Waits for the next line, which describes the requests since the line before.
+    ///
+    /// # Errors
+    /// The mount has ended, or does not answer.
+    pub fn next_line(&mut self) -> Result<Value, Fault> {
+        self.read().what(UNANSWERED).at(self.mountpoint.display())
+    }
+
+    fn read(&mut self) -> Result<Value, Fault> {
+        let mut line = String::new();
+        match (&mut self.reader).take(MAX_ANSWER_BYTES).read_line(&mut line)? {
+            0 => Err(Fault::new("it has closed the connection")),
+            _ => Ok(serde_json::from_str(&line)?),
+        }
+    }
+}
+
+fn connect(entry: &Entry, request: &str) -> Result<UnixStream, Fault> {
+    let path = entry.socket().ok_or(Fault::new("it has no socket"))?;
+    let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    Ok(stream)
+}
+
+fn fetch(entry: &Entry, request: &str) -> Result<String, Fault> {
     let mut text = String::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
+    connect(entry, request)?.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -292,6 +374,7 @@ mod tests {
             searches: SearchCounts { skipped: lookups, checked: 1 },
             coherence: None,
             session_loss: None,
+            metrics: None,
         }
     }
 
@@ -299,6 +382,7 @@ mod tests {
     fn answer_survives_writing_and_reading() {
         let mut said = statistics(7, 3, 99);
         assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        said.metrics = "127.0.0.1:9860".parse().ok();
         said.session_loss = Some(SessionLoss { session: SessionId(3), at: Time::from_nanos(5), files: 2 });
         let error = Some("no answer".to_owned());
         for kind in [Coherence::Exclusive, Coherence::Notified, Coherence::Polling] {
@@ -318,12 +402,5 @@ mod tests {
         let mut sum = statistics(7, 3, 99);
         sum += &between;
         assert_eq!(sum, statistics(9, 3, 108));
-    }
-
-    #[test]
-    fn own_cpu_time_increases() {
-        let before = own_cpu();
-        let sum: u64 = (0..5_000_000_u64).map(std::hint::black_box).sum();
-        assert!(sum > 0 && own_cpu() > before);
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes for command lines and output.
+//! Sizes and numbers for command lines and output.
 
 /// Parses a number of bytes, with or without a binary suffix: `4096`, `64K`, `10G`, `1.5TiB`.
 ///
@@ -32,6 +32,26 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let part: u64 = fraction.parse().map_err(|_| wrong())?;
     let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);
     Ok(whole.saturating_add(part as u64))
+}
+
+/// More threads than this would only wait for each other on any machine.
+const MAX_THREADS: usize = 1024;
+
+/// Parses a number of threads.
+///
+/// # Errors
+/// A message that says what to write.
+pub fn parse_threads(text: &str) -> Result<usize, String> {
+    parse_count(text, MAX_THREADS)
+}
+
+/// Parses a number from 1 to `most`.
+///
+/// # Errors
+/// A message that says what to write.
+pub fn parse_count(text: &str, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("'{text}' is not a number from 1 to {most}"))
 }
 
 /// Formats a size: `1.5 GiB`, or `512 B` below 1 KiB.

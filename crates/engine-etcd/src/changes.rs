@@ -75,7 +75,7 @@ impl EtcdChanges {
             let op = op.ok_or_else(|| EngineError::permanent("a change has an invalid key"))?;
             let by = op.session();
             self.ready.push_back(Change {
-                seq: seq(kv.mod_revision, entry.index),
+                seq: seq(kv.mod_revision.unsigned_abs(), entry.index),
                 by,
                 invalidations: entry.invalidations,
             });

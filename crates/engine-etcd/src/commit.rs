@@ -11,12 +11,13 @@
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Access, Batch, CachedSource, Done, Fresh, Options, Overlay, ReadSet, disagree, is_needed, likely, wants,
+    Access, Batch, CachedSource, Done, Fresh, KeyReader, Options, Overlay, ReadSet, disagree, is_needed,
+    likely, wants,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
 use pool::{Asked, gradually};
 
-use crate::read::{fetch, read_seq, seq};
+use crate::read::{read_seq, seq};
 use crate::request::{self, ROOM};
 use crate::shared::Shared;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
@@ -49,7 +50,7 @@ impl Shared {
                     return Err(damaged.clone().into());
                 }
                 // Cached records come from several moments and may be inconsistent with each other.
-                (read_set, read_at) = self.read_again(&batch.accessed)?;
+                (read_set, read_at) = self.read_again(batch.accessed)?;
                 continue;
             }
             if batch.is_missing() || batch.done.is_empty() {
@@ -72,7 +73,7 @@ impl Shared {
                 } else {
                     accesses.extend(likely(&self.keys, &self.memory, &wants(txns)));
                 }
-                (read_set, read_at) = self.read_again(&accesses)?;
+                (read_set, read_at) = self.read_again(accesses)?;
                 continue;
             }
             let decided = txns.get(..batch.done.len()).unwrap_or_default();
@@ -96,9 +97,9 @@ impl Shared {
                 request => request?,
             };
             let answer = self.send(&batch, &request)?;
-            let revision = answer.header.map_or(0, |header| header.revision);
+            let revision = answer.revision();
             if answer.succeeded {
-                self.memory.note_writes(&batch.writes, revision.unsigned_abs());
+                self.memory.note_writes(&batch.writes, revision);
                 self.done.note(decided, &batch.done);
                 let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_inode().is_some());
                 let mut done = batch.done;
@@ -118,7 +119,7 @@ impl Shared {
             }
             let mut found = ReadSet::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
-            self.memory.note_snapshot(&self.keys, &found, revision.unsigned_abs());
+            self.memory.note_snapshot(&self.keys, &found, revision);
             (read_set, read_at) = (found, revision);
         }
         Err(EngineError::transient(format!("gave up after {ATTEMPTS} conflicts with other clients")))
@@ -134,24 +135,19 @@ impl Shared {
             })
     }
 
-    fn read_again(&self, accesses: &BTreeSet<Access>) -> Result<(ReadSet, i64), EngineError> {
-        let accesses: Vec<Access> = accesses.iter().cloned().collect();
-        let mut read_set = ReadSet::default();
-        let revision = self.pool.request(Asked::Look, |connection| {
-            fetch(connection, &accesses, 0, self.max_ops, &mut read_set)
-        })?;
-        self.memory.note_snapshot(&self.keys, &read_set, revision.unsigned_abs());
-        Ok((read_set, revision))
+    fn read_again(&self, accesses: BTreeSet<Access>) -> Result<(ReadSet, u64), EngineError> {
+        let (found, revision) = self.fetch(&Vec::from_iter(accesses), None)?;
+        self.memory.note_snapshot(&self.keys, &found, revision);
+        Ok((found, revision))
     }
 }
 
-fn outcome(done: Done, revision: i64) -> Outcome {
+fn outcome(done: Done, revision: u64) -> Outcome {
     match done {
         Done::Committed { index, inodes } => Outcome::Committed { seq: seq(revision, index), inodes },
         Done::Claimed => Outcome::Committed { seq: read_seq(revision), inodes: Vec::new() },
         Done::Repeated { version, index } => {
-            let by = version.and_then(|version| i64::try_from(version).ok()).unwrap_or(revision);
-            Outcome::Committed { seq: seq(by, index), inodes: Vec::new() }
+            Outcome::Committed { seq: seq(version.unwrap_or(revision), index), inodes: Vec::new() }
         }
     }
 }

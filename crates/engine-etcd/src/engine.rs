@@ -9,8 +9,8 @@ use pool::{Asked, Connect, Jitter, OpenError, Pool, Url};
 use crate::changes::EtcdChanges;
 use crate::config::Config;
 use crate::connect::Connector;
+use crate::read::read_seq;
 use crate::request;
-use crate::schema;
 use crate::shared::Shared;
 use crate::upkeep;
 use crate::wire::{STATUS, StatusRequest, StatusResponse};
@@ -37,7 +37,7 @@ impl EtcdEngine {
         let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
         let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
         let shared = Arc::new(Shared {
-            keys: Arc::clone(&keys),
+            keys,
             pool: Pool::new(Connector::new(config), &params),
             memory: Memory::default(),
             slots: CommitSlots::default(),
@@ -46,9 +46,7 @@ impl EtcdEngine {
             compaction,
             jitter: Jitter::default(),
         });
-        let mut connection = shared.pool.get()?;
-        schema::prepare(&mut connection, &keys, &prefix, create)?;
-        drop(connection);
+        shared.prepare(&prefix, create)?;
         let upkeep = upkeep::start(&shared)
             .map_err(|error| OpenError::config(format!("cannot start the housekeeping thread: {error}")))?;
         Ok(EtcdEngine { shared, _upkeep: upkeep })
@@ -79,7 +77,8 @@ impl EtcdEngine {
 
 impl Engine for EtcdEngine {
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.shared.snapshot(wants)
+        let (records, revision) = keyspace::read(&*self.shared, wants)?;
+        Ok(Snapshot { seq: read_seq(revision), records })
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -87,7 +86,8 @@ impl Engine for EtcdEngine {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.shared.page(scan)
+        let ((records, more), revision) = keyspace::scan(&*self.shared, scan)?;
+        Ok(Page { snapshot: Snapshot { seq: read_seq(revision), records }, more })
     }
 
     /// Returns immediately: etcd acknowledges a write only after a majority of its members have synced it to

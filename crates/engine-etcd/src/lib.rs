@@ -6,7 +6,7 @@
 //! | `schema` | the version of the layout |
 //! | `engine` | [`EtcdEngine`]: opening, `impl Engine` |
 //! | `shared` | the state that requests and housekeeping share |
-//! | `read`, `scan` | decode keys into records |
+//! | `read` | reads keys and ranges; the crate `keyspace` makes records of them |
 //! | `commit` | commits a batch of transactions as one etcd transaction |
 //! | `request` | encodes claims, writes and reads as etcd operations |
 //! | `changes` | the stream of changes |
@@ -23,7 +23,6 @@ mod error;
 mod grpc;
 mod read;
 mod request;
-mod scan;
 mod schema;
 mod shared;
 mod upkeep;

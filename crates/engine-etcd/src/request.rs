@@ -14,7 +14,7 @@ use crate::wire::{
 pub(crate) const ROOM: usize = 16;
 
 /// Reads one access; `revision` 0 means the current one.
-pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
+pub(crate) fn read(access: &Access, revision: u64) -> RequestOp {
     let (key, range_end, limit) = match (access, access.span()) {
         (_, Some(Span { start, end, limit })) => (start, end, i64::try_from(limit).unwrap_or(0)),
         (Access::Key(key), None) => (key.clone(), Vec::new(), 0),
@@ -25,7 +25,7 @@ pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
         key: key.into(),
         range_end: range_end.into(),
         limit,
-        revision,
+        revision: signed(revision),
         count_only: false,
     }))
 }
@@ -49,7 +49,7 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
 /// Encodes a commit. `read_at` is the revision at which ranges were read.
 pub(crate) fn commit(
     claims: &[Claim],
-    read_at: i64,
+    read_at: u64,
     shown: &[Access],
     writes: &[Write],
     otherwise: &[Access],
@@ -96,11 +96,16 @@ fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option
     })
 }
 
+/// Revisions start at 1 and never exceed `i64::MAX`.
+pub(crate) fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(0)
+}
+
 fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-fn comparison(claim: &Claim, read_at: i64) -> Compare {
+fn comparison(claim: &Claim, read_at: u64) -> Compare {
     let compare = |key: &[u8], range_end: &[u8], result, target, operand| Compare {
         result,
         target,
@@ -108,20 +113,15 @@ fn comparison(claim: &Claim, read_at: i64) -> Compare {
         operand: Some(operand),
         range_end: Bytes::copy_from_slice(range_end),
     };
+    let later = Operand::ModRevision(signed(read_at).saturating_add(1));
     match claim {
         Claim::Key(key, None) => compare(key, &[], EQUAL, CREATE, Operand::CreateRevision(0)),
         Claim::Key(key, Some(version)) => {
-            // Revisions start at 1 and never exceed i64::MAX.
-            let version = i64::try_from(*version).unwrap_or(0);
-            compare(key, &[], EQUAL, MOD, Operand::ModRevision(version))
+            compare(key, &[], EQUAL, MOD, Operand::ModRevision(signed(*version)))
         }
-        Claim::Untouched(key) => {
-            compare(key, &[], LESS, MOD, Operand::ModRevision(read_at.saturating_add(1)))
-        }
+        Claim::Untouched(key) => compare(key, &[], LESS, MOD, later),
         Claim::Empty(span) => compare(&span.start, &span.end, EQUAL, CREATE, Operand::CreateRevision(0)),
-        Claim::Unchanged(span) => {
-            compare(&span.start, &span.end, LESS, MOD, Operand::ModRevision(read_at.saturating_add(1)))
-        }
+        Claim::Unchanged(span) => compare(&span.start, &span.end, LESS, MOD, later),
     }
 }
 

@@ -5,11 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, PeriodicTask, ReadSet, ShardMerge, Write, merge_shards};
+use keyspace::{Access, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
 use meta::EngineError;
 use pool::Asked;
 
-use crate::read::fetch;
 use crate::request;
 use crate::shared::Shared;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
@@ -24,7 +23,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {
 
 impl Shared {
     /// Runs once. `last` is the revision of the previous run; returns the current one.
-    fn keep_up(&self, last: i64) -> i64 {
+    fn keep_up(&self, last: u64) -> u64 {
         loop {
             let old = self.done.take_old(self.max_ops - 1);
             if old.is_empty() {
@@ -41,13 +40,9 @@ impl Shared {
         if let Err(error) = self.merge_usage_shards() {
             tracing::warn!(%error, "cannot merge the usage shards");
         }
-        let mut read_set = ReadSet::default();
-        let version = [Access::Key(self.keys.version())];
-        let now =
-            self.pool.request(Asked::Look, |connection| fetch(connection, &version, 0, 1, &mut read_set));
-        let Ok(now) = now else { return last };
+        let Ok((_, now)) = self.fetch(&[Access::Key(self.keys.version())], None) else { return last };
         if self.compaction && last > 0 && now > last {
-            let request = CompactionRequest { revision: last };
+            let request = CompactionRequest { revision: request::signed(last) };
             // The server reports an error if another client compacted first.
             let compacted = self.pool.request(Asked::Look, |connection| {
                 connection.run(|channel| channel.call::<CompactionResponse>(COMPACT, &request))
@@ -61,11 +56,7 @@ impl Shared {
 
     /// Merges the usage shards into one if there are many.
     fn merge_usage_shards(&self) -> Result<(), EngineError> {
-        let shards = Access::Span(self.keys.usage_shards());
-        let mut read_set = ReadSet::default();
-        let read_at = self.pool.request(Asked::Look, |connection| {
-            fetch(connection, std::slice::from_ref(&shards), 0, 1, &mut read_set)
-        })?;
+        let (read_set, read_at) = self.fetch(&[Access::Span(self.keys.usage_shards())], None)?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;

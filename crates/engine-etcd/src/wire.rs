@@ -164,6 +164,13 @@ pub(crate) const VALUE: i32 = 3;
 
 pub(crate) const NO_DELETE: i32 = 1;
 
+impl TxnResponse {
+    /// The revision of the store after the transaction. No revision is negative.
+    pub(crate) fn revision(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.revision.unsigned_abs())
+    }
+}
+
 impl std::fmt::Debug for AuthenticateRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AuthenticateRequest").field("name", &self.name).finish_non_exhaustive()

@@ -4,8 +4,8 @@ mod support;
 
 suite::conformance!(|| {
     let (engine, server) = support::empty();
-    let fault_rates = meta::FaultRates { delay: 50, delay_us: 200, ..meta::FaultRates::default() };
-    let faulty = meta::Faulty::new(engine, 1, fault_rates);
+    let fault_rates = suite::FaultRates { delay: 50, delay_us: 200, ..suite::FaultRates::default() };
+    let faulty = suite::Faulty::new(engine, 1, fault_rates);
     faulty.arm(true);
     (faulty, server)
 });

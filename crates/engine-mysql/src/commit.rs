@@ -16,8 +16,9 @@
 //! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks all
 //! guards of a kind, and one changes all inodes to which the same happens.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use host::HashMap;
 use meta::{
     Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, ahead_of_room, conflict_free_groups, most_added,
 };
@@ -70,7 +71,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     }
     let mut sets = conn.query(&script.text(conn.procedure))?.into_iter();
     let mut next = || sets.next().ok_or(Malformed("a reply is incomplete"));
-    let mut inodes: HashMap<Ino, Option<Inode>> = HashMap::new();
+    let mut inodes: HashMap<Ino, Option<Inode>> = HashMap::default();
     if writes {
         for row in next()? {
             let inode = reply_row(Table::NODE.kind, &row, Table::NODE.numbers.len()).inode()?;

@@ -50,7 +50,7 @@ impl Connection {
 
     /// Runs a statement in one request, and returns all its result sets.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, Fault> {
-        let sql = sql.replace("`@", &self.prefix);
+        let sql = self.named(sql);
         // One byte of the packet is the type of the command.
         if sql.len() >= self.max_request {
             return Err(Fault::TooLong(sql.len()));
@@ -64,6 +64,19 @@ impl Connection {
             sets.extend(is_set.then_some(rows));
         }
         Ok(sets)
+    }
+
+    /// Puts the names of tables into a statement.
+    fn named(&self, sql: &str) -> String {
+        let mut parts = sql.split('`');
+        let mut named = String::with_capacity(sql.len() + sql.len() / 4);
+        named.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (quote, rest) = part.strip_prefix('@').map_or(("`", part), |name| (&*self.prefix, name));
+            named.push_str(quote);
+            named.push_str(rest);
+        }
+        named
     }
 
     /// The number of rows that the last statement changed.

@@ -9,7 +9,7 @@ use tables::{Change, Line, Size, Stage, Sum, joined, list, put, removed, stages,
 use types::{Ino, Term};
 
 use crate::script::{REPLACED, Script};
-use crate::sql::{Row, bytes, is, literals, of_session, ops, or_null, row, statements};
+use crate::sql::{Row, bytes, each_literal, is, literals, of_session, ops, or_null, row, statements};
 
 /// Writes all effects of `txns`, and the change of the volume's usage. The usage of existing inodes that are
 /// dropped, replaced or resized is measured before and after. If `careful`, new inodes may have the numbers
@@ -56,7 +56,7 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
     let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
     for effect in &stage.others {
         match effect {
-            Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(literals)),
+            Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(each_literal)),
             Effect::PutDirent { .. } => names.extend(put(effect)),
             Effect::DropDirent { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
             _ => other(script, effect),
@@ -92,13 +92,13 @@ fn put_inodes(script: &mut Script, inodes: &[Inode], careful: bool) {
 /// Inserts rows into one table; each has all its columns.
 fn insert(lines: &[Line<'_>]) -> String {
     let [table, columns, _] = lines.first().map(parts).unwrap_or_default();
-    let rows = list(lines.iter().map(|line| format!("({})", list(literals(line)))));
+    let rows = list(lines.iter().map(|line| format!("({})", literals(line))));
     format!("INSERT INTO {table} ({columns}) VALUES {rows}")
 }
 
 /// The table, the columns, and their values.
 fn parts(line: &Line<'_>) -> [String; 3] {
-    [format!("`@{}`", line.table.name), list(line.columns()), list(literals(line))]
+    [format!("`@{}`", line.table.name), list(line.columns()), literals(line)]
 }
 
 /// Applies changes to inodes. One statement changes all inodes of which the same columns change, such as the

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
-use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version, in_halves};
+use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
+use pool::{Asked, Connect, Held, OpenError, Pool, Turns, Url, ensure_version, in_halves};
 
 use crate::commit::commit;
 use crate::config::Config;
-use crate::connect::plain;
+use crate::connect::{Connection, plain};
 use crate::error::Fault;
 use crate::script::Script;
 use crate::sql::{bytes, statements};
@@ -132,6 +132,7 @@ impl Engine for MysqlEngine {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        tables::refuse_quotas(txns)?;
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
             return self.commit_parts(Asked::Look, txns, self.order.read());
@@ -143,6 +144,19 @@ impl Engine for MysqlEngine {
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         self.pool.request(Asked::Look, |conn| scan::page(conn, scan, self.order.read()))
+    }
+
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let label = self.order.read();
+        let begin = |conn: &mut Connection| {
+            conn.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")?;
+            conn.query("START TRANSACTION WITH CONSISTENT SNAPSHOT").map(drop)
+        };
+        let read = move |conn: &mut Connection, wants: &[RecordKey]| {
+            read::snapshot(&conn.rows(&read::statement(wants))?, label, wants)
+        };
+        let scan = move |conn: &mut Connection, scan: &Scan| scan::page(conn, scan, label);
+        Held::begin(self.pool.connector(), begin, read, scan)
     }
 
     /// Does nothing: a commit is acknowledged when it is as durable as the server's settings make it.

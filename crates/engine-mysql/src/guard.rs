@@ -32,11 +32,13 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
         Guard::Xattr { name, blocks, .. } => {
             (true, vec![("name", bytes(name.as_bytes())), (XATTR_BLOCKS, blocks.to_string())])
         }
-        Guard::XattrBlocks { ino, most } => {
+        Guard::XattrBlocks { ino, least, most } => {
             return other(format!(
-                "EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino} AND xattr_blocks <= {most})"
+                "EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino} AND xattr_blocks BETWEEN {least} AND {most})"
             ));
         }
+        // Such transactions are refused.
+        Guard::Quota { .. } => return other("0".to_owned()),
         Guard::Setting { name, value } => {
             let name = ("name", bytes(name.as_bytes()));
             let value = value.as_ref().map(|value| ("value", bytes(value.as_bytes())));

@@ -32,7 +32,7 @@ pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
     conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
 }
 
-/// Drops the tables and the procedure, unless a volume was formatted there since. The version goes first, so that a
+/// Drops the tables and the procedures, unless a volume was formatted there since. The version goes first, so that a
 /// part of the tables is not a volume.
 pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
     let all = |more| tables::list(tables().rev().map(|table| format!("`@{table}`{more}")));
@@ -42,7 +42,11 @@ pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
     }
     // Dropping the last table also releases the locks.
     conn.query(&format!("DROP TABLE {}", all("")))?;
-    if conn.procedure { conn.query("DROP PROCEDURE IF EXISTS `@run6`").map(drop) } else { Ok(()) }
+    // The procedures of other versions too.
+    let procedures = "SELECT routine_name FROM information_schema.routines WHERE routine_schema = DATABASE() \
+                      AND CONCAT('`', routine_name) REGEXP '^`@run[0-9]+$'";
+    let names = conn.texts(procedures)?;
+    names.iter().try_for_each(|name| conn.query(&format!("DROP PROCEDURE IF EXISTS `{name}`")).map(drop))
 }
 
 /// Creates the stored procedure, if it is needed and does not exist.

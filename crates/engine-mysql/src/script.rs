@@ -70,21 +70,25 @@ impl Script {
     /// One anonymous block for MariaDB. A block that fails has no effect. Statements that rarely run are
     /// strings in it, which the server parses only when it runs them.
     fn block(&self) -> String {
-        let mut text = String::with_capacity(self.steps.iter().map(|step| step.sql.len() + 64).sum());
+        let mut text = String::with_capacity(self.steps.iter().map(|step| step.sql.len() + 128).sum());
         text.push_str(
             "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\n",
         );
         for steps in self.steps.chunk_by(|one, next| one.needs == next.needs) {
             let needs = steps.first().map_or(&[][..], |step| &step.needs);
-            let text_of = |Step { sql, .. }: &Step| match needs {
-                [] | [HELD] => format!("{sql};\n"),
-                _ => format!("EXECUTE IMMEDIATE '{}';\n", quoted(sql)),
+            let (before, after) = match needs {
+                [] => (String::new(), ""),
+                _ => (format!("IF {} THEN\n", needs.join(" AND ")), "END IF;\n"),
             };
-            let texts: String = steps.iter().map(text_of).collect();
-            text += &match needs {
-                [] => texts,
-                _ => format!("IF {} THEN\n{texts}END IF;\n", needs.join(" AND ")),
-            };
+            text.push_str(&before);
+            for Step { sql, .. } in steps {
+                match needs {
+                    [] | [HELD] => text.push_str(sql),
+                    _ => text.extend(["EXECUTE IMMEDIATE '", &quoted(sql), "'"]),
+                }
+                text.push_str(";\n");
+            }
+            text.push_str(after);
         }
         text.push_str("END");
         text

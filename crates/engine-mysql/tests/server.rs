@@ -286,6 +286,22 @@ fn procedure_is_created_once_by_a_privileged_user() {
 }
 
 #[test]
+fn removal_drops_the_procedures_of_all_versions_and_no_others() {
+    let server = support::shared();
+    let engine = MysqlEngine::open(&server.url("table_prefix=gone_&routine=always"), true).unwrap();
+    let mut root = server.root();
+    let others = ["all_gone_run5", "gone_run", "gone_run5x", "gone_rerun5"];
+    for name in ["gone_run5"].into_iter().chain(others) {
+        root.query_drop(format!("CREATE PROCEDURE limen.{name}() SELECT 1")).unwrap();
+    }
+    engine.remove().unwrap();
+    let names =
+        "SELECT routine_name FROM information_schema.routines WHERE routine_name LIKE '%gone\\_%' ORDER BY 1";
+    let left: Vec<String> = root.query(names).unwrap();
+    assert_eq!(left, ["all_gone_run5", "gone_rerun5", "gone_run", "gone_run5x"]);
+}
+
+#[test]
 fn many_writers_of_one_directory_do_not_deadlock() {
     const THREADS: u64 = 12;
     const EACH: u64 = 40;

@@ -7,8 +7,7 @@
 //! takes it alone, before the statement that reads the session. Without the lock, the removal could be committed
 //! between that read and the commit. Commits and renewals share the lock, so they do not wait for each other.
 
-use std::collections::HashMap;
-
+use host::HashMap;
 use meta::{EngineError, Guard, Inode, Outcome, Seq, Snapshot, Txn, conflict_free_groups};
 use pool::{Asked, in_halves, in_parts};
 use tables::Found;
@@ -128,7 +127,7 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
 
 /// The inodes that `txn` changed, as it left them. `left` holds those that existed before and still exist.
 fn changed_inodes(txn: &Txn, left: &HashMap<Ino, Inode>) -> Vec<Inode> {
-    let mut others = HashMap::new();
+    let mut others = HashMap::default();
     tables::follow(&mut others, txn);
     let inode = |ino| others.get(&ino).copied().unwrap_or_else(|| left.get(&ino).copied());
     txn.changed_inodes().into_iter().filter_map(inode).collect()

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, OpenError, Pool, Turns, Url, ensure_version};
-use tables::{Found, list};
+use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use pool::{Asked, Held, OpenError, Pool, Turns, Url, ensure_version};
+use tables::list;
 
 use crate::config::Target;
-use crate::connection::get;
-use crate::error::Failure;
+use crate::connection::{Connection, get};
 use crate::gather::Gathered;
-use crate::read::reply_row;
 use crate::schema::{Names, VERSION};
 use crate::shared::{Shared, Sql};
-use crate::{changes, commit, read, scan};
+use crate::{changes, commit};
 
 /// A volume's metadata in a PostgreSQL database.
 #[derive(Debug)]
@@ -51,10 +49,7 @@ impl PostgresEngine {
             ));
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
-        let version = || {
-            let version = pool.request(Asked::Look, |connection| names.version(connection))?;
-            Ok(version.map(String::into_bytes))
-        };
+        let version = || Ok(pool.request(Asked::Look, |on| names.version(on))?.map(String::into_bytes));
         ensure_version(VERSION, &place, create, version, || {
             pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))
         })?;
@@ -93,30 +88,32 @@ impl PostgresEngine {
 
 impl Engine for PostgresEngine {
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let shared = &self.shared;
-        let seq = shared.order.read();
-        let arrays = read::wants(wants);
-        let records = shared.pool.request(Asked::Look, |connection| {
-            let args: Vec<_> = arrays.args().collect();
-            let rows = connection.call(&shared.sql.functions, &shared.sql.read, &args)?;
-            let mut found = Found::default();
-            for row in &rows {
-                found.take(&reply_row(row)?)?;
-            }
-            Ok::<_, Failure>(found.answer(wants))
-        })?;
-        Ok(Snapshot { seq, records })
+        let seq = self.shared.order.read();
+        self.shared.pool.request(Asked::Look, |connection| self.shared.read(connection, wants, seq))
+    }
+
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let (reads, scans, seq) = (self.shared.clone(), self.shared.clone(), self.shared.order.read());
+        // The first statement with a result determines the moment. Before that, functions that are missing are created,
+        // which a transaction that only reads could not do.
+        let begin = |on: &mut Connection| {
+            self.shared.read(on, &[], seq)?;
+            on.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")?;
+            self.shared.read(on, &[], seq).map(drop)
+        };
+        let read = move |on: &mut Connection, wants: &[RecordKey]| reads.read(on, wants, seq);
+        let scan = move |on: &mut Connection, scan: &Scan| scans.page(on, scan, seq);
+        Held::begin(self.shared.pool.connector(), begin, read, scan)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        tables::refuse_quotas(txns)?;
         commit::commit(&self.shared, txns)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let seq = self.shared.order.read();
-        self.shared
-            .pool
-            .request(Asked::Look, |connection| scan::page(connection, &self.shared.names, scan, seq))
+        self.shared.pool.request(Asked::Look, |connection| self.shared.page(connection, scan, seq))
     }
 
     /// The server writes its log to disk before it acknowledges a commit, unless `synchronous_commit` is off.

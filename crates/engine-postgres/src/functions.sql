@@ -107,11 +107,11 @@ DECLARE
     v_failed bigint[];
 BEGIN
     v_failed := ARRAY(
-        SELECT g.t FROM unnest(g_t, g_what, g_a, g_b) g (t, what, a, b) LEFT JOIN @node n ON n.ino = g.a
+        SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_c) g (t, what, a, b, c) LEFT JOIN @node n ON n.ino = g.a
         WHERE g.what < :GUARD_DIRENT_IS AND (CASE g.what
             WHEN :GUARD_ACCESS THEN n.access_rev = g.b WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL
             WHEN :GUARD_LINKS THEN n.nlink = g.b WHEN :GUARD_PARENT_IS THEN n.parent = g.b
-            WHEN :GUARD_SIZE THEN n.size = g.b WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks <= g.b END) IS NOT TRUE
+            WHEN :GUARD_SIZE THEN n.size = g.b WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks BETWEEN g.c AND g.b END) IS NOT TRUE
         UNION ALL
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
@@ -472,7 +472,7 @@ BEGIN
                              AND (CASE g.what WHEN :GUARD_ACCESS THEN n.access_rev = p.g_b[g.i]
                              WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL WHEN :GUARD_LINKS THEN n.nlink = p.g_b[g.i]
                              WHEN :GUARD_PARENT_IS THEN n.parent = p.g_b[g.i] WHEN :GUARD_SIZE THEN n.size = p.g_b[g.i]
-                             WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks <= p.g_b[g.i] END) IS NOT TRUE)
+                             WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks BETWEEN p.g_c[g.i] AND p.g_b[g.i] END) IS NOT TRUE)
             OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
                             LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
                        WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)

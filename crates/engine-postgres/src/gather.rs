@@ -8,7 +8,7 @@
 //! itself, so all arguments are one composite value; an array without rows is NULL, and inodes are matrices.
 //! The client computes what the transactions of a group make of an inode together.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Effect, Guard, Invalidation, RecordKey, Txn, Usage, ahead_of_room};
 use tables::{Change, Line, Locks};
@@ -143,9 +143,12 @@ impl Gathered {
                 guards.push(&[t, code::GUARD_PARENT_IS, int(ino.0), int(parent.0)], &[])
             }
             Guard::Size { ino, size } => guards.push(&[t, code::GUARD_SIZE, int(ino.0), int(*size)], &[]),
-            Guard::XattrBlocks { ino, most } => {
-                guards.push(&[t, code::GUARD_XATTR_BLOCKS, int(ino.0), int(*most)], &[])
+            Guard::XattrBlocks { ino, least, most } => {
+                let numbers = [t, code::GUARD_XATTR_BLOCKS, int(ino.0), int(*most), int(*least)];
+                guards.push(&numbers, &[])
             }
+            // Such transactions are refused.
+            Guard::Quota { .. } => {}
             Guard::DirentIs { parent, name, ino } => {
                 guards.push(&[t, code::GUARD_DIRENT_IS, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
             }
@@ -192,24 +195,18 @@ impl Gathered {
     /// Decides what must be checked for a transaction after its locks are taken.
     fn look(&mut self, txn: &Txn) {
         // If the server can insert a name, the name was free; no other check is needed.
-        let free: HashSet<_> = txn.guards.iter().filter_map(tables::free).collect();
-        let named: HashSet<_> = txn.effects.iter().filter_map(tables::named).collect();
-        let head = &mut self.head;
-        head.fresh &= named.is_subset(&free);
-        head.look |= !free.is_subset(&named);
+        let free: BTreeSet<_> = txn.guards.iter().filter_map(tables::free).collect();
+        let named: BTreeSet<_> = txn.effects.iter().filter_map(tables::named).collect();
+        self.head.fresh &= named.is_subset(&free);
+        self.head.look |= !free.is_subset(&named);
         for guard in &txn.guards {
             if let Guard::Access { ino, rev } = guard {
                 let locked = self.locked.entry(int(ino.0)).or_default();
                 // If two guards require different revisions, one of them fails.
-                head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
+                self.head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
-            head.look |= !matches!(
-                guard,
-                Guard::Access { .. }
-                    | Guard::DirentAbsent { .. }
-                    | Guard::Session { .. }
-                    | Guard::Term { .. }
-            );
+            let by_locks = matches!(guard, Guard::Access { .. } | Guard::Session { .. } | Guard::Term { .. });
+            self.head.look |= !by_locks && !matches!(guard, Guard::DirentAbsent { .. });
         }
     }
 

@@ -1,11 +1,12 @@
 //! Record keys as arrays, and the rows of replies, which the header of the crate `tables` describes.
 
-use meta::RecordKey;
-use tables::ReplyRow;
+use meta::{RecordKey, Seq, Snapshot};
+use tables::{Found, ReplyRow};
 
 use crate::columns::Rows;
-use crate::connection::get;
+use crate::connection::{Connection, get};
 use crate::error::Failure;
+use crate::shared::Shared;
 
 /// The numbers and byte strings of a row.
 pub(crate) type Values<'r> = (Vec<Option<i64>>, Vec<Option<&'r [u8]>>);
@@ -23,4 +24,14 @@ pub(crate) fn wants(wants: &[RecordKey]) -> Rows<3, 1> {
         rows.line(&[tables::kind_of(want).into()], &tables::wanted(want));
     }
     rows
+}
+
+impl Shared {
+    /// Reads records with one statement.
+    pub(crate) fn read(&self, on: &mut Connection, keys: &[RecordKey], at: Seq) -> Result<Snapshot, Failure> {
+        let arrays = wants(keys);
+        let args: Vec<_> = arrays.args().collect();
+        let rows = on.call(&self.sql.functions, &self.sql.read, &args)?;
+        Ok(Snapshot { seq: at, records: Found::in_rows(rows.iter().map(reply_row), keys)? })
+    }
 }

@@ -1,27 +1,27 @@
 //! Pages of ranges, in order.
 
 use meta::{Beside, Page, Scan, Seq};
-use tables::{Arg, Select, Table, list};
+use tables::{Arg, PageBuilder, Select, Table, list};
 use tokio_postgres::types::ToSql;
 
 use crate::connection::Connection;
 use crate::error::Failure;
 use crate::read::reply_row;
-use crate::schema::Names;
+use crate::shared::Shared;
 
-/// Reads one page of a range with one statement.
-pub(crate) fn page(
-    connection: &mut Connection,
-    names: &Names,
-    scan: &Scan,
-    seq: Seq,
-) -> Result<Page, Failure> {
-    let select = tables::select(scan);
-    let args: Vec<_> = select.args.iter().map(value).collect();
-    let args: Vec<_> = args.iter().map(|value| &**value).collect();
-    let rows = connection.query(&names.text(&statement(scan, &select)), &args)?;
-    let rows = rows.iter().map(reply_row).collect::<Result<Vec<_>, _>>()?;
-    Ok(tables::page(scan, seq, &rows)?)
+impl Shared {
+    /// Reads one page of a range with one statement.
+    pub(crate) fn page(&self, on: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Failure> {
+        let select = tables::select(scan);
+        let args: Vec<_> = select.args.iter().map(value).collect();
+        let args: Vec<_> = args.iter().map(|value| &**value).collect();
+        let rows = on.query(&self.names.text(&statement(scan, &select)), &args)?;
+        let mut page = PageBuilder::new(scan);
+        for row in &rows {
+            page.take(&reply_row(row)?)?;
+        }
+        Ok(page.finish(seq))
+    }
 }
 
 fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
@@ -56,9 +56,9 @@ fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> Str
 
 /// The columns of rows `r` as in other replies.
 fn columns(table: &Table) -> String {
-    let column = |name: &&str| match *name {
-        "text" | "host" | "mountpoint" | "boot_id" | "version" => format!("convert_to(r.{name}, 'UTF8')"),
-        _ => format!("r.{name}"),
+    let column = |name: &&str| match table.is_text(name) {
+        true => format!("convert_to(r.{name}, 'UTF8')"),
+        false => format!("r.{name}"),
     };
     let array = |columns: &[&str], of: &str| match columns {
         [] => format!("NULL::{of}[]"),

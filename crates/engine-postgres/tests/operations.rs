@@ -2,4 +2,4 @@
 
 mod support;
 
-suite::operations!(support::empty);
+suite::operations!(without_quotas, support::empty);

@@ -27,6 +27,7 @@ codes! {
     GUARD_LOCKS = "lock";
     GUARD_ROWS = "rows";
     GUARD_ROOM = "room";
+    GUARD_QUOTA = "quot";
     GUARD_SESSION = "live";
     GUARD_HEARTBEAT = "beat";
     GUARD_TERM = "term";
@@ -63,8 +64,8 @@ codes! {
     /// Sets a field of a hash.
     EFFECT_PUT_FIELD = "sets";
     EFFECT_ADD_USAGE = "used";
-    /// Creates an inode and its entry, and sets the times of the directory.
-    EFFECT_CREATE = "made";
+    EFFECT_PUT_QUOTA = "rule";
+    EFFECT_CHARGE = "bill";
     /// Follows the last effect of a transaction.
     TXN_END = "done";
 
@@ -81,6 +82,7 @@ codes! {
     RECORD_LOCKS = "locks";
     RECORD_SESSION = "session";
     RECORD_WAITS = "waits";
+    RECORD_QUOTA = "quota";
 
     /// Entries; with their inodes; with these and their ACLs.
     SCAN_DIR = "entries";

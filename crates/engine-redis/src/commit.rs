@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::Writer;
-use meta::{Effect, Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn};
+use meta::{Effect, Guard, Inode, Invalidation, Outcome, QuotaRule, RecordKey, Seq, Txn};
 use types::{Ino, Slice};
 
 use crate::code;
@@ -27,7 +27,8 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
         request.operation(txn.op_id).nested(|to| {
             to.string(Invalidation::encode(&txn.invalidations())).number(txn.guards.len());
             txn.guards.iter().for_each(|guard| add_guard(to, guard));
-            add_effects(to, txn);
+            txn.effects.iter().for_each(|effect| add_effect(to, effect));
+            to.code(code::TXN_END);
         });
     }
     request
@@ -94,8 +95,8 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         Guard::Xattr { ino, name, blocks } => {
             to.code(code::GUARD_XATTR).id(ino.0).string(name).number((*blocks).into())
         }
-        Guard::XattrBlocks { ino, most } => {
-            to.code(code::GUARD_XATTR_BLOCKS).id(ino.0).number((*most).into())
+        Guard::XattrBlocks { ino, least, most } => {
+            to.code(code::GUARD_XATTR_BLOCKS).id(ino.0).number((*least).into()).number((*most).into())
         }
         Guard::Setting { name, value: Some(value) } => {
             to.code(code::GUARD_SETTING).string(name).string(value)
@@ -106,6 +107,12 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         Guard::Locks { ino, locks } => to.code(code::GUARD_LOCKS).id(ino.0).string(rows::put_locks(locks)),
         Guard::Rows { ino, chunk, rows } => add_rows(to.code(code::GUARD_ROWS).id(ino.0).id(chunk.0), rows),
         Guard::Room { max_inodes, max_blocks } => to.code(code::GUARD_ROOM).id(*max_inodes).id(*max_blocks),
+        Guard::Quota { key, outer, inodes, blocks } => to
+            .code(code::GUARD_QUOTA)
+            .fixed(&rows::put_quota_key(*key))
+            .string(outer.map_or(Vec::new(), |outer| outer.0.to_be_bytes().to_vec()))
+            .id(*inodes)
+            .id(*blocks),
         Guard::Session { session, heartbeat: None } => to.code(code::GUARD_SESSION).id(session.0),
         Guard::Session { session, heartbeat: Some(heartbeat) } => {
             to.code(code::GUARD_HEARTBEAT).id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
@@ -123,38 +130,10 @@ fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
     to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
 }
 
-/// Encodes the effects of one transaction. The effects of a create become the single effect `made`: an inode,
-/// an entry under the name of the last `DirentAbsent` guard, and the times of the directory.
-fn add_effects(to: &mut Request, txn: &Txn) {
-    let free = txn.guards.iter().rfind(|guard| matches!(guard, Guard::DirentAbsent { .. }));
-    let mut left = &txn.effects[..];
-    while let [effect, others @ ..] = left {
-        left = others;
-        if let Some(Guard::DirentAbsent { parent, name }) = free
-            && let (Effect::PutInode(inode), [_, Effect::SetTimes { ctime: time, .. }, rest @ ..]) =
-                (effect, others)
-            && let (parent, ino, kind, time) = (*parent, inode.ino, inode.kind, *time)
-            && others.starts_with(&[
-                Effect::PutDirent { parent, name: name.clone(), ino, kind },
-                Effect::SetTimes { ino: parent, atime: None, mtime: time, ctime: time },
-            ])
-            && time.is_some()
-            && inode.blocks() == 0
-        {
-            let (dirent, time) = (rows::put_dirent(ino, kind), rows::time(time));
-            to.code(code::EFFECT_CREATE).fixed(&dirent).string(rows::put_inode(inode)).fixed(&time);
-            left = rest;
-        } else {
-            add_effect(to, effect);
-        }
-    }
-    to.code(code::TXN_END);
-}
-
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
         Effect::PutInode(inode) => {
-            to.code(code::EFFECT_PUT_INODE).id(inode.ino.0).string(rows::put_inode(inode))
+            to.code(code::EFFECT_PUT_INODE).id(inode.ino.0).string(rows::put_inode(inode)).id(inode.blocks())
         }
         Effect::DropInode { ino } => to.code(code::EFFECT_DROP_INODE).id(ino.0),
         Effect::PutDirent { parent, name, ino, kind } => {
@@ -167,7 +146,7 @@ fn add_effect(to: &mut Request, effect: &Effect) {
                 access.uid,
                 access.gid,
             ));
-            to.string(rows::acls(access.access_acl, access.default_acl))
+            to.string(rows::acls(access.access_acl, access.default_acl)).string(rows::tag(access.quota))
         }
         Effect::SetParent { ino, parent } => to.code(code::EFFECT_SET_PARENT).id(ino.0).id(parent.0),
         Effect::AddLinks { ino, delta } => {
@@ -237,6 +216,15 @@ fn add_effect(to: &mut Request, effect: &Effect) {
             .string(value.to_be_bytes()),
         Effect::AddUsage { inodes, blocks } => {
             to.code(code::EFFECT_ADD_USAGE).fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
+        }
+        Effect::PutQuota { key, rule } => {
+            to.code(code::EFFECT_PUT_QUOTA).fixed(&rows::put_quota_key(*key)).string(rows::put_rule(rule))
+        }
+        Effect::DropQuota { key } => add_drop(to, "quotas", &rows::put_quota_key(*key)),
+        Effect::Charge { key, inodes, blocks } => {
+            to.code(code::EFFECT_CHARGE).fixed(&rows::put_quota_key(*key));
+            to.fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes());
+            to.string(rows::put_rule(&QuotaRule::default()))
         }
     };
 }

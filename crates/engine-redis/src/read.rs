@@ -30,6 +30,7 @@ pub(crate) fn request(wants: &[RecordKey]) -> Request {
             RecordKey::Locks(ino) => add(code::RECORD_LOCKS, &id(ino.0), b""),
             RecordKey::Waits => add(code::RECORD_WAITS, b"", b""),
             RecordKey::Session(session) => add(code::RECORD_SESSION, &id(session.0), b""),
+            RecordKey::Quota(key) => add(code::RECORD_QUOTA, &rows::put_quota_key(*key), b""),
         }
     }
     request
@@ -63,6 +64,7 @@ fn take(want: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Res
         RecordKey::Usage => Record::Usage(Usage { inodes: answer.id()?, blocks: answer.id()? }),
         RecordKey::Locks(ino) => Record::Locks(*ino, answer.stored(rows::locks)?.unwrap_or_default().into()),
         RecordKey::Session(id) => Record::Session(*id, answer.stored(|bytes| rows::session(*id, bytes))?),
+        RecordKey::Quota(key) => Record::Quota(*key, answer.stored(rows::quota)?),
         RecordKey::Waits => {
             let found: Vec<Vec<u8>> = answer.take()?;
             let waits = found.iter().map(|bytes| rows::wait(rows::member::<17>(bytes)?.1));

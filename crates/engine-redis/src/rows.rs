@@ -1,8 +1,11 @@
 //! The stored forms of records. [`schema`](crate::schema) describes their contents.
 
 use keyspace::{Reader, Writer};
-use meta::{Dirent, Garbage, Inode, Lock, LockOwner, LockWait, Session};
-use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, Time};
+use meta::{
+    Dirent, Garbage, Inode, Lock, LockOwner, LockWait, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag,
+    Session,
+};
+use types::{AclId, FileType, Ino, Mode, QuotaId, SessionId, Slice, SliceId, Time};
 
 use crate::error::Malformed;
 
@@ -44,8 +47,47 @@ pub(crate) fn put_inode(inode: &Inode) -> Vec<u8> {
         .u64(inode.access_rev)
         .bytes(&acls(inode.access_acl, inode.default_acl));
     let row = if inode.rdev == 0 { row } else { row.u32(inode.rdev) };
+    let row = row.bytes(&tag(inode.quota));
     let row = if inode.xattr_blocks == 0 { row } else { row.u16(inode.xattr_blocks) };
     row.into_vec()
+}
+
+/// A quota tag; empty if there is none.
+pub(crate) fn tag(tag: QuotaTag) -> Vec<u8> {
+    if tag == QuotaTag::NONE { Vec::new() } else { tag.to_number().to_be_bytes().to_vec() }
+}
+
+/// The key of a quota: a kind and a number.
+pub(crate) fn put_quota_key(key: QuotaKey) -> Vec<u8> {
+    let (kind, number) = key.to_numbers();
+    Writer::default().u8(kind).u64(number).into_vec()
+}
+
+pub(crate) fn quota_key(bytes: &[u8]) -> Result<QuotaKey, Malformed> {
+    read("the key of a quota cannot be read", bytes, |row| QuotaKey::from_numbers(row.u8()?, row.u64()?))
+}
+
+/// The rule of a quota, which follows what it counts.
+pub(crate) fn put_rule(rule: &QuotaRule) -> Vec<u8> {
+    let numbers =
+        [rule.outer.0, rule.max_inodes, rule.max_blocks, rule.soft_inodes, rule.soft_blocks, rule.root.0];
+    numbers.into_iter().fold(Writer::default(), Writer::u64).u8(rule.state.to_number()).into_vec()
+}
+
+pub(crate) fn quota(bytes: &[u8]) -> Result<Quota, Malformed> {
+    read("a quota cannot be read", bytes, |row| {
+        let (inodes, blocks) = (row.i64()?, row.i64()?);
+        let rule = QuotaRule {
+            outer: QuotaId(row.u64()?),
+            max_inodes: row.u64()?,
+            max_blocks: row.u64()?,
+            soft_inodes: row.u64()?,
+            soft_blocks: row.u64()?,
+            root: Ino(row.u64()?),
+            state: QuotaState::from_number(row.u8()?)?,
+        };
+        Some(Quota { inodes, blocks, rule })
+    })
 }
 
 /// Mode, uid and gid, as stored in an inode.
@@ -71,7 +113,9 @@ pub(crate) fn inode(ino: Ino, bytes: &[u8]) -> Result<Inode, Malformed> {
             // The rest is optional. Its length says which fields it has.
             access_acl: if row.0.len() >= 32 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
             default_acl: if row.0.len() >= 16 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
-            rdev: if row.0.len() >= 4 { row.u32()? } else { 0 },
+            // 4 bytes, 8 bytes and 2 bytes.
+            rdev: if row.0.len() & 4 != 0 { row.u32()? } else { 0 },
+            quota: if row.0.len() & 8 != 0 { QuotaTag::from_number(row.u64()?) } else { QuotaTag::NONE },
             xattr_blocks: if row.0.is_empty() { 0 } else { row.u16()? },
         })
     })

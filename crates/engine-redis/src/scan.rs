@@ -35,6 +35,8 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Locks { after, .. } => ("locks", id(after.0), Vec::new()),
         Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),
         Scan::Shared { after, .. } => ("shared", id(after.0), Vec::new()),
+        // The empty key comes before all others.
+        Scan::Quotas { after, .. } => ("quotas", after.map_or(Vec::new(), rows::put_quota_key), Vec::new()),
     };
     let mut request = Request::default();
     request.number(scan.limit().min(MOST_ROWS)).string(kind).string(place).string(after);
@@ -88,6 +90,10 @@ fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Orphans { .. } = scan {
         let (session, ino) = bytes.split_at_checked(8).ok_or(Malformed("an orphan is too short"))?;
         return Ok(Record::Orphan(SessionId(rows::number(session)?), Ino(rows::number(ino)?)));
+    }
+    if let Scan::Quotas { .. } = scan {
+        let (key, value) = rows::member::<9>(bytes)?;
+        return Ok(Record::Quota(rows::quota_key(&key)?, Some(rows::quota(value)?)));
     }
     let (id, value) = rows::member(bytes)?;
     let id = u64::from_be_bytes(id);

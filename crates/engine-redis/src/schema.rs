@@ -23,6 +23,7 @@
 //! | `waits` | map | session (8), owner (8), kind (1): inode (8), and the lock that it waits for |
 //! | `garbage` | map | slice (8): bytes (4) |
 //! | `shared` | map | slice (8): the number of rows (8) that refer to it beyond the first; present once the slice was shared |
+//! | `quotas` | map | kind (1): 0 directory, 1 user, 2 group; number (8): used inodes and blocks, both signed (8 each), the number of the quota around it (8), hard limits of inodes and blocks (8 each), soft limits (8 each), the directory (8), state (1) |
 //! | `terms` | sorted set | session (8), term (4), of each open term |
 //! | `ops:` session (8) term (4) | hash | operation ID (16): the number of its commit, in decimal digits; results that no term keeps are in `ops` and `ops_before` |
 //! | `changes` | stream | entry N-0 holds the transactions up to number N: for each its session (8) and its invalidations |
@@ -32,7 +33,7 @@
 //!
 //! | | bytes |
 //! |---|---|
-//! | an inode | type as in `d_type` (1), mode (2), uid (4), gid (4), nlink (4), size (8), atime, mtime, ctime, parent (8), access revision (8); if it has one, access and default ACL (16 each); for a device, its number (4); if it has extended attributes, their size in blocks (2) |
+//! | an inode | type as in `d_type` (1), mode (2), uid (4), gid (4), nlink (4), size (8), atime, mtime, ctime, parent (8), access revision (8); if it has one, access and default ACL (16 each); for a device, its number (4); if it counts in quotas, their tag (8); if it has extended attributes, their size in blocks (2) |
 //! | a slice row | position (4), length (4), kind (1): `h` a hole, `i` inline bytes, `b` in the object store; the inline bytes, or slice (8), offset (4), slice size (4) |
 //! | a lock | first byte (8), last byte (8), session (8), owner (8), kind (1): 0 fcntl, 1 flock; exclusive (1), pid (4) |
 //!

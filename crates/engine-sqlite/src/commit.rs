@@ -12,14 +12,12 @@
 
 use std::collections::HashMap;
 
-use meta::{Effect, Guard, Inode, Outcome, RecordKey, Results, Seq, Txn, Usage};
-use rusqlite::{Connection, Result, params};
-use types::{AclId, ChunkIndex, Ino, OpId};
+use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
+use rusqlite::{Connection, Result};
+use types::{ChunkIndex, Ino, OpId};
 
-use crate::locks;
 use crate::number::int;
-use crate::read;
-use crate::rows;
+use crate::{quotas, read, rows, sql};
 
 /// The maximum number of inodes that are kept from one batch to the next, about 200 bytes each.
 const CACHED_INODES: usize = 4096;
@@ -121,14 +119,10 @@ impl<'c> Batch<'c> {
         if txn.effects.is_empty() {
             return Ok(Outcome::Committed { seq: Seq(self.seq), inodes: Vec::new() });
         }
-        let mut changed: Vec<Ino> = Vec::new();
-        for effect in &txn.effects {
-            self.apply(effect)?;
-            changed.extend(effect.changed_inode().filter(|ino| !changed.contains(ino)));
-        }
+        txn.effects.iter().try_for_each(|effect| self.apply(effect))?;
         self.seq += 1;
         self.applied.insert(txn.op_id, Seq(self.seq));
-        let inodes = changed.iter().filter_map(|ino| self.inodes.get(ino)?.inode).collect();
+        let inodes = txn.changed_inodes().iter().filter_map(|ino| self.inodes.get(ino)?.inode).collect();
         Ok(Outcome::Committed { seq: Seq(self.seq), inodes })
     }
 
@@ -147,10 +141,7 @@ impl<'c> Batch<'c> {
         for ino in self.stale.drain(..) {
             let Some(loaded) = self.inodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
             if let Some(inode) = &loaded.inode {
-                const SQL: &str = "UPDATE node SET kind = ?2, mode = ?3, uid = ?4, gid = ?5, rdev = ?6, nlink = ?7, \
-                                   size = ?8, atime = ?9, mtime = ?10, ctime = ?11, access_acl = ?12, \
-                                   default_acl = ?13, parent = ?14, access_rev = ?15, xattr_blocks = ?16 WHERE ino = ?1";
-                write_inode(self.conn, SQL, inode)?;
+                sql::update_inode(self.conn, &sql::inode_line(inode))?;
             }
             loaded.stale = false;
         }
@@ -178,43 +169,57 @@ impl<'c> Batch<'c> {
     fn holds(&mut self, guard: &Guard) -> Result<bool> {
         let conn = self.conn;
         Ok(match guard {
-            Guard::DirentIs { parent, name, ino } => {
-                if self.inodes.contains_key(ino) {
-                    return Ok(read::dirent(conn, *parent, name)?.is_some_and(|dirent| dirent.ino == *ino));
-                }
-                // A transaction that removes or renames an entry also changes its inode, so one statement
-                // reads both.
-                let Some((dirent, inode)) = read::entry(conn, *parent, name)? else { return Ok(false) };
-                self.inodes.entry(dirent.ino).or_insert(Loaded { inode, stale: false });
-                dirent.ino == *ino
+            Guard::DirentIs { parent, name, ino } if self.inodes.contains_key(ino) => {
+                read::dirent(conn, *parent, name)? == Some(*ino)
             }
             Guard::DirentAbsent { parent, name } => read::dirent(conn, *parent, name)?.is_none(),
             Guard::Access { ino, rev } => self.inode(*ino)?.is_some_and(|n| n.access_rev == *rev),
             Guard::InodeAbsent { ino } => self.inode(*ino)?.is_none(),
             Guard::Links { ino, nlink } => self.inode(*ino)?.is_some_and(|n| n.nlink == *nlink),
             Guard::ParentIs { ino, parent } => self.inode(*ino)?.is_some_and(|n| n.parent == *parent),
-            Guard::Empty { ino } => read::is_empty(conn, *ino)?,
-            Guard::Xattr { ino, name, blocks } => read::xattr_blocks(conn, *ino, name)? == *blocks,
-            Guard::XattrBlocks { ino, most } => self.inode(*ino)?.is_some_and(|n| n.xattr_blocks <= *most),
-            Guard::Setting { name, value } => read::setting(conn, name)? == *value,
-            Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
-            Guard::Size { ino, size } => self.inode(*ino)?.is_some_and(|n| n.size == *size),
-            Guard::Locks { ino, locks } => {
-                self.inode(*ino)?.is_some() && locks::of(conn, *ino)?[..] == locks[..]
+            Guard::XattrBlocks { ino, least, most } => {
+                self.inode(*ino)?.is_some_and(|n| (*least..=*most).contains(&n.xattr_blocks))
             }
-            Guard::Rows { ino, chunk, rows } => read::slices(conn, *ino, *chunk)?.starts_with(rows),
+            Guard::Size { ino, size } => self.inode(*ino)?.is_some_and(|n| n.size == *size),
             Guard::Room { max_inodes, max_blocks } => {
                 let usage = self.usage()?;
                 usage.inodes < *max_inodes && usage.blocks < *max_blocks
-            }
-            Guard::Session { session, heartbeat } => {
-                let found = read::heartbeat(conn, *session)?;
-                found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found == heartbeat))
             }
             Guard::Term { session, term } => {
                 const SQL: &str = "SELECT 1 FROM term WHERE session = ?1 AND term = ?2";
                 conn.prepare_cached(SQL)?.exists([int(session.0), term.0.into()])?
             }
+            Guard::Locks { ino, .. } if self.inode(*ino)?.is_none() => false,
+            _ => self.record_holds(guard)?,
+        })
+    }
+
+    /// Checks a guard against the record that decides it, as it is in the database.
+    fn record_holds(&mut self, guard: &Guard) -> Result<bool> {
+        let records = read::records(self.conn, &guard.want())?;
+        Ok(match (guard, &records[..]) {
+            (Guard::DirentIs { ino, .. }, [_, Record::Inode(found, inode), ..]) => {
+                // A transaction that removes or renames an entry also changes its inode, so one statement
+                // reads both.
+                self.inodes.entry(*found).or_insert(Loaded { inode: *inode, stale: false });
+                found == ino
+            }
+            (Guard::Empty { .. }, [Record::Empty(_, is_empty)]) => *is_empty,
+            (Guard::Xattr { name, blocks, .. }, [Record::Xattrs(_, found)]) => {
+                found.get(name).map_or(0, |value| xattr_blocks(value.len())) == *blocks
+            }
+            (Guard::Setting { name, value }, [Record::Settings(found)]) => found.get(*name) == value.as_ref(),
+            (Guard::Counter { value, .. }, [Record::Counter(_, found)]) => found == value,
+            (Guard::Locks { locks, .. }, [Record::Locks(_, found)]) => found == locks,
+            (Guard::Rows { rows, .. }, [Record::Slices(_, _, found)]) => found.starts_with(rows),
+            (Guard::Quota { outer, inodes, blocks, .. }, [Record::Quota(_, Some(quota))]) => {
+                outer.is_none_or(|outer| quota.rule.outer == outer) && quota.fits(*inodes, *blocks)
+            }
+            (Guard::Quota { outer, .. }, [Record::Quota(_, None)]) => outer.is_none(),
+            (Guard::Session { heartbeat, .. }, [Record::Session(_, Some(found))]) => {
+                heartbeat.is_none_or(|heartbeat| found.heartbeat == heartbeat)
+            }
+            _ => false,
         })
     }
 
@@ -223,16 +228,7 @@ impl<'c> Batch<'c> {
         match effect {
             Effect::PutInode(inode) => self.put_inode(inode)?,
             Effect::DropInode { ino } => self.drop_inode(*ino)?,
-            Effect::PutDirent { parent, name, ino, kind } => {
-                const SQL: &str = "INSERT INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4) \
-                                   ON CONFLICT DO UPDATE SET ino = excluded.ino, kind = excluded.kind";
-                let params = (int(parent.0), name.as_bytes(), int(ino.0), kind.to_dtype());
-                conn.prepare_cached(SQL)?.execute(params)?;
-            }
-            Effect::DropDirent { parent, name } => {
-                const SQL: &str = "DELETE FROM edge WHERE parent = ?1 AND name = ?2";
-                conn.prepare_cached(SQL)?.execute((int(parent.0), name.as_bytes()))?;
-            }
+            Effect::PutDirent { .. } => put_all(conn, effect)?,
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
@@ -250,65 +246,6 @@ impl<'c> Batch<'c> {
                 rows::replace(conn, *ino, *chunk, *count, rows)?;
             }
             Effect::Share { slice } => rows::share(conn, *slice)?,
-            Effect::PutXattr { ino, name, value } => {
-                if self.inode(*ino)?.is_some() {
-                    const SQL: &str = "INSERT INTO xattr (ino, name, value) VALUES (?1, ?2, ?3) \
-                                       ON CONFLICT DO UPDATE SET value = excluded.value";
-                    conn.prepare_cached(SQL)?.execute((int(ino.0), name.as_bytes(), &value[..]))?;
-                }
-            }
-            Effect::DropXattr { ino, name } => {
-                const SQL: &str = "DELETE FROM xattr WHERE ino = ?1 AND name = ?2";
-                conn.prepare_cached(SQL)?.execute((int(ino.0), name.as_bytes()))?;
-            }
-            Effect::PutAcl { id, text } => {
-                const SQL: &str = "INSERT INTO acl (id, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-                conn.prepare_cached(SQL)?.execute((id.to_bytes(), &text[..]))?;
-            }
-            Effect::PutSymlink { ino, target } => {
-                if self.inode(*ino)?.is_some() {
-                    const SQL: &str = "INSERT INTO symlink (ino, target) VALUES (?1, ?2) \
-                                       ON CONFLICT DO UPDATE SET target = excluded.target";
-                    conn.prepare_cached(SQL)?.execute((int(ino.0), &target[..]))?;
-                }
-            }
-            Effect::PutOrphan { session, ino } => {
-                const SQL: &str = "INSERT INTO orphan (session, ino) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-                conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
-            }
-            Effect::DropOrphan { session, ino } => {
-                const SQL: &str = "DELETE FROM orphan WHERE session = ?1 AND ino = ?2";
-                conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
-            }
-            Effect::PutLocks { ino, locks } => {
-                if self.inode(*ino)?.is_some() {
-                    locks::put(conn, *ino, locks)?;
-                }
-            }
-            Effect::PutWait(wait) => locks::put_wait(conn, wait)?,
-            Effect::DropWait { owner } => locks::drop_wait(conn, *owner)?,
-            Effect::PutSession(s) => {
-                const SQL: &str = "REPLACE INTO session (id, host, pid, mountpoint, since, heartbeat, boot_id, \
-                                   pid_namespace, start_time, version, first_slice) \
-                                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-                conn.prepare_cached(SQL)?.execute(params![
-                    int(s.id.0),
-                    s.host,
-                    s.pid,
-                    s.mountpoint,
-                    s.since.nanos(),
-                    s.heartbeat.nanos(),
-                    s.process.boot_id,
-                    int(s.process.pid_namespace),
-                    int(s.process.start_time),
-                    s.version,
-                    int(s.first_slice.0),
-                ])?;
-            }
-            Effect::DropSession { session } => {
-                conn.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([int(session.0)])?;
-                conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
-            }
             Effect::BeginTerm { session, term, ended } => {
                 const BEGIN: &str = "INSERT INTO term (session, term) SELECT id, ?2 FROM session WHERE id = ?1 \
                                      ON CONFLICT DO NOTHING";
@@ -317,17 +254,6 @@ impl<'c> Batch<'c> {
                 for term in &ended[..] {
                     conn.prepare_cached(END)?.execute([int(session.0), term.0.into()])?;
                 }
-            }
-            Effect::DropGarbage { slice } => {
-                conn.prepare_cached("DELETE FROM garbage WHERE slice = ?1")?.execute([int(slice.0)])?;
-            }
-            Effect::PutSetting { name, value } => {
-                const SQL: &str = "REPLACE INTO setting (name, value) VALUES (?1, ?2)";
-                conn.prepare_cached(SQL)?.execute((name, value))?;
-            }
-            Effect::SetCounter { counter, value } => {
-                const SQL: &str = "REPLACE INTO counter (name, value) VALUES (?1, ?2)";
-                conn.prepare_cached(SQL)?.execute((counter.name(), int(*value)))?;
             }
             Effect::AddUsage { inodes, blocks } => {
                 // Write the batch's additions first, because this effect clamps the usage at 0.
@@ -342,6 +268,20 @@ impl<'c> Batch<'c> {
                     conn.prepare_cached(SQL)?.execute([inodes, blocks])?;
                 }
             }
+            Effect::PutQuota { key, rule } => quotas::put(conn, *key, rule)?,
+            Effect::DropQuota { key } => quotas::drop(conn, *key)?,
+            Effect::Charge { key, inodes, blocks } => quotas::charge(conn, *key, *inodes, *blocks)?,
+            _ => {
+                if let Effect::DropSession { session } = effect {
+                    conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
+                }
+                tables::removed(effect).map_or(Ok(()), |key| sql::remove(conn, &key))?;
+                // Rows that belong to an inode are removed with it, so they are added only if it exists.
+                match tables::holder(effect) {
+                    Some(ino) if self.inode(ino)?.is_none() => {}
+                    _ => put_all(conn, effect)?,
+                }
+            }
         }
         Ok(())
     }
@@ -351,7 +291,8 @@ impl<'c> Batch<'c> {
         if let Some(loaded) = self.inodes.get(&ino) {
             return Ok(loaded.inode);
         }
-        let inode = read::inode(self.conn, ino)?;
+        let records = read::records(self.conn, &RecordKey::Inode(ino))?;
+        let inode = if let [Record::Inode(_, inode), ..] = &records[..] { *inode } else { None };
         self.inodes.insert(ino, Loaded { inode, stale: false });
         Ok(inode)
     }
@@ -375,14 +316,10 @@ impl<'c> Batch<'c> {
     }
 
     fn put_inode(&mut self, inode: &Inode) -> Result<()> {
-        const SQL: &str = "INSERT INTO node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, \
-                           access_acl, default_acl, parent, access_rev, xattr_blocks) \
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) \
-                           ON CONFLICT DO NOTHING";
         // The inode number is usually new, so try the insert first.
-        if write_inode(self.conn, SQL, inode)? == 0 {
+        if sql::put(self.conn, &sql::inode_line(inode))? == 0 {
             self.drop_inode(inode.ino)?;
-            write_inode(self.conn, SQL, inode)?;
+            sql::put(self.conn, &sql::inode_line(inode))?;
         }
         self.inodes_delta += 1;
         self.blocks_delta += inode.blocks() as i64;
@@ -422,32 +359,12 @@ impl<'c> Batch<'c> {
     }
 }
 
+fn put_all(conn: &Connection, effect: &Effect) -> Result<()> {
+    tables::put(effect).iter().try_for_each(|line| sql::put(conn, line).map(drop))
+}
+
 /// Stores the exact usage. The caller opens the transaction.
 pub(crate) fn write_usage(conn: &Connection, usage: Usage) -> Result<()> {
     const SQL: &str = "UPDATE usage SET inodes = ?1, blocks = ?2, exact = 1";
     conn.prepare_cached(SQL)?.execute([int(usage.inodes), int(usage.blocks)]).map(drop)
-}
-
-/// Runs an INSERT or UPDATE whose parameters are the columns of an inode in order. Returns the number of
-/// changed rows.
-fn write_inode(conn: &Connection, sql: &str, inode: &Inode) -> Result<usize> {
-    let acl = |id: AclId| (!id.is_none()).then(|| id.to_bytes());
-    conn.prepare_cached(sql)?.execute(params![
-        int(inode.ino.0),
-        inode.kind.to_dtype(),
-        inode.mode.bits(),
-        inode.uid,
-        inode.gid,
-        inode.rdev,
-        inode.nlink,
-        int(inode.size),
-        inode.atime.nanos(),
-        inode.mtime.nanos(),
-        inode.ctime.nanos(),
-        acl(inode.access_acl),
-        acl(inode.default_acl),
-        int(inode.parent.0),
-        int(inode.access_rev),
-        inode.xattr_blocks,
-    ])
 }

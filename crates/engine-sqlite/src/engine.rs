@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use meta::{Effect, Engine, EngineError, Outcome, Page, RecordKey, Results, Scan, Seq, Snapshot, Txn, Usage};
+use meta::{
+    Effect, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Results, Scan, Seq, Snapshot, Txn, Usage,
+};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
@@ -395,6 +397,20 @@ impl Engine for SqliteEngine {
         self.snapshot(|conn, seq| scan::page(conn, Seq(seq), scan))
     }
 
+    /// A transaction that reads. The log cannot be restarted while it is open, so it grows by what is committed meanwhile.
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let seq = Seq(self.committed.load(Ordering::Acquire));
+        let begin = || {
+            let conn = open_reader(&self.path)?;
+            conn.execute_batch("BEGIN")?;
+            // The first read determines the moment.
+            conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            Ok(conn)
+        };
+        let conn = begin().map_err(|error| engine_error(&self.path, &error))?;
+        Ok(Some(Box::new(FrozenSqlite { conn, path: self.path.clone(), seq })))
+    }
+
     fn sync(&self) -> Result<(), EngineError> {
         if let Err(error) = self.write_usage() {
             // Without an exact row, readers count the inodes themselves.
@@ -420,6 +436,25 @@ impl Engine for SqliteEngine {
         self.exclusive().cache = ExclusiveCache::default();
         self.committed.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+}
+
+/// A connection in a transaction that reads.
+#[derive(Debug)]
+struct FrozenSqlite {
+    conn: Connection,
+    path: PathBuf,
+    seq: Seq,
+}
+
+impl Frozen for FrozenSqlite {
+    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let read = read::snapshot(&self.conn, self.seq, wants, None);
+        read.map_err(|error| engine_error(&self.path, &error))
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
+        scan::page(&self.conn, self.seq, scan).map_err(|error| engine_error(&self.path, &error))
     }
 }
 

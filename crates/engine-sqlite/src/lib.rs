@@ -5,11 +5,11 @@
 //! | `config` | the URL and the options of a database |
 //! | `schema` | tables, their version, migration |
 //! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
-//! | `read`, `scan` | decode rows into records |
-//! | `locks` | file locks, and the requests that wait for one |
-//! | `number` | numbers as SQLite stores them |
+//! | `read`, `scan` | answer record keys and scans |
+//! | `sql`, `number` | statements for rows; numbers as SQLite stores them |
 //! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
+//! | `quotas` | quotas of directories, users and groups |
 //! | `queue` | group commit: callers that wait for the writer join its next batch |
 //! | `checkpoint` | checkpoints, concurrently with commits |
 //! | `pool` | the reader connections |
@@ -23,15 +23,16 @@ mod config;
 mod engine;
 mod error;
 mod lock;
-mod locks;
 mod number;
 mod pool;
 mod queue;
+mod quotas;
 mod read;
 mod reserve;
 mod rows;
 mod scan;
 mod schema;
+mod sql;
 
 pub use config::{Options, UrlError, parse_url};
 pub use engine::{SqliteEngine, Stats};

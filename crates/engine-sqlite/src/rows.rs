@@ -1,9 +1,11 @@
 //! The rows of file chunks, and references to slices.
 
 use rusqlite::{Connection, Result, params};
-use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
+use tables::Line;
+use types::{ChunkIndex, Ino, Slice, SliceId};
 
 use crate::number::int;
+use crate::sql::put;
 
 /// Adds a row, which overlays all other rows of its chunk.
 pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
@@ -81,13 +83,9 @@ fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
 }
 
 fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
-    const SQL: &str = "INSERT INTO slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size) \
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-    let (data, id, offset, size) = match &slice.source {
-        SliceSource::Hole => (None, None, None, None),
-        SliceSource::Inline(data) => (Some(&data[..]), None, None, None),
-        SliceSource::Blocks { id, offset, size } => (None, Some(int(id.0)), Some(offset), Some(size)),
-    };
-    let params = params![int(ino.0), int(chunk.0), seq, slice.pos, slice.len, data, id, offset, size];
-    conn.prepare_cached(SQL)?.execute(params).map(drop)
+    const NUMBERS: &[&str] = &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size", "seq"];
+    let mut line = Line::slice(ino, chunk, slice);
+    line.table.numbers = NUMBERS;
+    line.numbers.push(Some(seq.into()));
+    put(conn, &line).map(drop)
 }

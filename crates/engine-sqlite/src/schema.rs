@@ -13,7 +13,7 @@ const APPLICATION_ID: i64 = 0x6c69_6d6e;
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Step `n` migrates version `n` to version `n + 1`. Steps are never changed, only added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Numbers are signed 64-bit. A number above `i64::MAX` would appear as negative, but limenfs creates no such
 /// numbers. Foreign keys are not checked, because ACL IDs and entries refer to missing rows only in a damaged
@@ -183,8 +183,27 @@ UPDATE node SET xattr_blocks = (SELECT sum(max(1, (length(value) + 4095) / 4096)
 UPDATE usage SET blocks = blocks + (SELECT coalesce(sum(xattr_blocks), 0) FROM node);
 ";
 
+/// Quotas of directories, users and groups.
+const V5: &str = "
+ALTER TABLE node ADD COLUMN quota INTEGER NOT NULL DEFAULT 0; -- 2 * quota.number of its directory quota, + 1 if it counts in the quotas of its owner and group
+CREATE TABLE quota (              -- a limit, and the usage that it limits
+    kind        INTEGER NOT NULL, -- 0 directory, 1 user, 2 group
+    number      INTEGER NOT NULL, -- of the directory quota; uid; gid
+    inodes      INTEGER NOT NULL, -- used
+    blocks      INTEGER NOT NULL, -- used, of 4096 bytes
+    next        INTEGER NOT NULL, -- quota.number of the directory quota around it; 0 if there is none
+    max_inodes  INTEGER NOT NULL, -- hard limits; 9223372036854775807 if there is none
+    max_blocks  INTEGER NOT NULL,
+    soft_inodes INTEGER NOT NULL, -- soft limits
+    soft_blocks INTEGER NOT NULL,
+    root        INTEGER NOT NULL, -- node.ino of the directory; 0 for a user or group
+    state       INTEGER NOT NULL, -- 0 all inodes have it, 1 being given to them, 2 being taken from them
+    PRIMARY KEY (kind, number)
+) STRICT, WITHOUT ROWID;
+";
+
 /// Every table except `usage`, whose single row is kept.
-pub(crate) const TABLES: [&str; 15] = [
+pub(crate) const TABLES: [&str; 16] = [
     "node",
     "edge",
     "slice",
@@ -200,6 +219,7 @@ pub(crate) const TABLES: [&str; 15] = [
     "shared",
     "lock",
     "lock_wait",
+    "quota",
 ];
 
 /// Migrates the database of `conn` to [`VERSION`], and creates it if it is empty and `create` is set.

@@ -6,14 +6,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use keyspace::Span;
+use keyspace::{Keyspace, Span};
 use meta::EngineError;
 use pool::OpenError;
-use tikv_client::transaction::HeartbeatOption;
+use tikv_client::transaction::{HeartbeatOption, ResolveLocksOptions};
 use tikv_client::{
     CheckLevel, Error, KvPair, Timestamp, TimestampExt, Transaction, TransactionClient, TransactionOptions,
 };
@@ -21,16 +22,25 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use crate::error::{commit_error, read_error};
+use crate::error::{begun_only, commit_error, read_error};
 use crate::store::{Attempt, CommitError, Found, Mutation, Phases, Store};
+use crate::upkeep::before;
 
 /// The number of threads that talk to the servers.
 const WORKERS: usize = 2;
-/// The number of rows of a range that one request reads.
-const PART: usize = 4096;
+/// The size of an answer that no request exceeds. TiKV sends at most 10 MiB (`server.max-grpc-send-msg-len`).
+const ANSWER_BYTES: usize = 8 << 20;
+/// The size of an answer that the client accepts, far above what a server sends.
+const ACCEPTED_BYTES: usize = 64 << 20;
+
+/// The age of a transaction after which its client is not going to lock its primary key. A younger one is waited for.
+const ABANDONED: Duration = Duration::from_secs(5);
+/// The pause before a read that a transaction blocks is repeated.
+const BETWEEN_READS: Duration = Duration::from_millis(5);
 
 pub(crate) struct Cluster {
     client: Arc<TransactionClient>,
+    keys: Keyspace,
     runtime: Runtime,
     op_timeout: Duration,
     places: String,
@@ -42,7 +52,7 @@ struct Running<'a> {
 }
 
 impl Cluster {
-    pub(crate) fn connect(config: &Config) -> Result<Self, OpenError> {
+    pub(crate) fn connect(config: &Config, keys: Keyspace) -> Result<Self, OpenError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name("limen-tikv-io")
@@ -51,7 +61,9 @@ impl Cluster {
             .map_err(|error| {
                 OpenError::config(format!("cannot start the threads of TiKV's client: {error}"))
             })?;
-        let mut options = tikv_client::Config::default().with_timeout(config.op_timeout);
+        let mut options = tikv_client::Config::default()
+            .with_timeout(config.op_timeout)
+            .with_grpc_max_decoding_message_size(ACCEPTED_BYTES);
         if let Some([roots, certificate, key]) = &config.tls {
             options = options.with_security(roots, certificate, key);
         }
@@ -68,7 +80,7 @@ impl Cluster {
                 return Err(EngineError::transient(format!("{places}: no answer within {limit:?}")).into());
             }
         };
-        Ok(Cluster { client: Arc::new(client), runtime, op_timeout: config.op_timeout, places })
+        Ok(Cluster { client: Arc::new(client), keys, runtime, op_timeout: config.op_timeout, places })
     }
 
     /// Waits for a request at most `op_timeout`; returns `None` if that is too short.
@@ -81,6 +93,50 @@ impl Cluster {
             Some(answer) => answer.map_err(|error| read_error(&error)),
             None => Err(EngineError::transient(self.late())),
         }
+    }
+
+    async fn read_once(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, Error> {
+        let mut scans: JoinSet<Result<_, Error>> = JoinSet::new();
+        for (number, span) in spans.iter().cloned().enumerate() {
+            let rows = ANSWER_BYTES / self.keys.most_bytes(&span.start);
+            let client = Arc::clone(&self.client);
+            scans.spawn(async move { Ok((number, scan(client, at, span, rows).await?)) });
+        }
+        let mut gets: JoinSet<Result<_, Error>> = JoinSet::new();
+        let mut found = Found { values: vec![None; keys.len()], spans: vec![Vec::new(); spans.len()] };
+        for part in parts(keys, ANSWER_BYTES, |key| self.keys.most_bytes(key)) {
+            let (client, keys) = (Arc::clone(&self.client), keys[part.clone()].to_vec());
+            gets.spawn(async move { Ok((part, get(client, at, keys).await?)) });
+        }
+        while let Some(done) = gets.join_next().await {
+            let (part, values): (Range<usize>, Vec<_>) = done.map_err(Error::JoinError)??;
+            found.values.splice(part, values);
+        }
+        while let Some(done) = scans.join_next().await {
+            let (number, rows): (usize, _) = done.map_err(Error::JoinError)??;
+            if let Some(place) = found.spans.get_mut(number) {
+                *place = rows;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits for a transaction that has locked keys, but not yet its primary key. If it is abandoned, rolls it back:
+    /// its client died, or its request for the primary key was lost. The client's library never does that, except in
+    /// its garbage collection.
+    fn await_begun(&self, start: u64) -> Result<(), EngineError> {
+        let abandoned = before(self.timestamp()?, ABANDONED);
+        if start > abandoned {
+            std::thread::sleep(BETWEEN_READS);
+            return Ok(());
+        }
+        let all = self.keys.all();
+        let abandoned = Timestamp::from_version(abandoned);
+        self.look(async {
+            let done =
+                self.client.cleanup_locks(all.start..all.end, &abandoned, ResolveLocksOptions::default());
+            done.await.map(drop)
+        })
     }
 
     fn late(&self) -> String {
@@ -96,14 +152,36 @@ fn options() -> TransactionOptions {
         .heartbeat_option(HeartbeatOption::NoHeartbeat)
 }
 
-async fn get(client: &TransactionClient, at: u64, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, Error> {
+/// Divides keys into as few parts as possible, of which none exceeds `limit` bytes unless it is one key.
+fn parts(keys: &[Vec<u8>], limit: usize, bytes: impl Fn(&[u8]) -> usize) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut room = 0;
+    for (number, key) in keys.iter().enumerate() {
+        let bytes = bytes(key);
+        match parts.last_mut() {
+            Some(part) if bytes <= room => part.end += 1,
+            _ => {
+                parts.push(number..number + 1);
+                room = limit;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    parts
+}
+
+/// Reads keys with one request. They are sorted.
+async fn get(
+    client: Arc<TransactionClient>,
+    at: u64,
+    keys: Vec<Vec<u8>>,
+) -> Result<Vec<Option<Bytes>>, Error> {
+    let mut values = vec![None; keys.len()];
     if keys.is_empty() {
-        return Ok(Vec::new());
+        return Ok(values);
     }
     let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
-    let found = snapshot.batch_get(keys.iter().cloned()).await?;
-    let mut values = vec![None; keys.len()];
-    for KvPair(key, value) in found {
+    for KvPair(key, value) in snapshot.batch_get(keys.iter().cloned()).await? {
         let key: Vec<u8> = key.into();
         // The keys were requested in order, and are returned in any order.
         if let Some(place) = keys.binary_search(&key).ok().and_then(|index| values.get_mut(index)) {
@@ -113,24 +191,30 @@ async fn get(client: &TransactionClient, at: u64, keys: &[Vec<u8>]) -> Result<Ve
     Ok(values)
 }
 
-async fn scan(client: Arc<TransactionClient>, at: u64, span: Span) -> Result<Vec<(Bytes, Bytes)>, Error> {
-    let mut rows: Vec<(Bytes, Bytes)> = Vec::new();
+/// Reads a range with requests of `rows` rows.
+async fn scan(
+    client: Arc<TransactionClient>,
+    at: u64,
+    span: Span,
+    rows: usize,
+) -> Result<Vec<(Bytes, Bytes)>, Error> {
+    let mut found: Vec<(Bytes, Bytes)> = Vec::new();
     let mut start = span.start;
-    while rows.len() < span.limit && start < span.end {
-        let part = (span.limit - rows.len()).min(PART);
+    while found.len() < span.limit && start < span.end {
+        let part = (span.limit - found.len()).min(rows);
         let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
-        let found = snapshot.scan(start..span.end.clone(), u32::try_from(part).unwrap_or(u32::MAX)).await?;
-        let before = rows.len();
-        rows.extend(found.map(|KvPair(key, value)| (Bytes::from(Vec::from(key)), Bytes::from(value))));
-        match rows.last() {
-            Some((last, _)) if rows.len() - before == part => {
+        let pairs = snapshot.scan(start..span.end.clone(), u32::try_from(part).unwrap_or(u32::MAX)).await?;
+        let before = found.len();
+        found.extend(pairs.map(|KvPair(key, value)| (Bytes::from(Vec::from(key)), Bytes::from(value))));
+        match found.last() {
+            Some((last, _)) if found.len() - before == part => {
                 start = last.to_vec();
                 start.push(0);
             }
             _ => break,
         }
     }
-    Ok(rows)
+    Ok(found)
 }
 
 impl Store for Cluster {
@@ -148,22 +232,19 @@ impl Store for Cluster {
     }
 
     fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError> {
-        self.look(async {
-            let mut scans: JoinSet<Result<_, Error>> = JoinSet::new();
-            for (number, span) in spans.iter().cloned().enumerate() {
-                let client = Arc::clone(&self.client);
-                scans.spawn(async move { Ok((number, scan(client, at, span).await?)) });
+        let deadline = Instant::now() + self.op_timeout;
+        loop {
+            let found = self.wait(self.read_once(at, keys, spans));
+            let Some(found) = found else { return Err(EngineError::transient(self.late())) };
+            let error = match found {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            match begun_only(&error) {
+                Some(start) if Instant::now() < deadline => self.await_begun(start)?,
+                _ => return Err(read_error(&error)),
             }
-            let values = get(&self.client, at, keys).await?;
-            let mut found = Found { values, spans: vec![Vec::new(); spans.len()] };
-            while let Some(done) = scans.join_next().await {
-                let (number, rows): (usize, _) = done.map_err(Error::JoinError)??;
-                if let Some(place) = found.spans.get_mut(number) {
-                    *place = rows;
-                }
-            }
-            Ok(found)
-        })
+        }
     }
 
     fn forget_before(&self, at: u64) -> Result<(), EngineError> {

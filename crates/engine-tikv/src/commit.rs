@@ -76,7 +76,8 @@ impl Shared {
             let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.memory));
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
             first.extend([0, shard].map(|shard| Access::Key(self.keys.usage_shard(shard))));
-            let (plan, _) = self.read_until(Some(start), first, |source| self.plan(txns, shard, source))?;
+            let (plan, _) =
+                keyspace::until(self, Some(start), first, |source| self.plan(txns, shard, source))?;
             let (batch, head) = match plan {
                 Plan::Conflict(records) => {
                     outcomes.push(Outcome::Conflict(Snapshot { seq: label, records }));

@@ -37,8 +37,7 @@ impl TikvEngine {
     /// Those of [`TikvEngine::open`].
     pub fn on(store: Arc<dyn Store>, prefix: &str, gc: bool, create: bool) -> Result<Self, OpenError> {
         let shared = Arc::new(Shared {
-            // No prefix contains a slash, so with the slash no prefix is the beginning of another.
-            keys: Keyspace::new(format!("{prefix}/")),
+            keys: keyspace(prefix),
             store,
             memory: Memory::default(),
             slots: CommitSlots::default(),
@@ -73,9 +72,14 @@ impl TikvEngine {
     }
 }
 
+/// No prefix contains a slash, so with the slash no prefix is the beginning of another.
+fn keyspace(prefix: &str) -> Keyspace {
+    Keyspace::new(format!("{prefix}/"))
+}
+
 #[cfg(feature = "client")]
 fn connect(config: &Config) -> Result<Arc<dyn Store>, OpenError> {
-    Ok(Arc::new(crate::client::Cluster::connect(config)?))
+    Ok(Arc::new(crate::client::Cluster::connect(config, keyspace(&config.prefix))?))
 }
 
 #[cfg(not(feature = "client"))]
@@ -87,7 +91,9 @@ fn connect(_config: &Config) -> Result<Arc<dyn Store>, OpenError> {
 
 impl Engine for TikvEngine {
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.shared.snapshot(wants)
+        let seq = self.shared.order.read();
+        let (records, _) = keyspace::read(&*self.shared, wants)?;
+        Ok(Snapshot { seq, records })
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -95,7 +101,9 @@ impl Engine for TikvEngine {
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.shared.page(scan)
+        let seq = self.shared.order.read();
+        let ((records, more), _) = keyspace::scan(&*self.shared, scan)?;
+        Ok(Page { snapshot: Snapshot { seq, records }, more })
     }
 
     /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their logs.

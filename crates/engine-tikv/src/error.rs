@@ -1,25 +1,61 @@
 //! Maps the errors of TiKV's client to engine errors.
 
-use meta::EngineError;
+use meta::{EngineError, ErrorKind};
 use tikv_client::{Error, ProtoKeyError};
 use types::Errno;
 
 use crate::store::CommitError;
 
+/// Codes of gRPC (statuscodes.md).
+const RESOURCE_EXHAUSTED: i32 = 8;
+const OUT_OF_RANGE: i32 = 11;
+
 /// Maps the error of a read. A failed read has changed nothing.
 ///
 /// | the client says | kind | errno |
 /// |---|---|---|
-/// | an error for a key, other than that it is locked | permanent | EIO |
+/// | an error for a key, other than a lock, or a transaction without a trace | permanent | EIO |
+/// | the answer is larger than the server sends or the client accepts | permanent | EIO |
 /// | anything else: no answer, no leader, a lock that stays | transient | EIO |
 pub(crate) fn read_error(error: &Error) -> EngineError {
     let text = format!("TiKV: {error}");
     match error {
-        Error::KeyError(key) if key.locked.is_none() && key.retryable.is_empty() => {
+        Error::KeyError(key) if !is_conflict(key) => EngineError::permanent(text),
+        Error::GrpcAPI(status) if is_too_large(status.code() as i32, status.message()) => {
             EngineError::permanent(text)
+        }
+        Error::MultipleKeyErrors(errors) | Error::ExtractedErrors(errors) => {
+            let is_permanent =
+                |error: &EngineError| error.kind == ErrorKind::Determinate { transient: false };
+            errors.iter().map(read_error).find(is_permanent).unwrap_or_else(|| EngineError::transient(text))
         }
         _ => EngineError::transient(text),
     }
+}
+
+/// The start of the transaction that blocks a read, if the server knows a lock of it but nothing of its primary key.
+pub(crate) fn begun_only(error: &Error) -> Option<u64> {
+    match error {
+        Error::TxnNotFound(found) => Some(found.start_ts),
+        Error::KeyError(key) => key.txn_not_found.as_ref().map(|found| found.start_ts),
+        Error::MultipleKeyErrors(errors) | Error::ExtractedErrors(errors) => {
+            errors.iter().find_map(begun_only)
+        }
+        _ => None,
+    }
+}
+
+/// Whether an answer or a request exceeds a limit of the client or the server, so that its repetition would too. The
+/// codes alone do not say that: a server also returns RESOURCE_EXHAUSTED if its memory is used up.
+fn is_too_large(code: i32, message: &str) -> bool {
+    // This client's library has its own code and text.
+    code == RESOURCE_EXHAUSTED && message.contains("message larger than max")
+        || code == OUT_OF_RANGE && message.contains("message length too large")
+}
+
+/// Whether a server has rejected a request, unread, because of its size.
+fn is_request_too_large(code: i32, message: &str) -> bool {
+    code == RESOURCE_EXHAUSTED && message.contains("eceived message larger than max")
 }
 
 /// Maps the error of a commit. The client marks only few errors as indeterminate (client 0.4:
@@ -30,7 +66,7 @@ pub(crate) fn read_error(error: &Error) -> EngineError {
 /// |---|---|---|
 /// | a conflict; a lock that stays; the transaction was rolled back | did not happen: a conflict with another transaction | |
 /// | not committed in one phase | did not happen: refused in one phase | |
-/// | another error for a key | permanent | EIO |
+/// | another error for a key; the request is larger than the server accepts | permanent | EIO |
 /// | a region's disk is full | indeterminate, because the request may have been repeated | ENOSPC |
 /// | anything else: no answer, no leader | indeterminate | EIO |
 pub(crate) fn commit_error(error: &Error) -> CommitError {
@@ -40,6 +76,9 @@ pub(crate) fn commit_error(error: &Error) -> CommitError {
         Error::ResolveLockError(_) => CommitError::Conflict(text),
         Error::KeyError(key) if is_conflict(key) => CommitError::Conflict(text),
         Error::KeyError(_) => CommitError::Failed(EngineError::permanent(text)),
+        Error::GrpcAPI(status) if is_request_too_large(status.code() as i32, status.message()) => {
+            CommitError::Failed(EngineError::permanent(text))
+        }
         Error::MultipleKeyErrors(errors) | Error::ExtractedErrors(errors) => {
             let outcomes: Vec<CommitError> = errors.iter().map(commit_error).collect();
             worst(outcomes).unwrap_or_else(|| CommitError::Failed(EngineError::indeterminate(text)))
@@ -56,7 +95,7 @@ fn worst(outcomes: Vec<CommitError>) -> Option<CommitError> {
     outcomes.into_iter().max_by_key(|outcome| match outcome {
         CommitError::OnePhaseRefused => 0,
         CommitError::Conflict(_) => 1,
-        CommitError::Failed(error) if error.kind != meta::ErrorKind::Indeterminate => 2,
+        CommitError::Failed(error) if error.kind != ErrorKind::Indeterminate => 2,
         CommitError::Failed(_) => 3,
     })
 }
@@ -72,7 +111,6 @@ fn is_conflict(key: &ProtoKeyError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use meta::ErrorKind;
     use tikv_client::ProtoRegionError;
 
     use super::*;
@@ -103,6 +141,42 @@ mod tests {
         assert_eq!(kind(&Error::MultipleKeyErrors(vec![conflict(), lost()])), Some(ErrorKind::Indeterminate));
         assert_eq!(kind(&Error::MultipleKeyErrors(Vec::new())), Some(ErrorKind::Indeterminate));
         assert_eq!(kind(&Error::ExtractedErrors(vec![conflict(), conflict()])), None);
+    }
+
+    #[test]
+    fn read_error_is_permanent_only_if_a_repetition_would_fail_too() {
+        let kind = |error| read_error(&error).kind;
+        let (permanent, transient) =
+            (ErrorKind::Determinate { transient: false }, ErrorKind::Determinate { transient: true });
+        let abort = || key(ProtoKeyError { abort: "no".to_owned(), ..Default::default() });
+        let gone = || {
+            let mut gone = ProtoKeyError { txn_not_found: Some(Default::default()), ..Default::default() };
+            gone.txn_not_found.as_mut().unwrap().start_ts = 7;
+            key(gone)
+        };
+        assert_eq!(kind(abort()), permanent);
+        assert_eq!(kind(gone()), transient);
+        assert_eq!(kind(Error::MultipleKeyErrors(vec![gone(), gone()])), transient);
+        assert_eq!(kind(Error::ExtractedErrors(vec![gone(), abort()])), permanent);
+        assert_eq!(kind(Error::StringError("lost".to_owned())), transient);
+        assert_eq!(begun_only(&Error::MultipleKeyErrors(vec![abort(), gone()])), Some(7));
+        assert_eq!(begun_only(&abort()), None);
+    }
+
+    #[test]
+    fn sizes_beyond_a_limit_are_recognised() {
+        let (sent, received) = (
+            "trying to send message larger than max (12583077 vs. 10485760)",
+            "grpc: received message larger than max (6291600 vs. 4194304)",
+        );
+        let decoded = "Error, message length too large: found 5242987 bytes, the limit is: 4194304 bytes";
+        assert!(is_too_large(RESOURCE_EXHAUSTED, sent) && is_too_large(OUT_OF_RANGE, decoded));
+        assert!(is_too_large(RESOURCE_EXHAUSTED, received) && !is_too_large(RESOURCE_EXHAUSTED, "memory"));
+        // A request whose answer was not accepted may have been executed.
+        assert!(is_request_too_large(RESOURCE_EXHAUSTED, received));
+        assert!(
+            !is_request_too_large(RESOURCE_EXHAUSTED, sent) && !is_request_too_large(OUT_OF_RANGE, decoded)
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `schema` | the version of the layout |
 //! | `engine` | [`TikvEngine`]: opens the volume, implements `Engine` |
 //! | `shared` | the state that requests and the background thread share |
-//! | `read`, `scan` | records from keys |
+//! | `read` | reads keys and ranges; the crate `keyspace` makes records of them |
 //! | `commit` | a batch of transactions as one optimistic transaction |
 //! | `changes` | the stream of changes |
 //! | `upkeep` | removes what is no longer needed |
@@ -23,7 +23,6 @@ mod engine;
 #[cfg(feature = "client")]
 mod error;
 mod read;
-mod scan;
 mod schema;
 mod shared;
 mod store;

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use keyspace::{Access, Answer, ReadSet, Source, StoredValue, answer};
-use meta::{EngineError, RecordKey, Seq, Snapshot};
+use keyspace::{Access, KeyReader, Keyspace, Memory, ReadSet, StoredValue};
+use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
 
@@ -42,29 +42,22 @@ fn held(mut value: Bytes) -> Result<StoredValue, EngineError> {
     Ok(StoredValue { value, version })
 }
 
+impl KeyReader for Shared {
+    fn keys(&self) -> &Keyspace {
+        &self.keys
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
+        let at = at.map_or_else(|| self.store.timestamp(), Ok)?;
+        Ok((self.read_as_of(at, accesses)?, at))
+    }
+}
+
 impl Shared {
-    pub(crate) fn snapshot(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let seq = self.order.read();
-        // The keys that the cache suggests are most likely all that is needed.
-        let first = keyspace::likely(&self.keys, &self.memory, wants);
-        let (records, _) = self.read_until(None, first, |source| answer(&self.keys, wants, source))?;
-        Ok(Snapshot { seq, records })
-    }
-
-    /// Reads until there is an answer, everything as of one timestamp: `at`, or a new one.
-    pub(crate) fn read_until<T>(
-        &self,
-        at: Option<u64>,
-        first: impl IntoIterator<Item = Access>,
-        answer: impl Fn(&dyn Source) -> Answer<T>,
-    ) -> Result<(T, u64), EngineError> {
-        let fetch = |accesses: &[Access], at: Option<u64>| {
-            let at = at.map_or_else(|| self.store.timestamp(), Ok)?;
-            Ok((self.read_as_of(at, accesses)?, at))
-        };
-        keyspace::until(&self.keys, &self.memory, at, first, fetch, answer)
-    }
-
     /// Reads from the store once.
     pub(crate) fn read_as_of(&self, at: u64, accesses: &[Access]) -> Result<ReadSet, EngineError> {
         let mut keys: Vec<Vec<u8>> = accesses.iter().flat_map(Access::keys).collect();

@@ -17,11 +17,8 @@ impl Shared {
         let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
         if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
             let put = Write::Put(key, LAYOUT_VERSION.to_string().into());
-            match attempt.commit(self.mutations(start, &[], &[put])?) {
-                // In a conflict, another client creates the volume at the same time.
-                Ok(()) | Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) => {}
-                Err(CommitError::Failed(error)) => return Err(error.into()),
-            }
+            // In a conflict, another client creates the volume at the same time.
+            CommitError::failure(attempt.commit(self.mutations(start, &[], &[put])?))?;
         }
         Ok(())
     }

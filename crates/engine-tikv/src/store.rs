@@ -25,7 +25,7 @@ pub trait Store: Send + Sync + Debug {
     /// Reads keys and ranges: everything that was committed at or before the timestamp `at`, and nothing
     /// else. If it finds a transaction that another client left unfinished, it commits it or rolls it back,
     /// once that client can no longer do so. One round trip, because keys and ranges are requested
-    /// concurrently; more only for ranges without a limit.
+    /// concurrently; more only if the answer may exceed what a server sends.
     ///
     /// # Errors
     /// Always determinate; transient if the transaction of another client blocks the read.
@@ -90,6 +90,13 @@ pub enum CommitError {
     /// It did not happen, because the server cannot commit it in one phase, as was requested.
     OnePhaseRefused,
     Failed(EngineError),
+}
+
+impl CommitError {
+    /// The failure, if a commit that need not happen did not happen for another reason than a conflict.
+    pub(crate) fn failure(done: Result<(), CommitError>) -> Result<(), EngineError> {
+        if let Err(CommitError::Failed(error)) = done { Err(error) } else { Ok(()) }
+    }
 }
 
 /// The result of a read.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyspace::{Access, Claim, PeriodicTask, ShardMerge, Span, Write, merge_shards};
+use keyspace::{Access, PeriodicTask, ShardMerge, Span, Write, merge_shards};
 use meta::EngineError;
 
 use crate::read::LOGICAL_BITS;
@@ -80,11 +80,8 @@ impl Shared {
         let read_set = self.read_as_of(start, &[Access::Span(self.keys.usage_shards())])?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
-        match attempt.commit(self.mutations(start, &claims, &writes)?) {
-            Err(CommitError::Failed(error)) => Err(error),
-            // A transaction that writes one of the shards at the same time wins; the merge is done next time.
-            Ok(()) | Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) => Ok(()),
-        }
+        // A transaction that writes one of the shards at the same time wins; the merge is done next time.
+        CommitError::failure(attempt.commit(self.mutations(start, &claims, &writes)?))
     }
 
     /// Removes the shards that nothing was written to for `idle`. Every stream of changes has read them or
@@ -104,10 +101,7 @@ impl Shared {
             // If the shard was written in the meantime, its head has a new version.
             let unchanged = self.heads(start)?.get(&shard).is_some_and(|(_, again)| *again == version);
             if unchanged {
-                let mutations = self.mutations(start, &[] as &[Claim], &writes)?;
-                if let Err(CommitError::Failed(error)) = attempt.commit(mutations) {
-                    return Err(error);
-                }
+                CommitError::failure(attempt.commit(self.mutations(start, &[], &writes)?))?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The conformance suite, on a cluster within this process or on the one that `LIMEN_TEST_TIKV` names.
+//! The conformance suite, on a cluster within this process.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The rules of the operations, on a cluster within this process or on the one that `LIMEN_TEST_TIKV` names.
+//! The rules of the operations, on a cluster within this process.
 
 mod support;
 

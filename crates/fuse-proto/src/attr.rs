@@ -122,31 +122,3 @@ impl wire::OpenOut {
         wire::OpenOut { fh: fh.0, open_flags: flags.bits(), backing_id: 0 }
     }
 }
-
-impl wire::Statx {
-    /// `btime` is not in the mask if unknown. The kernel fills in the device numbers.
-    pub(crate) fn new(attr: &Attr, btime: Option<Time>) -> Self {
-        /// `STATX_BASIC_STATS` and `STATX_BTIME`, `statx(2)`.
-        const BASIC: u32 = 0x7ff;
-        const BTIME: u32 = 0x800;
-        let time = |t: Time| wire::SxTime { sec: t.sec(), nsec: t.nsec(), reserved: 0 };
-        wire::Statx {
-            mask: if btime.is_some() { BASIC | BTIME } else { BASIC },
-            blksize: attr.blksize_bytes,
-            nlink: attr.nlink,
-            uid: attr.uid,
-            gid: attr.gid,
-            mode: attr.mode as u16,
-            ino: attr.ino,
-            size: attr.size_bytes,
-            blocks: attr.blocks,
-            atime: time(attr.atime),
-            btime: btime.map(time).unwrap_or_default(),
-            ctime: time(attr.ctime),
-            mtime: time(attr.mtime),
-            rdev_major: (attr.rdev >> 8) & 0xfff,
-            rdev_minor: (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xfff00),
-            ..wire::Statx::default()
-        }
-    }
-}

@@ -32,7 +32,7 @@ impl DirBuffer {
     /// (`parse_dirfile`), so `name` must be a valid name.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`Full`] if the entry does not fit.
     pub fn push(&mut self, ino: u64, next_offset: u64, dtype: u32, name: &[u8]) -> Result<(), Full> {
         self.append(&[], ino, next_offset, dtype, name)
     }
@@ -42,7 +42,7 @@ impl DirBuffer {
     /// (`fuse_direntplus_link`).
     ///
     /// # Errors
-    /// [`Full`]; then there was no lookup.
+    /// [`Full`] if the entry does not fit; it does not count as a lookup then.
     pub fn push_plus(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> Result<(), Full> {
         let dtype = (entry.attr.mode & 0o170000) >> 12;
         self.append(wire::EntryOut::from(entry).as_bytes(), entry.attr.ino, next_offset, dtype, name)

@@ -47,8 +47,8 @@ pub struct InitOut {
 pub enum InitError {
     #[error("the kernel has FUSE {major}.{minor}; limenfs needs 7.{MIN_MINOR} (Linux 5.12) or newer")]
     Version { major: u32, minor: u32 },
-    #[error("the kernel's FUSE lacks {0:?}, which limenfs needs")]
-    Lacks(InitFlags),
+    #[error("the kernel's FUSE lacks {0}, which limenfs needs")]
+    Lacks(&'static str),
 }
 
 /// The page size for `max_pages`. With larger pages, the kernel allows more than is used.
@@ -62,13 +62,14 @@ impl InitIn {
     /// `INIT_EXT` is used if offered.
     ///
     /// # Errors
-    /// [`InitError::Version`], then [`InitError::Lacks`].
+    /// [`InitError::Version`] if the kernel's version is not 7.[`MIN_MINOR`] or a later 7.x;
+    /// [`InitError::Lacks`] if the kernel does not offer `SETXATTR_EXT`.
     pub fn negotiate(&self, config: &InitConfig) -> Result<InitOut, InitError> {
         if self.major != crate::MAJOR || self.minor < MIN_MINOR {
             return Err(InitError::Version { major: self.major, minor: self.minor });
         }
         if !self.flags.contains(InitFlags::SETXATTR_EXT) {
-            return Err(InitError::Lacks(InitFlags::SETXATTR_EXT));
+            return Err(InitError::Lacks("SETXATTR_EXT"));
         }
         let flags = (config.wanted | InitFlags::SETXATTR_EXT | InitFlags::INIT_EXT) & self.flags;
         let max_write_bytes = match flags.contains(InitFlags::MAX_PAGES) {
@@ -126,9 +127,7 @@ mod tests {
             let kernel = InitIn { major, ..kernel(minor, InitFlags::SETXATTR_EXT) };
             assert_eq!(kernel.negotiate(&CONFIG), Err(InitError::Version { major, minor }));
         }
-        assert_eq!(
-            kernel(45, InitFlags::NONE).negotiate(&CONFIG),
-            Err(InitError::Lacks(InitFlags::SETXATTR_EXT))
-        );
+        let without = kernel(45, InitFlags::empty());
+        assert_eq!(without.negotiate(&CONFIG), Err(InitError::Lacks("SETXATTR_EXT")));
     }
 }

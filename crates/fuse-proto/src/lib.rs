@@ -25,8 +25,8 @@ pub use init::{InitConfig, InitError, InitIn, InitOut, MIN_MINOR};
 pub use notify::Notification;
 pub use opcode::Opcode;
 pub use operation::{
-    CopyRange, Create, FileLock, Forgets, Ioctl, LockRequest, Operation, Read, ReadDir, Release, SetAttr,
-    SetTime, SetXattr, Write,
+    CopyRange, Create, FileLock, Forgets, LockRequest, Operation, Read, Release, SetAttr, SetTime, SetXattr,
+    Write,
 };
 pub use reply::{Body, REPLY_HEADER_BYTES, reply_header};
 pub use request::{Header, Malformed, ParseError, Request, SuppGroups};

@@ -1,6 +1,7 @@
 //! Notifications: messages to the kernel that are not replies (`enum fuse_notify_code`, `fuse_notify`).
 //!
-//! Writing a notification may wait for a lock that a request in flight holds: never write one in a handler.
+//! Writing a notification may wait for a lock that a request in flight holds. So a handler must not write
+//! one, except [`Notification::inval_attr`], which takes no such lock.
 
 use zerocopy::IntoBytes;
 
@@ -19,7 +20,6 @@ pub struct Notification {
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const RETRIEVE: i32 = 5;
-const DELETE: i32 = 6;
 const INC_EPOCH: i32 = 8;
 
 /// `FUSE_EXPIRE_ONLY`.
@@ -27,7 +27,7 @@ const EXPIRE_ONLY: u32 = 1;
 
 impl Notification {
     /// Invalidates the attributes and ACLs of an inode, and `len` bytes of its cached pages from `offset` on.
-    /// All to the end if `len` is 0, none if `offset` is negative.
+    /// If `len` is 0, all pages to the end are invalidated; if `offset` is negative, none are.
     pub fn inval_inode(node: NodeId, offset: i64, len: i64) -> Self {
         Self::new(INVAL_INODE, &[wire::NotifyInvalInodeOut { ino: node.0, off: offset, len }.as_bytes()])
     }
@@ -46,13 +46,6 @@ impl Notification {
     /// [`crate::InitFlags::HAS_EXPIRE_ONLY`].
     pub fn expire_entry(parent: NodeId, name: &[u8]) -> Self {
         Self::entry(parent, name, EXPIRE_ONLY)
-    }
-
-    /// Removes a name, if it still refers to `child`, and notifies inotify watchers.
-    pub fn delete(parent: NodeId, child: NodeId, name: &[u8]) -> Self {
-        let out =
-            wire::NotifyDeleteOut { parent: parent.0, child: child.0, namelen: namelen(name), padding: 0 };
-        Self::new(DELETE, &[out.as_bytes(), name, b"\0"])
     }
 
     /// Makes the kernel send a `NOTIFY_REPLY` request with the id `unique` and the cached data of an inode,
@@ -92,7 +85,8 @@ impl Notification {
     }
 }
 
-/// Saturates: the kernel rejects names longer than 1024 bytes with ENAMETOOLONG.
+/// The length of a name. It saturates, because the kernel rejects names longer than 1024 bytes with
+/// ENAMETOOLONG anyway.
 fn namelen(name: &[u8]) -> u32 {
     u32::try_from(name.len()).unwrap_or(u32::MAX)
 }
@@ -116,6 +110,5 @@ mod tests {
         assert_eq!(Notification::inc_epoch().as_bytes().len(), 16);
         assert_eq!(Notification::inval_attr(NodeId(1)).as_bytes()[24..32], (-1i64).to_ne_bytes());
         assert_eq!(Notification::retrieve(Unique(9), NodeId(1), 0).as_bytes()[16..24], 9u64.to_ne_bytes());
-        assert_eq!(Notification::delete(NodeId(1), NodeId(2), b"x").as_bytes().len(), 16 + 24 + 2);
     }
 }

@@ -74,9 +74,9 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether the kernel waits for a reply. It waits for none to FORGET, BATCH_FORGET and NOTIFY_REPLY. A
-    /// reply to INTERRUPT would only make the kernel send it again (`fuse_dev_do_write`), which limenfs never
-    /// needs.
+    /// Whether the kernel waits for a reply. It does not wait for a reply to FORGET, BATCH_FORGET and
+    /// NOTIFY_REPLY. A reply to INTERRUPT would only make the kernel send it again (`fuse_dev_do_write`),
+    /// which limenfs never needs.
     pub fn expects_reply(self) -> bool {
         !matches!(self, Opcode::FORGET | Opcode::BATCH_FORGET | Opcode::NOTIFY_REPLY | Opcode::INTERRUPT)
     }

@@ -20,9 +20,7 @@ pub enum Operation<'a> {
     },
     /// Takes back lookups of several inodes; no reply.
     BatchForget(Forgets<'a>),
-    GetAttr {
-        fh: Option<Fh>,
-    },
+    GetAttr,
     SetAttr(SetAttr),
     ReadLink,
     Symlink {
@@ -60,11 +58,9 @@ pub enum Operation<'a> {
         node: NodeId,
         name: &'a [u8],
     },
-    /// `flags` of `open(2)`, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`. `kill_suidgid`: truncation clears
-    /// SUID and SGID.
+    /// `flags` of `open(2)`, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`.
     Open {
         flags: u32,
-        kill_suidgid: bool,
     },
     Create(Create<'a>),
     /// A file without a name, `O_TMPFILE`; the reply is that of CREATE. Its `name` is empty.
@@ -72,14 +68,10 @@ pub enum Operation<'a> {
     Read(Read),
     Write(Write<'a>),
     Flush {
-        fh: Fh,
         lock_owner: LockOwner,
     },
     Release(Release),
-    Fsync {
-        fh: Fh,
-        datasync: bool,
-    },
+    Fsync,
     StatFs,
     SetXattr(SetXattr<'a>),
     /// `size` 0 asks for the length.
@@ -98,13 +90,10 @@ pub enum Operation<'a> {
     OpenDir {
         flags: u32,
     },
-    ReadDir(ReadDir),
-    ReadDirPlus(ReadDir),
+    ReadDir(Read),
+    ReadDirPlus(Read),
     ReleaseDir(Release),
-    FsyncDir {
-        fh: Fh,
-        datasync: bool,
-    },
+    FsyncDir,
     GetLk(LockRequest),
     /// SETLK, and SETLKW with `wait`.
     SetLk {
@@ -119,19 +108,8 @@ pub enum Operation<'a> {
     Interrupt {
         unique: Unique,
     },
-    Bmap {
-        block: u64,
-        blocksize: u32,
-    },
     /// The last request: the file system is unmounted.
     Destroy,
-    Ioctl(Ioctl<'a>),
-    Poll {
-        fh: Fh,
-        kernel_handle: u64,
-        schedule_notify: bool,
-        events: u32,
-    },
     /// `mode` of `fallocate(2)`.
     Fallocate {
         fh: Fh,
@@ -141,7 +119,6 @@ pub enum Operation<'a> {
     },
     /// `whence` of `lseek(2)`: `SEEK_DATA` (3) or `SEEK_HOLE` (4).
     Lseek {
-        fh: Fh,
         offset: u64,
         whence: u32,
     },
@@ -149,17 +126,11 @@ pub enum Operation<'a> {
     CopyFileRange(CopyRange),
     CopyFileRange64(CopyRange),
     SyncFs,
-    /// `flags` and `mask` of `statx(2)`.
-    Statx {
-        fh: Option<Fh>,
-        flags: u32,
-        mask: u32,
-    },
-    /// Any other opcode; the reply must be ENOSYS.
+    /// Any other opcode, also those that limenfs does not implement; the reply must be ENOSYS.
     Unknown(Opcode),
 }
 
-/// CREATE and TMPFILE.
+/// The arguments of CREATE and TMPFILE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
     pub name: &'a [u8],
@@ -168,10 +139,9 @@ pub struct Create<'a> {
     /// Includes `S_IFREG`.
     pub mode: u32,
     pub umask: u32,
-    pub kill_suidgid: bool,
 }
 
-/// SETATTR: attributes that are `Some` are changed.
+/// The arguments of SETATTR: attributes that are `Some` are changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Includes the type.
@@ -184,7 +154,6 @@ pub struct SetAttr {
     pub ctime: Option<Time>,
     /// The handle of the file that is truncated by `ftruncate(2)`.
     pub fh: Option<Fh>,
-    pub lock_owner: Option<LockOwner>,
     /// SUID and SGID must be cleared, because the caller lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
@@ -195,14 +164,15 @@ pub enum SetTime {
     At(Time),
 }
 
+/// The arguments of READ, READDIR and READDIRPLUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     pub fh: Fh,
+    /// In a directory: 0, or the `next_offset` of an entry sent before.
     pub offset: u64,
     pub size_bytes: u32,
     /// The flags of `open(2)`.
     pub flags: u32,
-    pub lock_owner: Option<LockOwner>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +182,6 @@ pub struct Write<'a> {
     pub data: &'a [u8],
     /// The flags of `open(2)`.
     pub flags: u32,
-    pub lock_owner: Option<LockOwner>,
     /// Writeback from the page cache: `fh` is any handle of the file, and the header's ids are not those of
     /// the writer.
     pub from_cache: bool,
@@ -220,15 +189,11 @@ pub struct Write<'a> {
     pub kill_suidgid: bool,
 }
 
-/// RELEASE and RELEASEDIR.
+/// The arguments of RELEASE and RELEASEDIR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     pub fh: Fh,
-    /// The flags of `open(2)`.
-    pub flags: u32,
     pub lock_owner: LockOwner,
-    /// `FUSE_RELEASE_FLUSH`.
-    pub flush: bool,
     /// The owner's `flock(2)` lock must be released.
     pub flock_unlock: bool,
 }
@@ -241,17 +206,6 @@ pub struct SetXattr<'a> {
     pub flags: u32,
     /// Setting this access ACL clears SGID (`FUSE_SETXATTR_ACL_KILL_SGID`).
     pub acl_kill_sgid: bool,
-}
-
-/// READDIR and READDIRPLUS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadDir {
-    pub fh: Fh,
-    /// 0, or the `next_offset` of an entry sent before.
-    pub offset: u64,
-    pub size_bytes: u32,
-    /// The flags of `open(2)`.
-    pub flags: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,25 +229,13 @@ pub struct FileLock {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ioctl<'a> {
-    pub fh: Fh,
-    pub flags: u32,
-    pub cmd: u32,
-    pub arg: u64,
-    pub data: &'a [u8],
-    pub out_bytes: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
-    /// The handle of the source file, [`crate::Header::nodeid`].
-    pub fh_in: Fh,
+    /// In the source file, [`crate::Header::nodeid`].
     pub offset_in: u64,
     pub node_out: NodeId,
     pub fh_out: Fh,
     pub offset_out: u64,
     pub len: u64,
-    pub flags: u64,
 }
 
 /// The inodes of a BATCH_FORGET.

@@ -56,7 +56,8 @@ fn parse_args<'a>(
     }
 }
 
-/// `FUSE_EXT_GROUPS`. Smaller types are a number of security contexts; those and unknown types are skipped.
+/// `FUSE_EXT_GROUPS`. A smaller type is the number of security contexts in the extension; such extensions and
+/// those of unknown types are skipped.
 const EXT_GROUPS: u32 = 32;
 
 fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
@@ -76,31 +77,25 @@ fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
 }
 
 // Flags of requests, with the names of `include/uapi/linux/fuse.h`.
-const GETATTR_FH: u32 = 1;
-const OPEN_KILL_SUIDGID: u32 = 1;
 const WRITE_CACHE: u32 = 1;
-const READ_WRITE_LOCKOWNER: u32 = 1 << 1;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-const RELEASE_FLUSH: u32 = 1;
 const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-const FSYNC_FDATASYNC: u32 = 1;
 const SETXATTR_ACL_KILL_SGID: u32 = 1;
 const LK_FLOCK: u32 = 1;
-const POLL_SCHEDULE_NOTIFY: u32 = 1;
+
+// The sizes of structures of which no field is needed.
+const GETATTR_BYTES: usize = 16;
+const FSYNC_BYTES: usize = 16;
+const SYNCFS_BYTES: usize = 8;
 
 fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<'a>, Malformed> {
     Ok(match opcode {
         Opcode::LOOKUP => Operation::Lookup { name: args.name()? },
-        Opcode::FORGET => Operation::Forget { lookups: args.take::<wire::ForgetIn>()?.nlookup },
+        Opcode::FORGET => Operation::Forget { lookups: args.take()? },
         Opcode::BATCH_FORGET => Operation::BatchForget(args.forgets()?),
         Opcode::GETATTR => {
-            let a: wire::GetattrIn = args.take()?;
-            Operation::GetAttr { fh: (a.getattr_flags & GETATTR_FH != 0).then_some(Fh(a.fh)) }
-        }
-        Opcode::STATX => {
-            let a: wire::StatxIn = args.take()?;
-            let fh = (a.getattr_flags & GETATTR_FH != 0).then_some(Fh(a.fh));
-            Operation::Statx { fh, flags: a.sx_flags, mask: a.sx_mask }
+            args.take::<[u8; GETATTR_BYTES]>()?;
+            Operation::GetAttr
         }
         Opcode::SETATTR => Operation::SetAttr(args.set_attr()?),
         Opcode::READLINK => Operation::ReadLink,
@@ -116,21 +111,15 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
         Opcode::UNLINK => Operation::Unlink { name: args.name()? },
         Opcode::RMDIR => Operation::RmDir { name: args.name()? },
         Opcode::RENAME => {
-            let a: wire::RenameIn = args.take()?;
-            args.rename(a.newdir, 0)?
+            let new_parent = args.take()?;
+            args.rename(new_parent, 0)?
         }
         Opcode::RENAME2 => {
             let a: wire::Rename2In = args.take()?;
             args.rename(a.newdir, a.flags)?
         }
-        Opcode::LINK => {
-            let a: wire::LinkIn = args.take()?;
-            Operation::Link { node: NodeId(a.oldnodeid), name: args.name()? }
-        }
-        Opcode::OPEN => {
-            let a: wire::OpenIn = args.take()?;
-            Operation::Open { flags: a.flags, kill_suidgid: a.open_flags & OPEN_KILL_SUIDGID != 0 }
-        }
+        Opcode::LINK => Operation::Link { node: NodeId(args.take()?), name: args.name()? },
+        Opcode::OPEN => Operation::Open { flags: args.take::<wire::OpenIn>()?.flags },
         Opcode::CREATE => {
             let a: wire::CreateIn = args.take()?;
             Operation::Create(create(a, args.name()?))
@@ -143,19 +132,16 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
         }
         Opcode::READ => Operation::Read(args.read()?),
         Opcode::WRITE => Operation::Write(args.write()?),
-        Opcode::FLUSH => {
-            let a: wire::FlushIn = args.take()?;
-            Operation::Flush { fh: Fh(a.fh), lock_owner: LockOwner(a.lock_owner) }
-        }
+        Opcode::FLUSH => Operation::Flush { lock_owner: LockOwner(args.take::<wire::FlushIn>()?.lock_owner) },
         Opcode::RELEASE => Operation::Release(args.release()?),
         Opcode::RELEASEDIR => Operation::ReleaseDir(args.release()?),
         Opcode::FSYNC => {
-            let a: wire::FsyncIn = args.take()?;
-            Operation::Fsync { fh: Fh(a.fh), datasync: a.fsync_flags & FSYNC_FDATASYNC != 0 }
+            args.take::<[u8; FSYNC_BYTES]>()?;
+            Operation::Fsync
         }
         Opcode::FSYNCDIR => {
-            let a: wire::FsyncIn = args.take()?;
-            Operation::FsyncDir { fh: Fh(a.fh), datasync: a.fsync_flags & FSYNC_FDATASYNC != 0 }
+            args.take::<[u8; FSYNC_BYTES]>()?;
+            Operation::FsyncDir
         }
         Opcode::STATFS => Operation::StatFs,
         Opcode::SETXATTR => {
@@ -167,46 +153,31 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
                 acl_kill_sgid: a.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
             })
         }
-        Opcode::GETXATTR => {
-            let a: wire::GetxattrIn = args.take()?;
-            Operation::GetXattr { name: args.xattr_name()?, size: a.size }
-        }
-        Opcode::LISTXATTR => Operation::ListXattr { size: args.take::<wire::GetxattrIn>()?.size },
+        Opcode::GETXATTR => Operation::GetXattr { size: args.number()?, name: args.xattr_name()? },
+        Opcode::LISTXATTR => Operation::ListXattr { size: args.number()? },
         Opcode::REMOVEXATTR => Operation::RemoveXattr { name: args.xattr_name()? },
         Opcode::INIT => Operation::Init(args.init()?),
         Opcode::OPENDIR => Operation::OpenDir { flags: args.take::<wire::OpenIn>()?.flags },
-        Opcode::READDIR => Operation::ReadDir(args.read_dir()?),
-        Opcode::READDIRPLUS => Operation::ReadDirPlus(args.read_dir()?),
+        Opcode::READDIR => Operation::ReadDir(args.read()?),
+        Opcode::READDIRPLUS => Operation::ReadDirPlus(args.read()?),
         Opcode::GETLK => Operation::GetLk(args.lock()?),
         Opcode::SETLK => Operation::SetLk { request: args.lock()?, wait: false },
         Opcode::SETLKW => Operation::SetLk { request: args.lock()?, wait: true },
-        Opcode::ACCESS => Operation::Access { mask: args.take::<wire::AccessIn>()?.mask },
-        Opcode::INTERRUPT => {
-            Operation::Interrupt { unique: Unique(args.take::<wire::InterruptIn>()?.unique) }
-        }
-        Opcode::BMAP => {
-            let a: wire::BmapIn = args.take()?;
-            Operation::Bmap { block: a.block, blocksize: a.blocksize }
-        }
+        Opcode::ACCESS => Operation::Access { mask: args.number()? },
+        Opcode::INTERRUPT => Operation::Interrupt { unique: Unique(args.take()?) },
         Opcode::DESTROY => Operation::Destroy,
-        Opcode::IOCTL => Operation::Ioctl(args.ioctl()?),
-        Opcode::POLL => {
-            let a: wire::PollIn = args.take()?;
-            let schedule_notify = a.flags & POLL_SCHEDULE_NOTIFY != 0;
-            Operation::Poll { fh: Fh(a.fh), kernel_handle: a.kh, schedule_notify, events: a.events }
-        }
         Opcode::FALLOCATE => {
             let a: wire::FallocateIn = args.take()?;
             Operation::Fallocate { fh: Fh(a.fh), offset: a.offset, len: a.length, mode: a.mode }
         }
         Opcode::LSEEK => {
             let a: wire::LseekIn = args.take()?;
-            Operation::Lseek { fh: Fh(a.fh), offset: a.offset, whence: a.whence }
+            Operation::Lseek { offset: a.offset, whence: a.whence }
         }
         Opcode::COPY_FILE_RANGE => Operation::CopyFileRange(args.copy_range()?),
         Opcode::COPY_FILE_RANGE_64 => Operation::CopyFileRange64(args.copy_range()?),
         Opcode::SYNCFS => {
-            args.take::<wire::SyncfsIn>()?;
+            args.take::<[u8; SYNCFS_BYTES]>()?;
             Operation::SyncFs
         }
         unknown => {
@@ -225,6 +196,12 @@ impl<'a> Args<'a> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Malformed::Short)?;
         self.0 = rest;
         Ok(value)
+    }
+
+    /// Takes a number and its padding.
+    fn number(&mut self) -> Result<u32, Malformed> {
+        let [number, _padding] = self.take()?;
+        Ok(number)
     }
 
     /// Takes the bytes up to the next NUL, and the NUL.
@@ -259,7 +236,7 @@ impl<'a> Args<'a> {
     }
 
     fn forgets(&mut self) -> Result<Forgets<'a>, Malformed> {
-        let count = self.take::<wire::BatchForgetIn>()?.count as usize;
+        let count = self.number()? as usize;
         let (forgets, odd) = self.0.as_chunks();
         if forgets.len() != count || !odd.is_empty() {
             return Err(Malformed::Count);
@@ -273,7 +250,7 @@ impl<'a> Args<'a> {
             name: self.name()?,
             new_parent: NodeId(newdir),
             new_name: self.name()?,
-            flags: RenameFlags::from_bits(flags),
+            flags: RenameFlags::from_bits_retain(flags),
         })
     }
 
@@ -288,7 +265,6 @@ impl<'a> Args<'a> {
         const FH: u32 = 1 << 6;
         const ATIME_NOW: u32 = 1 << 7;
         const MTIME_NOW: u32 = 1 << 8;
-        const LOCKOWNER: u32 = 1 << 9;
         const CTIME: u32 = 1 << 10;
         const KILL_SUIDGID: u32 = 1 << 11;
 
@@ -308,25 +284,13 @@ impl<'a> Args<'a> {
             mtime: set_time(MTIME, MTIME_NOW, a.mtime, a.mtimensec)?,
             ctime: has(CTIME).then(|| time(a.ctime, a.ctimensec)).transpose()?,
             fh: has(FH).then_some(Fh(a.fh)),
-            lock_owner: has(LOCKOWNER).then_some(LockOwner(a.lock_owner)),
             kill_suidgid: has(KILL_SUIDGID),
         })
     }
 
     fn read(&mut self) -> Result<Read, Malformed> {
         let a: wire::ReadIn = self.take()?;
-        Ok(Read {
-            fh: Fh(a.fh),
-            offset: a.offset,
-            size_bytes: a.size,
-            flags: a.flags,
-            lock_owner: (a.read_flags & READ_WRITE_LOCKOWNER != 0).then_some(LockOwner(a.lock_owner)),
-        })
-    }
-
-    fn read_dir(&mut self) -> Result<ReadDir, Malformed> {
-        let a: wire::ReadIn = self.take()?;
-        Ok(ReadDir { fh: Fh(a.fh), offset: a.offset, size_bytes: a.size, flags: a.flags })
+        Ok(Read { fh: Fh(a.fh), offset: a.offset, size_bytes: a.size, flags: a.flags })
     }
 
     fn write(&mut self) -> Result<Write<'a>, Malformed> {
@@ -336,7 +300,6 @@ impl<'a> Args<'a> {
             offset: a.offset,
             data: self.data(a.size)?,
             flags: a.flags,
-            lock_owner: (a.write_flags & READ_WRITE_LOCKOWNER != 0).then_some(LockOwner(a.lock_owner)),
             from_cache: a.write_flags & WRITE_CACHE != 0,
             kill_suidgid: a.write_flags & WRITE_KILL_SUIDGID != 0,
         })
@@ -346,9 +309,7 @@ impl<'a> Args<'a> {
         let a: wire::ReleaseIn = self.take()?;
         Ok(Release {
             fh: Fh(a.fh),
-            flags: a.flags,
             lock_owner: LockOwner(a.lock_owner),
-            flush: a.release_flags & RELEASE_FLUSH != 0,
             flock_unlock: a.release_flags & RELEASE_FLOCK_UNLOCK != 0,
         })
     }
@@ -360,9 +321,9 @@ impl<'a> Args<'a> {
             [] => 0,
             rest => u32::read_from_prefix(rest).map_err(|_| Malformed::Short)?.0,
         };
-        let flags = InitFlags::from_bits(u64::from(a.flags));
+        let flags = InitFlags::from_bits_retain(u64::from(a.flags));
         let flags = match flags.contains(InitFlags::INIT_EXT) {
-            true => flags | InitFlags::from_bits(u64::from(flags2) << 32),
+            true => flags | InitFlags::from_bits_retain(u64::from(flags2) << 32),
             false => flags,
         };
         Ok(InitIn { major: a.major, minor: a.minor, max_readahead_bytes: a.max_readahead, flags })
@@ -378,35 +339,20 @@ impl<'a> Args<'a> {
         })
     }
 
-    fn ioctl(&mut self) -> Result<Ioctl<'a>, Malformed> {
-        let a: wire::IoctlIn = self.take()?;
-        Ok(Ioctl {
-            fh: Fh(a.fh),
-            flags: a.flags,
-            cmd: a.cmd,
-            arg: a.arg,
-            data: self.data(a.in_size)?,
-            out_bytes: a.out_size,
-        })
-    }
-
     fn copy_range(&mut self) -> Result<CopyRange, Malformed> {
         let a: wire::CopyFileRangeIn = self.take()?;
         Ok(CopyRange {
-            fh_in: Fh(a.fh_in),
             offset_in: a.off_in,
             node_out: NodeId(a.nodeid_out),
             fh_out: Fh(a.fh_out),
             offset_out: a.off_out,
             len: a.len,
-            flags: a.flags,
         })
     }
 }
 
 fn create(a: wire::CreateIn, name: &[u8]) -> Create<'_> {
-    let kill_suidgid = a.open_flags & OPEN_KILL_SUIDGID != 0;
-    Create { name, flags: a.flags, mode: a.mode, umask: a.umask, kill_suidgid }
+    Create { name, flags: a.flags, mode: a.mode, umask: a.umask }
 }
 
 fn time(sec: i64, nsec: u32) -> Result<Time, Malformed> {

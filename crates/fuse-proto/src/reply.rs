@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use types::{Errno, Time};
+use types::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::wire;
 use crate::{Attr, Entry, Fh, FileLock, InitOut, OpenFlags, StatFs, Unique};
 
-/// The bytes of a reply's header.
+/// The length of a reply's header in bytes.
 pub const REPLY_HEADER_BYTES: usize = size_of::<wire::OutHeader>();
 
 /// The header of the reply to `unique`: an error, or success followed by `body_bytes`.
@@ -34,8 +34,8 @@ pub(crate) fn header(body_bytes: usize, error: i32, unique: Unique) -> [u8; REPL
     bytes
 }
 
-/// The longest body of fixed size.
-const MAX_BYTES: usize = size_of::<wire::StatxOut>();
+/// The longest body of fixed size: that of CREATE.
+const MAX_BYTES: usize = size_of::<wire::EntryOut>() + size_of::<wire::OpenOut>();
 
 /// A reply body of fixed size, on the stack. Bodies of other sizes (READ, READLINK, GETXATTR, LISTXATTR) are
 /// plain bytes, and those of READDIR and READDIRPLUS are a [`crate::DirBuffer`].
@@ -50,7 +50,8 @@ impl Body {
         &self.bytes[..self.len]
     }
 
-    /// UNLINK, RMDIR, RENAME, RELEASE, FSYNC, SETXATTR and all other operations without a result.
+    /// The reply to UNLINK, RMDIR, RENAME, RELEASE, FSYNC, SETXATTR and all other operations without a
+    /// result.
     pub fn empty() -> Self {
         Body { len: 0, bytes: [0; MAX_BYTES] }
     }
@@ -59,17 +60,17 @@ impl Body {
         Body::of(&wire::InitOut::from(init))
     }
 
-    /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
+    /// The reply to LOOKUP, MKNOD, MKDIR, SYMLINK and LINK.
     pub fn entry(entry: &Entry) -> Self {
         Body::of(&wire::EntryOut::from(entry))
     }
 
-    /// CREATE and TMPFILE.
+    /// The reply to CREATE and TMPFILE.
     pub fn create(entry: &Entry, fh: Fh, flags: OpenFlags) -> Self {
         Body::entry(entry).and(&wire::OpenOut::new(fh, flags))
     }
 
-    /// GETATTR and SETATTR.
+    /// The reply to GETATTR and SETATTR.
     pub fn attr(attr: &Attr, ttl: Duration) -> Self {
         Body::of(&wire::AttrOut {
             attr_valid: ttl.as_secs(),
@@ -79,63 +80,44 @@ impl Body {
         })
     }
 
-    /// STATX; `btime` if it is known.
-    pub fn statx(attr: &Attr, btime: Option<Time>, ttl: Duration) -> Self {
-        Body::of(&wire::StatxOut {
-            attr_valid: ttl.as_secs(),
-            attr_valid_nsec: ttl.subsec_nanos(),
-            stat: wire::Statx::new(attr, btime),
-            ..wire::StatxOut::default()
-        })
-    }
-
-    /// OPEN and OPENDIR.
+    /// The reply to OPEN and OPENDIR.
     pub fn open(fh: Fh, flags: OpenFlags) -> Self {
         Body::of(&wire::OpenOut::new(fh, flags))
     }
 
-    /// WRITE and COPY_FILE_RANGE: the bytes written.
+    /// The reply to WRITE and COPY_FILE_RANGE: the number of bytes written.
     pub fn written(size_bytes: u32) -> Self {
-        Body::of(&wire::WriteOut { size: size_bytes, padding: 0 })
+        Body::of(&[size_bytes, 0])
     }
 
-    /// COPY_FILE_RANGE_64: the bytes written.
+    /// The reply to COPY_FILE_RANGE_64: the number of bytes written.
     pub fn copied_64(size_bytes: u64) -> Self {
-        Body::of(&wire::CopyFileRangeOut { bytes_copied: size_bytes })
+        Body::of(&size_bytes)
     }
 
     pub fn statfs(st: &StatFs) -> Self {
         Body::of(&wire::StatfsOut::from(st))
     }
 
-    /// GETXATTR and LISTXATTR with size 0: the length of the value or list.
+    /// The reply to GETXATTR and LISTXATTR with size 0: the length of the value or list.
     pub fn xattr_size(size_bytes: u32) -> Self {
-        Body::of(&wire::GetxattrOut { size: size_bytes, padding: 0 })
+        Body::of(&[size_bytes, 0])
     }
 
     pub fn lseek(offset: u64) -> Self {
-        Body::of(&wire::LseekOut { offset })
+        Body::of(&offset)
     }
 
-    /// GETLK: the conflicting lock, or one of type `F_UNLCK`.
+    /// The reply to GETLK: the conflicting lock, or a lock of type `F_UNLCK` if there is none.
     pub fn lock(lock: &FileLock) -> Self {
         Body::of(&wire::FileLock::from(lock))
-    }
-
-    pub fn bmap(block: u64) -> Self {
-        Body::of(&wire::BmapOut { block })
-    }
-
-    /// POLL: the events of `poll(2)` that are ready.
-    pub fn poll(revents: u32) -> Self {
-        Body::of(&wire::PollOut { revents, padding: 0 })
     }
 
     fn of<T: IntoBytes + Immutable>(value: &T) -> Self {
         Body::empty().and(value)
     }
 
-    /// All callers are above, and no result is longer than `MAX_BYTES`, which a test checks.
+    /// Appends `value`. All callers are above, and no result is longer than `MAX_BYTES`, which a test checks.
     fn and<T: IntoBytes + Immutable>(mut self, value: &T) -> Self {
         put(&mut self.bytes[self.len..], value);
         self.len += size_of::<T>();
@@ -180,6 +162,8 @@ impl From<&InitOut> for wire::InitOut {
 
 #[cfg(test)]
 mod tests {
+    use types::Time;
+
     use super::*;
     use crate::{InitFlags, NodeId};
 
@@ -260,16 +244,14 @@ mod tests {
             (Body::init(&init), 64),
             (Body::entry(&Entry::negative(Duration::from_secs(1))), 128),
             (Body::attr(&Attr::default(), Duration::ZERO), 104),
-            (Body::statx(&Attr::default(), Some(Time::MIN), Duration::ZERO), 288),
-            (Body::open(Fh(1), OpenFlags::NONE), 16),
+            (Body::create(&Entry::default(), Fh(1), OpenFlags::empty()), 144),
+            (Body::open(Fh(1), OpenFlags::empty()), 16),
             (Body::written(1), 8),
             (Body::copied_64(1), 8),
             (Body::statfs(&StatFs::default()), 80),
             (Body::xattr_size(1), 8),
             (Body::lseek(1), 8),
             (Body::lock(&lock), 24),
-            (Body::bmap(1), 8),
-            (Body::poll(1), 8),
         ];
         for (body, len) in lengths {
             assert_eq!(body.as_bytes().len(), len);

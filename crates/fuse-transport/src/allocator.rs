@@ -2,9 +2,9 @@
 
 /// Makes the allocator return freed blocks of 1 MiB and more to the system at once.
 ///
-/// Each time that a large block is freed, glibc raises its threshold for that, up to 32 MiB. Blocks below the
-/// threshold come from a heap that cannot shrink while something above them is in use, so the process keeps
-/// about twice the memory that it uses. Does nothing with other C libraries.
+/// Each time that a large block is freed, glibc raises its threshold for returning blocks, up to 32 MiB.
+/// Blocks below the threshold come from a heap that cannot shrink while something above them is in use, so
+/// the process keeps about twice the memory that it uses. Does nothing with other C libraries.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if glibc::mallopt(glibc::M_MMAP_THRESHOLD, 1 << 20) == 0 {

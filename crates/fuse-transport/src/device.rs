@@ -54,19 +54,10 @@ impl Device {
     }
 
     /// Sends a reply. Does nothing if the request or the file system no longer exists.
-    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[&[u8]], types::Errno>) {
-        let parts = *outcome.as_ref().unwrap_or(&&[][..]);
-        let body_bytes = parts.iter().map(|part| part.len()).sum();
-        let header = reply_header(unique, outcome.map(|_| body_bytes));
-        let sent = match parts {
-            [] => self.write(&[IoSlice::new(&header)]),
-            [body] => self.write(&[IoSlice::new(&header), IoSlice::new(body)]),
-            parts => {
-                let slices = std::iter::once(&header[..]).chain(parts.iter().copied());
-                self.write(&slices.map(IoSlice::new).collect::<Vec<_>>())
-            }
-        };
-        match sent {
+    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[u8], types::Errno>) {
+        let body_bytes = outcome.map_or(0, <[u8]>::len);
+        let header = reply_header(unique, outcome.map(<[u8]>::len));
+        match self.write(&[IoSlice::new(&header), IoSlice::new(outcome.unwrap_or_default())]) {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(error) => {
                 tracing::error!(%unique, body_bytes, %error, "the kernel rejected a reply");

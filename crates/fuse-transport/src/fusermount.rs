@@ -31,7 +31,8 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error
         .arg(option_list(options))
         .arg("--")
         .arg(path));
-    // Closed before the read, which would otherwise wait forever if the helper sent nothing.
+    // Close this process's copy before the read, which would otherwise wait forever if the helper sent
+    // nothing.
     drop(theirs);
     let output = output?;
     if !output.status.success() {
@@ -86,9 +87,6 @@ fn option_list(options: &MountOptions) -> OsString {
         list.push(',');
         list.push_str(flag);
     }
-    if let Some(max) = options.max_read_bytes {
-        list.push_str(&format!(",max_read={max}"));
-    }
     list.into()
 }
 
@@ -114,13 +112,8 @@ mod tests {
 
     #[test]
     fn options_are_escaped() {
-        let options = MountOptions {
-            nosuid: true,
-            nodev: true,
-            max_read_bytes: Some(4096),
-            ..MountOptions::new(r"a,b\c")
-        };
+        let options = MountOptions { nosuid: true, nodev: true, ..MountOptions::new(r"a,b\c") };
         let list = option_list(&options);
-        assert_eq!(list, r"fsname=a\,b\\c,subtype=limen,default_permissions,nosuid,nodev,max_read=4096");
+        assert_eq!(list, r"fsname=a\,b\\c,subtype=limen,default_permissions,nosuid,nodev");
     }
 }

@@ -1,16 +1,15 @@
-//! What serves requests, and the handling of one request on the thread that read it.
+//! The interface of a transport of requests, and the handling of one request on the thread that read it.
 
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fuse_proto::{Request, Unique};
-use rustix::thread::CpuSet;
 
 use crate::error::Error;
 use crate::reply::{Reply, Target};
 
-/// Handles one request. All workers call it concurrently; a panic is logged and the reply is EIO. A request
-/// that must wait long moves its [`Reply`] to another thread.
+/// Handles one request. All workers call it concurrently; a panic is logged and the reply is EIO. If a
+/// request must wait for a long time, the handler moves its [`Reply`] to another thread.
 pub type Handler<'h> = dyn Fn(Request<'_>, Reply) + Sync + 'h;
 
 /// A transport of requests and replies.
@@ -32,13 +31,9 @@ pub struct Workers {
     pub threads: NonZeroUsize,
     /// The size of each worker's buffer: at least the longest WRITE that INIT negotiates.
     pub max_write_bytes: u32,
-    /// The CPUs to pin the workers to, round-robin; empty for no pinning. A wake-up between a caller and a
-    /// worker takes a few microseconds on the same CPU, and some tens of microseconds across CPUs of a
-    /// virtual machine.
-    pub pin_cpus: Vec<usize>,
 }
 
-/// Handles one request. `unique` is its id, if that is known from elsewhere than the request's bytes.
+/// Handles one request. `unique` is the request's id, if the transport reports it besides the request's bytes.
 pub(crate) fn answer(target: &Target, unique: Option<Unique>, bytes: &[u8], handler: &Handler<'_>) {
     let request = match Request::parse(bytes) {
         Ok(request) => request,
@@ -53,21 +48,9 @@ pub(crate) fn answer(target: &Target, unique: Option<Unique>, bytes: &[u8], hand
     };
     let opcode = request.header.opcode;
     let reply = Reply::new(target.clone(), &request.header);
-    // A panic may interrupt the handler anywhere; it is responsible for its own state (poisoned locks).
+    // A panic may interrupt the handler anywhere; the handler is responsible for its own state (poisoned
+    // locks).
     if catch_unwind(AssertUnwindSafe(|| handler(request, reply))).is_err() {
         tracing::error!(%opcode, "the handler panicked; the reply is EIO");
-    }
-}
-
-/// Pins the calling thread to one CPU, if that CPU exists.
-pub(crate) fn pin(cpu: usize) {
-    if cpu >= CpuSet::MAX_CPU {
-        tracing::warn!(cpu, "cannot pin a worker: no such CPU");
-        return;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(cpu, %error, "cannot pin a worker");
     }
 }

@@ -32,6 +32,7 @@ pub use allocator::return_freed_memory;
 pub use error::Error;
 pub use handler::{Handler, Transport, Workers};
 pub use mount::{Mount, RootPlacement};
+pub use mountinfo::MountInfo;
 pub use mountpoint::{clean_stale, unmount};
 pub use notifier::{Notifier, NotifyError};
 pub use options::{MountOptions, UnmountMode};

@@ -43,9 +43,9 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Creates the file system. With CAP_SYS_ADMIN it is not visible before [`Mount::attach`]. Without,
-    /// fusermount3 mounts it at `mountpoint` at once, where callers wait until it is served, and the
-    /// placement is [`RootPlacement::Direct`].
+    /// Creates the file system. With CAP_SYS_ADMIN it is not visible before [`Mount::attach`]. Without
+    /// CAP_SYS_ADMIN, fusermount3 mounts it at `mountpoint` at once, and programs that access it wait until
+    /// it is served; the placement is [`RootPlacement::Direct`].
     ///
     /// # Errors
     /// For the mount point: [`Error::Missing`], [`Error::Dead`], [`Error::AlreadyMounted`],
@@ -74,11 +74,11 @@ impl Mount {
         &self.path
     }
 
-    /// Attaches the volume's root to the mount point. For a child this sends LOOKUP, so requests must already
-    /// be served; it fails as soon as they no longer are. Does nothing if the root is already mounted.
+    /// Attaches the volume's root to the mount point. For a child the kernel sends LOOKUP, so requests must
+    /// already be served; this call fails if they no longer are. Does nothing if the root is already mounted.
     ///
     /// # Errors
-    /// [`Error::System`].
+    /// [`Error::System`] if the root cannot be attached.
     pub fn attach(&mut self) -> Result<(), Error> {
         let Some(root) = &self.detached else { return Ok(()) };
         let shown = match &self.placement {
@@ -95,7 +95,7 @@ impl Mount {
     /// [`Mount::attach`].
     ///
     /// # Errors
-    /// EACCES unless root; ENOENT if `/sys` is not mounted.
+    /// ENOENT if `/sys` is not mounted; EACCES if this process is not root.
     pub fn set_read_ahead(&self, bytes: u32) -> std::io::Result<()> {
         let (major, minor) = self.dev;
         let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -105,7 +105,8 @@ impl Mount {
     /// Unmounts; does nothing if it is no longer mounted.
     ///
     /// # Errors
-    /// [`Error::Busy`]; [`Error::System`].
+    /// [`Error::Busy`] if a process uses the file system, unless `mode` is [`UnmountMode::Lazy`];
+    /// [`Error::System`] if the kernel does not unmount for another reason.
     pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
         self.detached = None;
         match self.is_mounted()? {
@@ -140,7 +141,7 @@ impl Mount {
         Ok((mount, device))
     }
 
-    /// A mount of only the child.
+    /// A new mount, not attached yet, that shows only the child.
     fn clone_child(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
         match open_tree(root, name, CLONE_TREE) {
             Err(Errno::INVAL) => self.clone_attached_child(root, name),
@@ -148,8 +149,8 @@ impl Mount {
         }
     }
 
-    /// Kernels before 6.15 clone only mounts that are attached: the whole file system is visible for a
-    /// moment.
+    /// Kernels before 6.15 clone only mounts that are attached. So this attaches the whole file system, which
+    /// is visible for a moment.
     fn clone_attached_child(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
         self.show(root)?;
         let tree = open_tree(CWD, self.path.join(name), CLONE_TREE);
@@ -193,9 +194,6 @@ fn make(options: &MountOptions, context: &OwnedFd, device: &Device) -> rustix::i
     }
     if options.allow_other {
         fsconfig_set_flag(context, "allow_other")?;
-    }
-    if let Some(max) = options.max_read_bytes {
-        set("max_read", &max.to_string())?;
     }
     if options.read_only {
         fsconfig_set_flag(context, "ro")?;

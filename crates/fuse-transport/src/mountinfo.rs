@@ -7,18 +7,27 @@ use std::{fs, io};
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MountInfo {
+pub struct MountInfo {
     /// Major and minor of `st_dev`.
-    pub(crate) dev: (u32, u32),
-    pub(crate) mount_point: PathBuf,
-    pub(crate) fs_type: Vec<u8>,
+    pub dev: (u32, u32),
+    pub mount_point: PathBuf,
+    fs_type: Vec<u8>,
 }
 
 impl MountInfo {
+    /// The mounts that a process sees; a later one hides earlier ones on the same mount point. `process` is
+    /// `/proc/self` or the directory of another process.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub fn all(process: &Path) -> io::Result<Vec<Self>> {
+        let all = fs::read(process.join("mountinfo"))?;
+        Ok(all.split(|&b| b == b'\n').filter_map(parse).collect())
+    }
+
     /// The topmost mount at exactly `path`.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
-        let all = fs::read("/proc/self/mountinfo")?;
-        Ok(all.split(|&b| b == b'\n').filter_map(parse).rfind(|info| info.mount_point == path))
+        Ok(Self::all(Path::new("/proc/self"))?.into_iter().rfind(|info| info.mount_point == path))
     }
 
     pub(crate) fn is_limen(&self) -> bool {

@@ -18,7 +18,8 @@ const MAX_STACKED: usize = 16;
 /// Unmounts the limenfs volume at `mountpoint`; without CAP_SYS_ADMIN, through fusermount3.
 ///
 /// # Errors
-/// [`Error::NotMounted`] if something else or nothing is mounted there; [`Error::Busy`].
+/// [`Error::NotMounted`] if no limenfs volume is mounted there; [`Error::Busy`] if a process uses it, unless
+/// `mode` is [`UnmountMode::Lazy`].
 pub fn unmount(mountpoint: &Path, mode: UnmountMode) -> Result<(), Error> {
     let path = resolve(mountpoint)?;
     match info(&path)? {
@@ -31,7 +32,8 @@ pub fn unmount(mountpoint: &Path, mode: UnmountMode) -> Result<(), Error> {
 /// one.
 ///
 /// # Errors
-/// [`Error::System`] if the state cannot be read or changed. A mount point that does not exist is not dead.
+/// [`Error::System`] if the state cannot be read or changed. A mount point that does not exist is no error:
+/// there is no dead mount then.
 pub fn clean_stale(mountpoint: &Path) -> Result<bool, Error> {
     let path = match resolve(mountpoint) {
         Err(Error::Missing(_)) => return Ok(false),
@@ -98,7 +100,7 @@ fn is_dead(path: &Path) -> bool {
 }
 
 /// The absolute path without symbolic links, as in mountinfo. If something is mounted on the last component,
-/// no system call resolves it, because a dead or hanging server could not answer.
+/// that component is not resolved, because a dead or hanging server could not answer.
 fn resolve(mountpoint: &Path) -> Result<PathBuf, Error> {
     if let (Some(parent), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };

@@ -63,7 +63,7 @@ impl Notifier {
     /// Queues a notification.
     ///
     /// # Errors
-    /// [`NotifyError::Full`], [`NotifyError::Closed`].
+    /// [`NotifyError::Full`] if too many notifications wait; [`NotifyError::Closed`] if the thread has ended.
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         self.queue.try_send(notification).map_err(|error| match error {
             TrySendError::Full(_) => {
@@ -89,9 +89,9 @@ fn run(device: &Device, waiting: &Receiver<Notification>, overflowed: &AtomicBoo
     }
 }
 
-/// Writes a notification; returns whether the file system still exists. After ENOENT, the kernel had nothing
-/// to invalidate; after the errors of a late deletion (ENOTDIR, ENOTEMPTY, EBUSY), it looks the name up
-/// again.
+/// Writes a notification; returns whether the file system still exists. ENOENT means that the kernel had
+/// nothing to invalidate. ENOTDIR, ENOTEMPTY and EBUSY mean that it could not delete the name, and looks it
+/// up again.
 fn write(device: &Device, notification: &Notification) -> bool {
     match device.write(&[IoSlice::new(notification.as_bytes())]) {
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::BUSY) => true,

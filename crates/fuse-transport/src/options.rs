@@ -1,46 +1,32 @@
-//! How to mount and unmount.
+//! The options of mounting and unmounting.
 
-/// How to mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The options of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     /// The source in `mount(8)` and mountinfo.
     pub volume: String,
     /// The name of the volume's root in the FUSE root; `None` to mount the FUSE root itself.
     pub child: Option<String>,
-    /// The kernel checks permissions.
+    /// Whether the kernel checks permissions.
     pub default_permissions: bool,
-    /// Users other than the mounting user have access.
+    /// Whether users other than the mounting user have access.
     pub allow_other: bool,
     pub read_only: bool,
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
-    /// Only shown in `mount(8)`: the kernel leaves access times of FUSE inodes to the server.
+    /// Whether `mount(8)` shows `strictatime`. It has no other effect: the kernel leaves access times of FUSE
+    /// inodes to the server.
     pub strictatime: bool,
-    /// The longest READ.
-    pub max_read_bytes: Option<u32>,
-    /// Mount over a directory that has entries.
+    /// Whether to mount over a directory that has entries.
     pub allow_nonempty: bool,
 }
 
 impl MountOptions {
-    /// Only `default_permissions` is set.
+    /// Options of which only `default_permissions` is set.
     pub fn new(volume: impl Into<String>) -> Self {
-        MountOptions {
-            volume: volume.into(),
-            child: None,
-            default_permissions: true,
-            allow_other: false,
-            read_only: false,
-            nosuid: false,
-            nodev: false,
-            noexec: false,
-            noatime: false,
-            strictatime: false,
-            max_read_bytes: None,
-            allow_nonempty: false,
-        }
+        MountOptions { volume: volume.into(), default_permissions: true, ..MountOptions::default() }
     }
 }
 

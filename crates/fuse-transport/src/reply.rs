@@ -30,7 +30,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[&[u8]], Errno>) {
+    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[u8], Errno>) {
         match self {
             Target::Device(device) => device.answer(unique, outcome),
             Target::Ring(entry) => entry.answer(unique, outcome),
@@ -55,13 +55,8 @@ impl Reply {
 
     /// Sends success, with the bytes of a [`fuse_proto::Body`] or a [`fuse_proto::DirBuffer`], or plain
     /// bytes.
-    pub fn ok(self, body: &[u8]) {
-        self.parts(&[body]);
-    }
-
-    /// Sends success, with a body in parts, which are sent without being copied together.
-    pub fn parts(mut self, parts: &[&[u8]]) {
-        self.send(Ok(parts));
+    pub fn ok(mut self, body: &[u8]) {
+        self.send(Ok(body));
     }
 
     pub fn error(mut self, errno: Errno) {
@@ -80,7 +75,7 @@ impl Reply {
         self.unique
     }
 
-    fn send(&mut self, outcome: Result<&[&[u8]], Errno>) {
+    fn send(&mut self, outcome: Result<&[u8], Errno>) {
         if std::mem::take(&mut self.wanted) {
             self.target.answer(self.unique, outcome);
         }

@@ -5,8 +5,8 @@
 //! kernel uses the entry that was used last, so usually one thread per CPU is active, with warm caches.
 //!
 //! INIT, FORGET and INTERRUPT always come through `/dev/fuse`, and so do all requests if the kernel does not
-//! offer rings. If the reply to INIT has the flag, the kernel holds back all requests until every queue has
-//! an entry, so all steps that can fail are done before that reply.
+//! offer rings. If the reply to INIT has the flag `OVER_IO_URING`, the kernel holds back all requests until
+//! every queue has an entry, so all steps that can fail are done before that reply.
 //!
 //! A thread with many entries would need a hand-over to another thread whenever a request waits for the
 //! store. Threads with one entry each need none, and there are four per CPU by default.

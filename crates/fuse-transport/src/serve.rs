@@ -13,7 +13,7 @@ use fuse_proto::{InitFlags, Operation, Request, WRITE_PREFIX_BYTES};
 
 use crate::device::{Device, Event};
 use crate::error::Error;
-use crate::handler::{Handler, Transport, Workers, answer, pin};
+use crate::handler::{Handler, Transport, Workers, answer};
 use crate::lane::Lane;
 use crate::notifier::Notifier;
 use crate::reply::Target;
@@ -83,7 +83,7 @@ impl DevFuse {
             let target = Target::Device(Arc::clone(&self.device));
             answer(&target, None, init, &|mut request, reply| {
                 if let (Operation::Init(init), false) = (&mut request.operation, ready) {
-                    init.flags = init.flags.without(InitFlags::OVER_IO_URING);
+                    init.flags = init.flags.difference(InitFlags::OVER_IO_URING);
                 }
                 handler(request, reply);
             });
@@ -99,14 +99,7 @@ impl DevFuse {
                     0 => Arc::clone(&self.device),
                     _ => self.clone_or_share(),
                 };
-                let worker = move || {
-                    if let Some(turn) = index.checked_rem(workers.pin_cpus.len())
-                        && !ready
-                    {
-                        pin(workers.pin_cpus[turn]);
-                    }
-                    work(&device, workers, handler)
-                };
+                let worker = move || work(&device, workers, handler);
                 // The running workers continue: fewer workers are slower, but without any worker all callers
                 // would hang.
                 outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));

@@ -29,7 +29,8 @@ use crate::device::Device;
 /// time. Beyond it, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
 
-/// The size of the submission queue. More completions than twice this number wait in the kernel.
+/// The size of the submission queue. If there are more completions than twice this number, they wait in the
+/// kernel.
 const RING_ENTRIES: u32 = 16;
 
 /// The id of the request that this process causes itself; the kernel's ids count upwards from 2.
@@ -78,8 +79,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Lends the newest entry to the kernel for the first time. Must not be called before the reply to INIT:
-    /// until then the kernel cannot reject it.
+    /// Lends the newest entry to the kernel for the first time. Must not be called before the reply to INIT,
+    /// because the kernel rejects every entry until then (`fuse_uring_cmd`).
     pub(crate) fn lend(&mut self) -> io::Result<()> {
         let Some(entry) = self.entries.last().cloned() else { return Ok(()) };
         let areas = entry.areas();
@@ -102,18 +103,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Leaves an entry to the thread that holds its reply, and lends another one to the kernel in its place.
-    /// False if the reply was already given.
+    /// Leaves an entry to the thread that holds its reply, and lends another entry to the kernel in its
+    /// place. Returns false if the reply was already given.
+    ///
+    /// Without the new entry the kernel could not send requests to this thread while the reply is
+    /// outstanding, because each request needs an entry. The number of requests that wait for a lock is not
+    /// bounded by the number of threads.
     ///
     /// A request that arrived while the queue had no entry waits for the next commit; the kernel does not
     /// give it to a newly registered entry (`fuse_uring_do_register`). So a RETRIEVE notification makes the
     /// kernel send a request on this CPU's queue, and the commit of that request fetches the waiting one. The
-    /// kernel does this only for regular files, which are what programs wait for locks on; for others, the
-    /// waiting request is fetched by the next commit.
-    ///
-    /// Without the new entry the kernel could not send requests to this thread while the reply is
-    /// outstanding, because an entry is the only place for a request. Requests that wait for a lock are
-    /// not bounded by the number of threads.
+    /// kernel does this only for regular files, on which programs usually lock; for other files, the next
+    /// commit fetches the waiting request.
     pub(crate) fn leave(&mut self, entry: &Arc<Entry>) -> io::Result<bool> {
         if !entry.leave() {
             return Ok(false);
@@ -249,12 +250,13 @@ pub(crate) struct Entry {
 
 /// The owner of an entry's area.
 enum State {
-    /// The kernel owns it; between a completion and [`Entry::open`], the ring's thread.
+    /// The kernel owns the area; between a completion and [`Entry::open`], the ring's thread owns it.
     Kernel,
-    /// The handler owns it. If the request was `copied`, the reply can be written to the payload; otherwise
-    /// the handler still reads the request there.
+    /// The handler owns the area. If the request was `copied`, the reply can be written to the payload;
+    /// otherwise the handler still reads the request there.
     Open { unique: Unique, copied: bool, left: bool },
-    /// The ring's thread owns it. If `aside` is not empty, it must still be written to the payload.
+    /// The ring's thread owns the area. If `aside` is not empty, its bytes must still be written to the
+    /// payload.
     Answered { unique: Unique, aside: Vec<u8> },
 }
 
@@ -264,7 +266,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Longer requests are used in place.
+/// Requests of up to this length are copied; longer requests are used in place.
 const MAX_COPIED_BYTES: usize = 4096;
 
 /// The buffer for copies of short requests.
@@ -302,27 +304,27 @@ impl Entry {
     }
 
     /// Writes the reply; only the first one for a request counts.
-    pub(crate) fn answer(self: &Arc<Self>, unique: Unique, outcome: Result<&[&[u8]], ::types::Errno>) {
+    pub(crate) fn answer(self: &Arc<Self>, unique: Unique, outcome: Result<&[u8], ::types::Errno>) {
         let mut state = lock(&self.state);
         let State::Open { unique: open, copied, left } = *state else { return };
         if open != unique {
             return;
         }
-        let parts = outcome.unwrap_or_default();
-        let body_bytes = parts.iter().map(|part| part.len()).sum();
-        let fits = body_bytes <= self.area.payload_bytes;
-        if !fits {
-            tracing::error!(%unique, body_bytes, "a reply is longer than the payload buffer; sending EIO");
-        }
-        let outcome = outcome.and(if fits { Ok(body_bytes) } else { Err(::types::Errno::EIO) });
-        let mut aside = Vec::new();
-        if outcome.is_ok() {
-            match copied {
-                true => self.area.write_body(parts),
-                false => aside = parts.concat(),
+        let outcome = outcome.and_then(|body| match body.len() <= self.area.payload_bytes {
+            true => Ok(body),
+            false => {
+                let body_bytes = body.len();
+                tracing::error!(%unique, body_bytes, "a reply is longer than the payload buffer; sending EIO");
+                Err(::types::Errno::EIO)
             }
+        });
+        let body = outcome.unwrap_or_default();
+        let mut aside = Vec::new();
+        match copied {
+            true => self.area.write_body(body),
+            false => aside = body.to_vec(),
         }
-        self.area.write_header(&reply_header(unique, outcome), outcome.unwrap_or(0));
+        self.area.write_header(&reply_header(unique, outcome.map(<[u8]>::len)), body.len());
         *state = State::Answered { unique, aside };
         drop(state);
         if left {
@@ -332,7 +334,8 @@ impl Entry {
         }
     }
 
-    /// Whether the reply was not given yet; it will then be in [`Ring::late_replies`].
+    /// Returns true if the reply was not given yet. When it is given, [`Ring::late_replies`] returns the
+    /// entry.
     fn leave(&self) -> bool {
         match &mut *lock(&self.state) {
             State::Open { left, .. } => {
@@ -348,7 +351,7 @@ impl Entry {
         match std::mem::replace(&mut *lock(&self.state), State::Kernel) {
             State::Answered { unique, aside } => {
                 if !aside.is_empty() {
-                    self.area.write_body(&[&aside]);
+                    self.area.write_body(&aside);
                 }
                 unique
             }
@@ -430,16 +433,12 @@ impl Area {
         }
     }
 
-    /// Writes the parts one after the other, as far as they fit.
-    fn write_body(&self, parts: &[&[u8]]) {
-        let mut at = 0;
-        for part in parts {
-            let len = part.len().min(self.payload_bytes - at);
-            // SAFETY: `at + len` is at most the payload's length. The caller holds the lock of `State`, in a
-            // state in which no other thread accesses the payload.
-            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.at(PAYLOAD + at), len) };
-            at += len;
-        }
+    /// Writes the body, as far as it fits.
+    fn write_body(&self, body: &[u8]) {
+        let len = body.len().min(self.payload_bytes);
+        // SAFETY: `len` is at most the payload's length. The caller holds the lock of `State`, in a state in
+        // which no other thread accesses the payload.
+        unsafe { ptr::copy_nonoverlapping(body.as_ptr(), self.at(PAYLOAD), len) };
     }
 
     fn write_header(&self, header: &[u8; REPLY_HEADER_BYTES], body_bytes: usize) {

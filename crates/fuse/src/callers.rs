@@ -2,16 +2,16 @@
 //! `/proc/TID/status`.
 //!
 //! The thread that made a request waits for the reply, so its status still has the values from the time of
-//! the request. User and group must be those of the header; otherwise access is denied: a killed thread's id
-//! may have been reused, and requests that kernel threads make for a program do not have the program's
-//! status.
+//! the request. User and group in the status must be those of the header; otherwise access is denied. They
+//! can differ if the thread was killed and its id was reused, or if a kernel thread made the request for a
+//! program.
 //!
 //! A credential is cached for at most one second, by thread, user and group, and only if the thread cannot
-//! change its identity meanwhile: not if any of its user ids is 0, and not if it has any capability
-//! (`CAP_SETGID` is one). A descriptor of the thread's directory in `/proc` proves that it is still the same
-//! thread, because it never refers to a later thread with the same id. Checking that takes the same time for
-//! a thousand groups as for one. The thread's start time would be one more file to read for
-//! each request.
+//! change its identity meanwhile: none of its user ids is 0, and it has no capability, because with
+//! `CAP_SETGID` it could change its groups. A descriptor of the thread's directory in `/proc` proves that it
+//! is still the same thread, because it never refers to a later thread with the same id. Checking that takes
+//! the same time for a thousand groups as for one. To compare the thread's start time instead, one more file
+//! would have to be read for each request.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,7 +33,7 @@ const MAX_KNOWN: usize = 16;
 const SHARDS: usize = 16;
 /// Cached groups of all callers together: 16 MiB.
 const MAX_GROUPS: usize = 1 << 20;
-/// The first buffer. A status has some 1,500 bytes and up to eleven for each group.
+/// The size of the first buffer. A status has some 1,500 bytes, and up to eleven more for each group.
 const FIRST_BYTES: usize = 8 << 10;
 /// Longer than the status of a thread with 65,536 groups (`NGROUPS_MAX`), the maximum.
 const MAX_BYTES: usize = 2 << 20;
@@ -199,8 +199,8 @@ struct Status {
 }
 
 impl Status {
-    /// `proc_pid_status(5)`. The thread's name comes first and may contain anything, but line breaks in it
-    /// are escaped.
+    /// Parses `proc_pid_status(5)`. The thread's name comes first and may contain anything, but line breaks
+    /// in it are escaped.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut lines =
             text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));

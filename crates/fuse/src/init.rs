@@ -6,12 +6,12 @@ use vfs::{AclKind, AtimeMode};
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// The constants themselves say what each flag is for. Not requested: `ATOMIC_O_TRUNC`, because OPEN would
-/// truncate a file before the kernel finds that it is a running program (ETXTBSY); and `WRITEBACK_CACHE`,
-/// because the page cache, not the daemon, would then decide the file size. If this client is alone, the
-/// kernel keeps the locks itself, which is faster. If every read must change the atime, symbolic links are
-/// not cached, because following a cached one is not reported.
-pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig {
+/// [`InitFlags`] says what each flag is for. Not requested: `ATOMIC_O_TRUNC`, because OPEN would truncate a
+/// file before the kernel finds that it is a running program (ETXTBSY); and `WRITEBACK_CACHE`, because the
+/// page cache, not the daemon, would then decide the file size. If the mount is exclusive, the kernel keeps
+/// the locks itself, which is faster. If every read must change the atime, symbolic links are not cached,
+/// because following a cached one is not reported.
+pub(crate) fn config(acl: AclKind, is_exclusive: bool, atime: AtimeMode) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,
         InitFlags::ASYNC_DIO,
@@ -28,12 +28,12 @@ pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig 
         InitFlags::PARALLEL_DIROPS,
         InitFlags::READDIRPLUS_AUTO,
     ];
-    let mut wanted = always.into_iter().fold(InitFlags::NONE, InitFlags::union);
+    let mut wanted = InitFlags::from_iter(always);
     if atime != AtimeMode::Always {
-        wanted = wanted | InitFlags::CACHE_SYMLINKS;
+        wanted |= InitFlags::CACHE_SYMLINKS;
     }
-    if !alone {
-        wanted = wanted | InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
+    if !is_exclusive {
+        wanted |= InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
     }
     InitConfig {
         wanted: match acl {

@@ -1,4 +1,4 @@
-//! The kernel's caches: sends the invalidations of the volume as notifications.
+//! Invalidates the kernel's caches by notifications.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use vfs::Kernel;
 pub(crate) const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct KernelCaches {
     pub(crate) notifier: Notifier,
     /// Whether the FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
@@ -36,27 +36,26 @@ impl Epochs {
     }
 }
 
-impl Memory {
+impl KernelCaches {
     fn node(&self, ino: Ino) -> NodeId {
         if self.direct && ino == Ino::ROOT { NodeId::ROOT } else { NodeId(ino.0) }
     }
 
     fn send(&self, notification: Notification) {
-        match self.notifier.send(notification) {
-            // If the queue is full, the notifier expires all names; if the mount has ended, no cache is left.
-            Ok(()) | Err(NotifyError::Full | NotifyError::Closed) => {}
-        }
+        // If the queue is full, the notifier expires all names; if the mount has ended, no cache is left.
+        let (Ok(()) | Err(NotifyError::Full | NotifyError::Closed)) = self.notifier.send(notification);
     }
 }
 
-impl Kernel for Memory {
+impl Kernel for KernelCaches {
     fn forget_attributes(&self, ino: Ino) {
         self.notifier.forget_attributes(self.node(ino));
     }
 
     fn forget_content(&self, ino: Ino) {
         self.forget_attributes(ino);
-        // Sent by the notifier's thread: it waits for pages that are being read, because they are locked.
+        // The notifier's thread sends this, because the kernel waits for pages that are being read, which are
+        // locked.
         self.send(Notification::inval_inode(self.node(ino), 0, 0));
     }
 

@@ -8,12 +8,16 @@ mod counts;
 mod dispatch;
 mod init;
 mod kernel;
+mod profile;
 mod root;
 mod serve;
+mod slow;
 mod translate;
 mod waiters;
 
 pub use callers::knows_every_group;
-pub use counts::RequestCounts;
-pub use fuse_transport::{Error, UnmountMode, clean_stale, return_freed_memory, unmount};
+pub use counts::{RequestCounts, RequestMeter};
+pub use fuse_proto::Opcode;
+pub use fuse_transport::{Error, MountInfo, UnmountMode, clean_stale, return_freed_memory, unmount};
+pub use profile::{Key, Process, Profile, Profiled, Profiler, Sums};
 pub use serve::{Channel, Mounted, Options, mount};

@@ -19,17 +19,19 @@ pub(crate) const CHILD: &str = "volume";
 const TTL: Duration = Duration::from_secs(86_400);
 
 pub(crate) fn answer(vfs: &Vfs, operation: &Operation<'_>, reply: Reply) {
-    let guard = vfs.begin_reply();
+    let guard = vfs.caches.begin_reply();
     match operation {
-        Operation::Lookup { name } if *name == CHILD.as_bytes() => match vfs.getattr(types::Ino::ROOT) {
-            Ok(root) => {
-                vfs.looked_up(&root);
-                reply.ok(Body::entry(&translate::entry(&root, guard.lifetimes())).as_bytes());
+        Operation::Lookup { name } if *name == CHILD.as_bytes() => {
+            match vfs.attributes.getattr(types::Ino::ROOT) {
+                Ok(root) => {
+                    vfs.caches.looked_up(&root);
+                    reply.ok(Body::entry(&translate::entry(&root, guard.lifetimes())).as_bytes());
+                }
+                Err(errno) => reply.error(errno),
             }
-            Err(errno) => reply.error(errno),
-        },
+        }
         Operation::Lookup { .. } => reply.error(Errno::ENOENT),
-        Operation::GetAttr { .. } => {
+        Operation::GetAttr => {
             let attr = Attr { ino: 1, mode: 0o040755, nlink: 3, blksize_bytes: 4096, ..Attr::default() };
             reply.ok(Body::attr(&attr, TTL).as_bytes());
         }

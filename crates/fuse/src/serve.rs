@@ -5,24 +5,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
-use vfs::{AtimeMode, Kernel, Vfs};
+use vfs::{AtimeMode, Vfs};
 
 use crate::callers::Callers;
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
-use crate::kernel::{self, Epochs, Memory};
+use crate::kernel::{self, Epochs, KernelCaches};
+use crate::profile::Profile;
 use crate::root;
+use crate::slow::SlowLog;
 use crate::waiters::Waiters;
 
-/// The kernel's readahead, if root mounts: one READ of the maximum size.
+/// The kernel's readahead, which only root can set: one READ of the maximum size.
 const READ_AHEAD_BYTES: u32 = 1 << 20;
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub allow_other: bool,
@@ -30,14 +33,13 @@ pub struct Options {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
-    /// Mount over a directory that has entries.
+    /// Whether to mount over a directory that has entries.
     pub allow_nonempty: bool,
     /// Threads that serve requests; `None` for four per CPU, because a request may wait for the object store.
     pub workers: Option<NonZeroUsize>,
-    /// The CPUs to pin them to, round-robin. With io_uring, the threads are always spread over all CPUs and
-    /// pinned.
-    pub pin_cpus: Vec<usize>,
     pub channel: Channel,
+    /// Requests that take at least this long are logged; with `None`, no request is.
+    pub slow: Option<Duration>,
 }
 
 /// The transport of requests from the kernel.
@@ -57,6 +59,7 @@ pub struct Mounted {
     mount: Mount,
     server: JoinHandle<Result<(), Error>>,
     counts: Arc<RequestCounts>,
+    profile: Arc<Profile>,
 }
 
 /// Mounts a volume and serves it on new threads. When this returns, the mount point answers.
@@ -75,7 +78,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         noatime: vfs.atime_mode() == AtimeMode::Never,
         strictatime: vfs.atime_mode() == AtimeMode::Always,
         allow_nonempty: options.allow_nonempty,
-        default_permissions: !vfs.decides_alone(),
+        default_permissions: !vfs.access.is_squashing_all(),
         ..MountOptions::new(&vfs.meta().volume().name)
     };
     if options.channel == Channel::Ring {
@@ -86,36 +89,43 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let dispatch = Dispatch {
         vfs: Arc::clone(vfs),
         waiters: Arc::clone(&waiters),
-        callers: Callers::new(vfs.ids().clone()),
+        callers: Callers::new(vfs.access.ids.clone()),
         next_handle: AtomicU64::new(1),
         direct: *mount.placement() == RootPlacement::Direct,
         epochs: Epochs::default(),
     };
     let starting = |source| Error::System { what: "start a serving thread".into(), source };
-    let asking = waiters.start(Arc::clone(vfs)).map_err(starting)?;
+    let retrying = waiters.start(Arc::clone(vfs)).map_err(starting)?;
     let workers = Workers {
         threads: options.workers.unwrap_or_else(default_workers),
         max_write_bytes: MAX_WRITE_BYTES,
-        pin_cpus: options.pin_cpus.clone(),
     };
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
     let channel = options.channel;
-    // The notifier ends with the volume's session, after the last request. It is also needed if this client
-    // is alone, for changes that the kernel does not notice itself: a write that cleared SUID, or the mode
-    // that results from an NFSv4 ACL.
+    let slow = SlowLog::new(options.slow);
+    let profile = Arc::new(Profile::default());
+    let profiled = Arc::clone(&profile);
+    // The notifier ends with the volume's session, after the last request. It is also needed if this mount
+    // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
+    // mode that results from an NFSv4 ACL.
     let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
-    let memory = Arc::new(Memory {
+    let caches = Arc::new(KernelCaches {
         notifier: device.notifier(capacity)?,
         direct: dispatch.direct,
         epochs: dispatch.epochs.clone(),
     });
-    vfs.set_kernel(Arc::clone(&memory) as Arc<dyn Kernel>);
-    vfs.start_watching(memory).map_err(starting)?;
+    vfs.caches.start_watching(caches).map_err(starting)?;
     let serve = move || {
         let handler: &Handler<'_> = &|request, reply| {
-            counted.add(request.header.opcode);
-            dispatch.handle(&request, reply);
+            let meter = counted.begin(request.header.opcode);
+            metrics::start_waiting();
+            let began = Instant::now();
+            dispatch.handle(&request, meter, reply);
+            let time = began.elapsed();
+            meter.times.record_time(time);
+            slow.check(&request, time);
+            profiled.record(&request, dispatch.ino(request.header.nodeid), time);
         };
         let served = match channel {
             Channel::Device => device.serve(&workers, handler),
@@ -123,7 +133,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         };
         waiters.end();
         // The thread returns nothing, and a panic is logged.
-        let _ = asking.join();
+        let _ = retrying.join();
         served
     };
     let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
@@ -131,7 +141,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
         tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
-    Ok(Mounted { mount, server, counts })
+    Ok(Mounted { mount, server, counts, profile })
 }
 
 impl Mounted {
@@ -145,17 +155,18 @@ impl Mounted {
         &self.counts
     }
 
-    /// Asks the kernel to unmount. Requests are served until it has.
-    ///
-    /// # Errors
-    /// [`Error::Busy`], [`Error::System`].
-    pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
-        self.mount.unmount(mode)
+    /// The profilers of the mount.
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
     }
 
-    /// Whether the kernel no longer sends requests.
-    pub fn has_ended(&self) -> bool {
-        self.server.is_finished()
+    /// Asks the kernel to unmount. Requests are served until the file system is unmounted.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a process uses the file system, unless `mode` is [`UnmountMode::Lazy`];
+    /// [`Error::System`] if the kernel does not unmount for another reason.
+    pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
+        self.mount.unmount(mode)
     }
 
     /// Waits until the volume is unmounted, by this process or another; returns the counts of requests.

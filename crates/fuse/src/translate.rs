@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
-use types::{Errno, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, OpenFor, Seek};
+use types::{Errno, FileType, Mode, Time};
+use vfs::{AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, MakeKind, OpenFor, Seek};
 
-/// `open(2)`.
+/// Flags of `open(2)`.
 pub(crate) const O_ACCMODE: u32 = 0o3;
 pub(crate) const O_RDONLY: u32 = 0;
 pub(crate) const O_WRONLY: u32 = 1;
 pub(crate) const O_APPEND: u32 = 0o2000;
 
-/// `fcntl(2)`.
+/// Lock types of `fcntl(2)`.
 const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 pub(crate) const F_UNLCK: u32 = 2;
 
-/// `linux/fs.h`, in the same word as the flags of `open(2)`.
+/// A flag of the kernel (`linux/fs.h`) in the same word as the flags of `open(2)`.
 const FMODE_EXEC: u32 = 0x20;
 
 /// The preferred size of reads and writes (`st_blksize`).
@@ -58,8 +58,8 @@ pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
     if of.per_caller { Duration::ZERO } else { lifetimes.attributes }
 }
 
-/// The access that OPEN requests. `flags` are those of `open(2)`; the kernel adds `FMODE_EXEC` when it opens
-/// a program to run it, which then need not be readable. User space cannot set this bit: `build_open_flags`
+/// The access that OPEN requests. `flags` are those of `open(2)`. The kernel adds `FMODE_EXEC` when it opens
+/// a program to run it, which needs no read permission. User space cannot set this bit: `build_open_flags`
 /// clears it.
 pub(crate) fn open_for(flags: u32) -> OpenFor {
     let access = flags & O_ACCMODE;
@@ -91,7 +91,24 @@ pub(crate) fn change(requested: &SetAttr) -> AttrChange {
     }
 }
 
-/// `fallocate(2)`'s modes.
+/// The type in the mode of mknod(2).
+///
+/// # Errors
+/// EPERM for types that mknod does not create.
+pub(crate) fn make_kind(mode: u32, rdev: u32) -> Result<MakeKind, Errno> {
+    match FileType::from_ifmt(mode) {
+        // A mode without a type means a regular file.
+        None if mode & 0o170000 == 0 => Ok(MakeKind::Regular),
+        Some(FileType::Regular) => Ok(MakeKind::Regular),
+        Some(FileType::Fifo) => Ok(MakeKind::Fifo),
+        Some(FileType::Socket) => Ok(MakeKind::Socket),
+        Some(FileType::CharDevice) => Ok(MakeKind::CharDevice(rdev)),
+        Some(FileType::BlockDevice) => Ok(MakeKind::BlockDevice(rdev)),
+        _ => Err(Errno::EPERM),
+    }
+}
+
+/// Converts the mode of `fallocate(2)`.
 ///
 /// # Errors
 /// EOPNOTSUPP for modes that move data (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`) and for unknown
@@ -112,10 +129,10 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
     }
 }
 
-/// The whence of `lseek(2)`. The kernel handles all other values itself.
+/// Converts the whence of `lseek(2)`, `SEEK_DATA` or `SEEK_HOLE`. The kernel handles all other values itself.
 ///
 /// # Errors
-/// EINVAL.
+/// EINVAL for any other value.
 pub(crate) fn seek(whence: u32) -> Result<Seek, Errno> {
     match whence {
         3 => Ok(Seek::Data),
@@ -124,7 +141,7 @@ pub(crate) fn seek(whence: u32) -> Result<Seek, Errno> {
     }
 }
 
-/// A requested lock.
+/// Converts a requested lock.
 ///
 /// # Errors
 /// EINVAL for an invalid type or range, which the kernel never sends.

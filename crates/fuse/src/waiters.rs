@@ -36,7 +36,8 @@ struct State {
     waiting: Vec<Waiting>,
     /// The number of waiting requests per user, including those that are being retried.
     by_user: HashMap<u32, usize>,
-    /// The last interrupts: one may arrive before its request waits. Request ids are never reused.
+    /// The last interrupts, because an interrupt may arrive before its request waits. Request ids are never
+    /// reused.
     interrupted: VecDeque<Unique>,
     /// Whether a request was added or interrupted, or a lock released, since the last retry.
     has_changed: bool,
@@ -79,7 +80,7 @@ impl Waiters {
         let mut state = self.lock();
         if !state.admit(uid) {
             drop(state);
-            vfs.stop_waiting(requested);
+            vfs.locks.stop_waiting(requested);
             return reply.error(Errno::ENOLCK);
         }
         state.waiting.push(Waiting { reply, uid, ino, requested });
@@ -143,13 +144,13 @@ impl Waiters {
             }
         }
         for waiting in state.waiting.drain(..) {
-            vfs.stop_waiting(waiting.requested);
+            vfs.locks.stop_waiting(waiting.requested);
             waiting.reply.error(Errno::EINTR);
         }
     }
 
-    /// Wakes the thread only if a request waits: most files are closed while none does. Requests that are
-    /// being retried are not in the list, but the thread reads `has_changed` after that.
+    /// Wakes the thread only if a request waits; usually none does when a file is closed. Requests that are
+    /// being retried are not in the list, but the thread reads `has_changed` after it has retried them.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         state.has_changed = true;
         if !state.waiting.is_empty() {
@@ -166,11 +167,11 @@ impl Waiters {
 fn retry(vfs: &Vfs, waiting: Waiting, interrupted: &HashSet<Unique>) -> Option<Waiting> {
     let Waiting { ino, requested, .. } = waiting;
     if interrupted.contains(&waiting.reply.unique()) {
-        vfs.stop_waiting(requested);
+        vfs.locks.stop_waiting(requested);
         waiting.reply.error(Errno::EINTR);
         return None;
     }
-    match vfs.ask_again(ino, requested) {
+    match vfs.locks.retry_lock(ino, requested) {
         Ok(Locked::Waiting) => return Some(waiting),
         Ok(Locked::Granted) => waiting.reply.ok(&[]),
         Err(errno) => waiting.reply.error(errno),

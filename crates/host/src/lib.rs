@@ -11,7 +11,7 @@ pub mod sim;
 mod thread;
 
 pub use clock::{Instant, nanos_since_epoch, sleep, time_since_boot};
-pub use random::{HashMap, RandomState, random};
+pub use random::{HashMap, HashSet, RandomState, random};
 pub use thread::{
     lock, park_timeout, read, receive, spawn, spawn_if_simulated, wait, wait_timeout, with_helpers, write,
 };

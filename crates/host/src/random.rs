@@ -5,12 +5,16 @@ use std::hash::{BuildHasher, Hasher};
 #[cfg(not(feature = "sim"))]
 pub use foldhash::quality::RandomState;
 
-/// Deterministic, because the position of a record in a hash table can affect the behaviour.
+/// The same seed in every run of the simulator, because the position of a record in a hash table can affect
+/// the behaviour.
 #[cfg(feature = "sim")]
 pub use foldhash::quality::FixedState as RandomState;
 
 /// A hash table with the same order in every run of the simulator.
 pub type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
+
+/// A hash set with the same order in every run of the simulator.
+pub type HashSet<T> = std::collections::HashSet<T, RandomState>;
 
 /// An unpredictable random number.
 pub fn random() -> u64 {

@@ -1,8 +1,8 @@
 //! Threads, and waiting for other threads.
 //!
-//! The threads of simulated machines run one at a time. If one blocked in the usual way, it would block them
-//! all, so it polls in simulated time instead. Locks that are never held during a request or a sleep do not
-//! need this.
+//! The threads of simulated machines run one at a time. A thread that blocked in the usual way would block
+//! all of them. So a thread that waits polls in simulated time instead. Locks that are never held during a
+//! request or a sleep do not need this.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -32,7 +32,7 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
 /// have a pool of threads.
 ///
 /// # Errors
-/// The work, if the thread was not started.
+/// Returns the work if the thread was not started.
 pub fn spawn_if_simulated<W: FnOnce() + Send + 'static>(name: &str, work: W) -> Result<(), W> {
     #[cfg(feature = "sim")]
     if let Some(machine) = crate::sim::machine() {
@@ -47,7 +47,7 @@ pub fn spawn_if_simulated<W: FnOnce() + Send + 'static>(name: &str, work: W) -> 
 /// As [`Receiver::recv`].
 ///
 /// # Errors
-/// All senders are gone.
+/// [`RecvError`] if no message is left and all senders are gone.
 pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     #[cfg(feature = "sim")]
     if let Some(machine) = crate::sim::machine() {

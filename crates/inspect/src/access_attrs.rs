@@ -1,4 +1,4 @@
-//! The attributes of an inode that access depends on, whatever their source.
+//! The attributes of an inode that access depends on, from a volume's records or from the kernel.
 
 use acl::identity::DomainTable;
 use acl::nfs4::Nfs4Acl;
@@ -8,7 +8,7 @@ use types::{AclId, FileType, Mode};
 
 use crate::QueryError;
 
-/// The rules that decide access to an inode, with its ACL; None if the mode alone decides.
+/// The rules that decide access to an inode, with the inode's ACL; `None` if the mode alone decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rules {
     Posix(Option<PosixAcl>),
@@ -55,13 +55,13 @@ impl Rules {
         matches!(self, Rules::Posix(Some(_)) | Rules::Nfs4(Some(_)))
     }
 
-    /// The ACL in its short form, with numeric ids; identities of Windows domains in the stored form
+    /// The ACL in its short form, with numeric ids. Identities of Windows domains are in the stored form
     /// (`1-1105`).
     pub fn acl_text(&self) -> Option<String> {
         self.acl_text_by_sid(&DomainTable::default())
     }
 
-    /// The same with SIDs for identities of the domains in this table.
+    /// As [`Rules::acl_text`], but with SIDs for identities of the domains in this table.
     pub fn acl_text_by_sid(&self, domains: &DomainTable) -> Option<String> {
         match self {
             Rules::Posix(acl) => acl.as_ref().map(ToString::to_string),

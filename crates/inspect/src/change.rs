@@ -1,7 +1,5 @@
 //! A planned change: a `setfacl`, `chmod` or `chown`, or a change of a group's members.
 
-use std::iter::Peekable;
-
 use acl::posix::{self, Entry, Perm, PosixAcl, Tag};
 use types::Mode;
 
@@ -16,8 +14,8 @@ pub trait Names {
 /// A planned change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The user becomes a member of the group. The user is kept by name, because the caller looks up its
-    /// groups.
+    /// The user becomes a member of the group. The user is kept by name, because the caller of this crate
+    /// looks up the user's groups.
     Join {
         user: String,
         group: u32,
@@ -38,7 +36,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     Setfacl(Setfacl),
-    /// The nine bits, and SUID, SGID and the sticky bit as in the number.
+    /// Sets the nine permission bits, SUID, SGID and the sticky bit to those of this mode.
     Chmod(Mode),
     Chown {
         uid: Option<u32>,
@@ -71,7 +69,7 @@ enum Step {
 struct Spec {
     tag: Tag,
     perm: Perm,
-    /// `X`: execute, if it is a directory or some entry already has execute.
+    /// `X`: grants execute if the file is a directory or some entry already grants execute.
     execute_if: bool,
 }
 
@@ -132,7 +130,8 @@ impl Edit {
     /// The attributes of a file after the edit.
     ///
     /// # Errors
-    /// [`ChangeError::Acl`] and [`ChangeError::Nfs4`].
+    /// [`ChangeError::Nfs4`] if a mode or ACL is to be changed on a volume with NFSv4 ACLs;
+    /// [`ChangeError::Acl`] if the result would not be a valid ACL.
     pub fn apply(&self, access_attrs: &AccessAttrs) -> Result<AccessAttrs, ChangeError> {
         let mut after = access_attrs.clone();
         match (self, &access_attrs.rules) {
@@ -219,101 +218,92 @@ fn is_base(tag: Tag) -> bool {
 
 fn setfacl(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
     let mut made = Setfacl::default();
-    let (mut recursive, mut path) = (false, None);
-    let mut of_default = false;
-    let mut steps: Vec<(Kind, &str)> = Vec::new();
-    let mut words = words.iter().copied().peekable();
+    let (mut recursive, mut path, mut of_default) = (false, None, false);
+    // The letter of each step, and its entries. The entries are parsed after all options, because a later
+    // `-d` makes them entries of the default ACL.
+    let mut steps: Vec<(char, &str)> = Vec::new();
+    let mut words = words.iter().copied();
     let mut only_paths = false;
     while let Some(word) = words.next() {
         if only_paths || !word.starts_with('-') || word == "-" {
             one_path(&mut path, word)?;
             continue;
         }
-        let (long, value) = match word.split_once('=') {
-            Some((long, value)) if word.starts_with("--") => (long, Some(value)),
-            _ => (word, None),
+        if word == "--" {
+            only_paths = true;
+            continue;
+        }
+        let is_long = word.starts_with("--");
+        let unknown = || ChangeError::Option(word.to_owned());
+        let (letters, mut value) = match word.split_once('=') {
+            Some((long, value)) if is_long => (letter_of(long).ok_or_else(unknown)?, Some(value)),
+            _ if is_long => (letter_of(word).ok_or_else(unknown)?, None),
+            _ => (&word[1..], None),
         };
-        match long {
-            "--" => only_paths = true,
-            "--recursive" => recursive = true,
-            "--remove-all" => steps.push((Kind::Clear, "")),
-            "--remove-default" => {}
-            "--default" => of_default = true,
-            "--no-mask" => made.keep_mask = true,
-            "--mask" => made.keep_mask = false,
-            "--modify" => steps.push((Kind::Modify, argument(value, &mut words)?)),
-            "--remove" => steps.push((Kind::Remove, argument(value, &mut words)?)),
-            "--set" => steps.push((Kind::Set, argument(value, &mut words)?)),
-            _ if long.starts_with("--") => return Err(ChangeError::Option(word.to_owned())),
-            _ => {
-                for (at, letter) in word.char_indices().skip(1) {
-                    let rest = Some(&word[at + letter.len_utf8()..]).filter(|rest| !rest.is_empty());
-                    let kind = match letter {
-                        'R' => {
-                            recursive = true;
-                            continue;
-                        }
-                        'n' => {
-                            made.keep_mask = true;
-                            continue;
-                        }
-                        'd' => {
-                            of_default = true;
-                            continue;
-                        }
-                        'k' => continue,
-                        'b' => {
-                            steps.push((Kind::Clear, ""));
-                            continue;
-                        }
-                        'm' => Kind::Modify,
-                        'x' => Kind::Remove,
-                        _ => return Err(ChangeError::Option(word.to_owned())),
-                    };
-                    steps.push((kind, argument(rest, &mut words)?));
+        let mut letters = letters.chars();
+        while let Some(letter) = letters.next() {
+            match letter {
+                'R' => recursive = true,
+                'n' => made.keep_mask = true,
+                'M' if is_long => made.keep_mask = false,
+                'd' => of_default = true,
+                'k' => {}
+                'b' => steps.push(('b', "")),
+                'm' | 'x' | 's' if letter != 's' || is_long => {
+                    // The entries follow in the same word, or in the next word.
+                    let rest = Some(letters.as_str()).filter(|rest| !rest.is_empty());
+                    let entries = value.take().or(rest).or_else(|| words.next());
+                    steps.push((letter, entries.ok_or(ChangeError::Missing("the entries of the ACL"))?));
                     break;
                 }
+                _ => return Err(unknown()),
             }
         }
     }
     if steps.is_empty() {
         return Err(ChangeError::Missing("-m, -x, -b or --set"));
     }
-    for (kind, text) in steps {
-        made.steps.extend(step(kind, text, of_default, names)?);
+    for (letter, text) in steps {
+        made.steps.extend(step(letter, text, of_default, names)?);
     }
     let path = path.ok_or(ChangeError::Missing("the path"))?;
     Ok(Change::Edit { path, recursive, edit: Edit::Setfacl(made) })
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Clear,
-    Set,
-    Modify,
-    Remove,
+/// The letter of a long option; `M` and `s` for those without one.
+fn letter_of(long: &str) -> Option<&'static str> {
+    Some(match long {
+        "--recursive" => "R",
+        "--remove-all" => "b",
+        "--remove-default" => "k",
+        "--default" => "d",
+        "--no-mask" => "n",
+        "--mask" => "M",
+        "--modify" => "m",
+        "--remove" => "x",
+        "--set" => "s",
+        _ => return None,
+    })
 }
 
 /// Parses a step; None if it only affects default ACLs.
-fn step(kind: Kind, text: &str, of_default: bool, names: &dyn Names) -> Result<Option<Step>, ChangeError> {
-    if let Kind::Clear = kind {
+fn step(letter: char, text: &str, of_default: bool, names: &dyn Names) -> Result<Option<Step>, ChangeError> {
+    if letter == 'b' {
         return Ok(Some(Step::Clear));
     }
     let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
-    let access = texts.filter(|text| !of_default && !text.starts_with("d:") && !text.starts_with("default:"));
-    let step = match kind {
-        Kind::Remove => Step::Remove(access.map(|text| removed(text, names)).collect::<Result<_, _>>()?),
-        Kind::Set => Step::Set(access.map(|text| spec(text, names)).collect::<Result<_, _>>()?),
-        Kind::Modify | Kind::Clear => {
-            Step::Modify(access.map(|text| spec(text, names)).collect::<Result<_, _>>()?)
-        }
-    };
-    let is_empty = match &step {
-        Step::Remove(tags) => tags.is_empty(),
-        Step::Set(specs) | Step::Modify(specs) => specs.is_empty(),
-        Step::Clear => false,
-    };
-    Ok((!is_empty).then_some(step))
+    let access: Vec<&str> = texts
+        .filter(|text| !of_default && !text.starts_with("d:") && !text.starts_with("default:"))
+        .collect();
+    if access.is_empty() {
+        return Ok(None);
+    }
+    let access = access.into_iter();
+    if letter == 'x' {
+        return Ok(Some(Step::Remove(access.map(|text| removed(text, names)).collect::<Result<_, _>>()?)));
+    }
+    let specs = access.map(|text| spec(text, names)).collect::<Result<_, _>>()?;
+    Ok(Some(if letter == 's' { Step::Set(specs) } else { Step::Modify(specs) }))
 }
 
 /// `u:ann:rwx`, `ann:rwx`, `g::r-x`, `m::rx`, `o:r`.
@@ -422,14 +412,6 @@ fn one_path(path: &mut Option<String>, word: &str) -> Result<(), ChangeError> {
         None => Ok(()),
         Some(_) => Err(ChangeError::Paths(word.to_owned())),
     }
-}
-
-/// The value attached to an option, or else the next word.
-fn argument<'a>(
-    with: Option<&'a str>,
-    words: &mut Peekable<impl Iterator<Item = &'a str>>,
-) -> Result<&'a str, ChangeError> {
-    with.or_else(|| words.next()).ok_or(ChangeError::Missing("the entries of the ACL"))
 }
 
 /// Splits text into words at blanks, with quotation marks and backslashes as in a shell.
@@ -560,6 +542,8 @@ mod tests {
             "setfacl -m u:ann:z /f",
             "setfacl -m m:7:r /f",
             "setfacl -q /f",
+            "setfacl -s u::rwx /f",
+            "setfacl -Mm u:ann:r /f",
             "setfacl --restore=x",
             "chmod /f",
             "setfacl -m u:ann:r /f /g",

@@ -5,15 +5,15 @@ use types::Mode;
 
 use crate::access_attrs::AccessAttrs;
 
-/// What one check requires of a file on the way.
+/// An operation on the file that one check must permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requirement {
     /// To look up a name in the directory.
     Search,
-    /// To follow this link at the end of a path, in a sticky directory that everybody may write to
-    /// (`may_follow_link`).
+    /// To follow this symbolic link, which is at the end of a path and in a sticky directory that everybody
+    /// may write to (`may_follow_link`).
     Follow { dir_uid: u32 },
-    /// These permissions at once.
+    /// To use all of these permissions together.
     Access(Perm),
     /// To add or remove names in the directory.
     Names,
@@ -21,7 +21,7 @@ pub enum Requirement {
     Sticky { dir_mode: Mode, dir_uid: u32 },
     /// To remove this file's name from that directory, by NFSv4 rules, including the sticky bit.
     Remove { dir: Box<AccessAttrs> },
-    /// To be the owner, or to act as the owner by capability.
+    /// To do what only the owner, or a caller with the capability to act as the owner, may do.
     Own,
     /// To change the owner.
     GiveAway,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use acl::identity::DomainTable;
 use meta::{Engine, EngineError, Record, RecordKey};
 
-/// The table, read when an ACL names a domain that it does not have yet.
+/// The table. It is read again when an ACL names a domain that it lacks.
 #[derive(Debug, Default)]
 pub struct Domains {
     known: RefCell<Known>,

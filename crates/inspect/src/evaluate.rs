@@ -21,16 +21,16 @@ pub struct Verdict {
 pub enum VerdictReason {
     /// The mode's bits, as the ACL entry that they stand for.
     Mode(Entry),
-    /// The same, because the group bits of the mode, which are the ACL's mask, are all clear, so that the ACL
-    /// is ignored.
+    /// As `Mode`, for a file that has an ACL. The kernel ignores the ACL if the group bits of the mode, which
+    /// are the ACL's mask, are all clear.
     ModeAside(Entry),
     /// An entry of the POSIX ACL, and the mask if it removes permissions from the entry.
     Entry(Entry, Option<Perm>),
-    /// What decided each permission of an NFSv4 ACL, and the entry if one did.
+    /// For each permission: what decided it in an NFSv4 ACL, and the entry if an entry did.
     Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
-    /// A capability; mode and ACL deny.
+    /// This capability of the caller grants the access; mode and ACL do not.
     Capability(Caps),
-    /// Only this capability would grant it.
+    /// Only this capability would grant the access, and the caller lacks it.
     NeedsCapability(Caps),
     /// The caller owns the file.
     Owns,
@@ -81,7 +81,8 @@ impl Verdict {
     }
 }
 
-/// Evaluates a check for a caller. Agrees with the kernel, whose functions are named at [`Requirement`].
+/// Evaluates a check for a caller. The result agrees with the kernel, whose functions are named at
+/// [`Requirement`].
 pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
     let access_attrs = &check.access_attrs;
     let owner = || evaluate::owner(cred.uid, cred.caps, access_attrs.uid);
@@ -111,7 +112,7 @@ pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
     }
 }
 
-/// Every permission of `want` at once.
+/// Evaluates all permissions of `want` together.
 fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
     match &access_attrs.rules {
         Rules::Posix(acl) => {
@@ -127,8 +128,9 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
     }
 }
 
-/// The permission that the kernel requests from the volume before other checks, for a directory whose
-/// projection is not exact in search: search (`fuse_perm_getattr`, fs/fuse/dir.c).
+/// The permission that the kernel requests from the volume before its other checks (`fuse_perm_getattr`,
+/// fs/fuse/dir.c). It requests search on a directory if the mode and POSIX ACL that it sees do not grant
+/// search exactly to the callers that the NFSv4 ACL grants it to.
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {
         Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {
@@ -139,9 +141,9 @@ pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     }
 }
 
-/// Setting the times to now by a caller that does not own the file. An NFSv4 ACL may grant exactly that, but
-/// the kernel forwards the request only if the projection grants writing (`setattr_prepare`, and
-/// `inode_permission` in `vfs_utimes`).
+/// Evaluates whether a caller that does not own the file may set its times to now. An NFSv4 ACL may grant
+/// exactly that, but the kernel forwards the request only if the projection grants writing
+/// (`setattr_prepare`, and `inode_permission` in `vfs_utimes`).
 fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> Verdict {
     let by_data = access(cred, Perm::WRITE, access_attrs);
     let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };
@@ -151,7 +153,7 @@ fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> Verdict {
     nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(access_attrs), access_attrs, Some(acl))
 }
 
-/// Whether the kernel, by the projection of the ACL, forwards a request that needs these bits.
+/// Whether the kernel forwards a request that needs these bits. It decides by the projection of the ACL.
 fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Acl) -> bool {
     let is_dir = access_attrs.kind.is_dir();
     let shown = nfs4::project(acl, access_attrs.uid, access_attrs.gid, is_dir);
@@ -194,7 +196,7 @@ fn posix_ground(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reas
         Class::Other => Tag::Other,
     };
     let entry = Entry { tag, perm: Perm::new(class.rwx(access_attrs.mode)) };
-    // The owner's permissions are in the mode in any case.
+    // The owner's permissions are always those of the mode, with or without an ACL.
     if acl.is_some() && class != Class::Owner {
         VerdictReason::ModeAside(entry)
     } else {
@@ -221,8 +223,8 @@ fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<
     Verdict::of(evaluation, || nfs4_ground(cred, want, access_attrs, acl))
 }
 
-/// Whether anybody may execute the file, by the rules of the volume's operations and by the bits that the
-/// kernel sees.
+/// Whether anybody may execute the file, both by the rules of the volume's operations and by the bits that
+/// the kernel sees.
 pub(crate) fn any_execute(access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> bool {
     let is_dir = access_attrs.kind.is_dir();
     let by_volume = access_attrs.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
@@ -231,7 +233,8 @@ pub(crate) fn any_execute(access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> 
     by_volume && by_kernel
 }
 
-/// The file's own decision on its removal. A mode does not decide `DELETE`.
+/// The decision of the file's own ACL on the removal of the file. Without an ACL there is none, because a
+/// mode does not contain `DELETE`.
 pub(crate) fn nfs4_target(cred: &Cred, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> nfs4::Decision {
     match acl {
         Some(_) => nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)),
@@ -249,7 +252,7 @@ fn nfs4_ground(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<
     VerdictReason::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())
 }
 
-/// [`nfs4::may_remove`], after the check that the kernel makes first.
+/// Evaluates [`nfs4::may_remove`], after the check that the kernel makes first.
 fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict {
     let acl_of = |of: &AccessAttrs| match &of.rules {
         Rules::Nfs4(acl) => acl.clone(),

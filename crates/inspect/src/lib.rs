@@ -28,8 +28,8 @@ mod tree;
 
 pub use access_attrs::{AccessAttrs, Rules};
 pub use audit::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Options, Progress, Rights, Seen, Start, Totals,
-    View, VisitedName, audit,
+    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
+    VisitedName, audit,
 };
 pub use change::{Change, ChangeError, Edit, Names, parse_change};
 pub use check::{Check, Requirement};

@@ -1,4 +1,4 @@
-//! Directories in bulk.
+//! Reads whole directories in bulk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub struct ReadDirPlus<'e> {
     after: Option<Name>,
     page: vec::IntoIter<DirEntry>,
     more: bool,
-    /// By id, so that entries with the same ACL share its value.
+    /// The parsed ACLs by id, so that entries with the same ACL share its value.
     access: HashMap<AclId, Option<Rules>>,
     default: HashMap<AclId, Option<PosixAcl>>,
 }
@@ -101,7 +101,7 @@ pub struct ReadDirPlus<'e> {
 impl Iterator for ReadDirPlus<'_> {
     type Item = Result<DirEntry, EngineError>;
 
-    /// Ends after an error.
+    /// Returns `None` after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -122,7 +122,7 @@ impl Iterator for ReadDirPlus<'_> {
 }
 
 impl ReadDirPlus<'_> {
-    /// Starts after this name instead of at the first one.
+    /// Starts after this name instead of at the first name.
     #[must_use]
     pub fn from_after(self, name: Option<Name>) -> Self {
         ReadDirPlus { after: name, ..self }

@@ -60,8 +60,8 @@ impl LocalTree {
         Ok(AccessAttrs { ino: metadata.ino(), kind, mode, uid, gid, rules })
     }
 
-    /// A file with an NFSv4 ACL is evaluated by that ACL; the POSIX ACL that it also shows is not exact. The
-    /// user asked about is in no Windows domain.
+    /// Reads the rules of a file. If the file has an NFSv4 ACL, that ACL decides; the POSIX ACL that the
+    /// mount also shows is not exact.
     fn rules_of(&self, path: &Path, mode: Mode, kind: FileType) -> Result<Rules, QueryError> {
         let query_error = |what| QueryError::Path { path: path.as_os_str().as_bytes().to_vec(), what };
         let damaged =

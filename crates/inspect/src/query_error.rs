@@ -10,16 +10,16 @@ use crate::path::show;
 pub enum QueryError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// All access to the inode fails with EIO.
+    /// The ACL of the inode is missing or damaged, so all access to the inode fails with EIO.
     #[error("inode {ino}: its ACL {id} is missing or damaged")]
     Acl { ino: u64, id: AclId },
-    /// A name without an inode, or a symbolic link without a target.
+    /// A name has no inode, or a symbolic link has no target.
     #[error("inode {ino}: {what}: run limen fsck")]
     Damaged { ino: u64, what: &'static str },
     /// A system call on this machine failed.
     #[error("{}: {errno}", show(.path))]
     System { path: Vec<u8>, errno: Errno },
-    /// The target depends on where the volume is mounted.
+    /// The symbolic link points outside the volume, so its target depends on where the volume is mounted.
     #[error("{}: the symbolic link points outside the volume, to {}", show(.path), show(.target))]
     LeadsOut { path: Vec<u8>, target: Vec<u8> },
     #[error("{}: {what}", show(.path))]

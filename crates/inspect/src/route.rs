@@ -89,8 +89,13 @@ impl fmt::Display for Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub checks: Vec<Check>,
-    /// The result for a caller that passes all checks: ENOENT, ENOTDIR, EEXIST, ELOOP, ENAMETOOLONG, EBUSY,
-    /// or success.
+    /// The result for a caller that passes all checks. `Err` with
+    /// - ENOENT if the path is empty, or a name does not exist (except the name to create);
+    /// - ENAMETOOLONG if the path or a name in it is too long;
+    /// - ENOTDIR if a file that is not a directory has names after it, or a slash at the end of the path;
+    /// - ELOOP if the path leads through more than 40 symbolic links;
+    /// - EEXIST if the name to create exists;
+    /// - EBUSY if the root is to be removed.
     pub end: Result<(), Errno>,
     /// The Windows domains in the ACLs on the way.
     pub domains: Arc<DomainTable>,
@@ -114,8 +119,9 @@ impl Route {
     /// Follows `path` from the root of `tree`.
     ///
     /// # Errors
-    /// [`QueryError`] if the tree cannot be read, is damaged on the way, or the path does not name a file by its
-    /// own name.
+    /// [`QueryError`] if the tree cannot be read, or is damaged on the way; if a symbolic link points outside
+    /// the volume; if a name contains a NUL byte; or if a name is to be created or removed and the path ends
+    /// in `.` or `..`.
     pub fn find<T: Tree>(tree: &T, path: &[u8], want: Operation) -> Result<Route, QueryError> {
         let root = tree.root()?;
         let mut walk =
@@ -162,7 +168,7 @@ impl<P> Here<P> {
 }
 
 enum Stop {
-    /// The lookup ends with this error for every caller that gets that far.
+    /// The lookup ends with this error for every caller that passes the checks before.
     Ends(Errno),
     QueryError(QueryError),
 }
@@ -278,8 +284,8 @@ impl<T: Tree> Walk<'_, T> {
         self.checks.push(Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand });
     }
 
-    /// The current directory must be searchable. The kernel checks that for each component; one check for
-    /// each directory is enough here.
+    /// Requires that the current directory may be searched. The kernel checks that for each component; one
+    /// check for each directory is enough here.
     fn search(&mut self) -> Result<(), Stop> {
         let here = self.here();
         if !here.found.access_attrs.kind.is_dir() {
@@ -293,7 +299,7 @@ impl<T: Tree> Walk<'_, T> {
         Ok(())
     }
 
-    /// Adds the check for a link at the end of a path.
+    /// Adds the check for following a symbolic link at the end of a path.
     fn follow(&mut self, name: &Name, link: &Found<T::Place>) {
         let dir = &self.here().found.access_attrs;
         if dir.mode.has(Mode::STICKY | 0o002) && self.tree.protects_links() {
@@ -306,7 +312,7 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    /// The operation creates or removes the name.
+    /// Adds the checks for an operation that creates or removes the name.
     fn change_names(&mut self, name: &Name, found: Option<Found<T::Place>>) -> Result<(), Stop> {
         let dir = self.here().found.access_attrs.clone();
         match (self.want, found) {
@@ -322,8 +328,8 @@ impl<T: Tree> Walk<'_, T> {
                     |demand| Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand };
                 let demand = Requirement::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
                 let sticky = dir.mode.has(Mode::STICKY).then(|| check(demand));
-                // The kernel checks by the projection, which for a directory with an NFSv4 ACL is never too
-                // narrow. The sticky bit applies there too, even if the file's own ACL grants `DELETE`.
+                // If the directory has an NFSv4 ACL, `Remove` contains the kernel's check of the directory.
+                // The sticky bit applies there too, even if the file's own ACL grants `DELETE`.
                 if !matches!(dir.rules, Rules::Nfs4(Some(_))) {
                     self.demand(Requirement::Names);
                 }

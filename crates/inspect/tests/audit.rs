@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Change, Kind, Names, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
-    audit, parse_change,
+    Audit, AuditError, Change, Kind, Names, OnName, Rights, Seen, Start, Totals, View, VisitedName, audit,
+    parse_change,
 };
 use meta::{AclKind, Effect};
 use ops::{AclType, SetAcl, SetAttr};
@@ -26,10 +26,8 @@ fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&Vi
         Ok(())
     };
     let start = Start { dir, path: path.into() };
-    let options = Options { threads: 1 };
     let engine = volume.dyn_engine();
-    let found =
-        audit(engine, AclKind::Posix, &start, (before, after), options, Some(&mut each), &|_| {}).unwrap();
+    let found = audit(engine, AclKind::Posix, &start, (before, after), 1, Some(&mut each), &|_| {}).unwrap();
     (found, listed)
 }
 
@@ -41,8 +39,7 @@ fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) 
     let progress = |names| {
         met.fetch_add(names, Ordering::Relaxed);
     };
-    let options = Options { threads };
-    let found = audit(engine, AclKind::Posix, &start, (before, after), options, each, &progress).unwrap();
+    let found = audit(engine, AclKind::Posix, &start, (before, after), threads, each, &progress).unwrap();
     let Totals { directories, files, others } = found.before;
     assert_eq!(
         directories.names + files.names + others.names,
@@ -85,8 +82,8 @@ fn random_cred(random: &mut Random) -> Cred {
 /// The expected result for a name, from explanations of each operation.
 fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -> Seen {
     let may = |want: &str| volume.explain(path, want, cred).errno.is_none();
-    // To reach a name requires search on all directories above it, as its removal does, which also does not
-    // follow links.
+    // A name is reached if all directories above it may be searched. The removal of the name requires the
+    // same, and does not follow a link either.
     let route = volume.route(path, "delete").unwrap();
     let reached = path == "/" || {
         let above = route.checks.iter().filter(|check| check.demand == inspect::Requirement::Search).count();
@@ -275,8 +272,7 @@ fn audit_of_a_subtree_checks_the_directories_above() {
     assert_eq!((found.difference.gained, found.difference.lost), (2, 0));
     let not_dir = Start { dir: volume.file(ROOT, "x", 0o644, (1, 1)), path: b"/x".to_vec() };
     let each: Option<&mut OnName<'_, AuditError>> = None;
-    let options = Options { threads: 1 };
-    let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), options, each, &|_| {});
+    let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), 1, each, &|_| {});
     assert!(matches!(refused, Err(AuditError::NoDirectory)));
 }
 

@@ -10,16 +10,16 @@ use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Access, Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, Entry, InodeRow, Stored, decode_bytes, decode_entry, decode_inode_row, decode_links,
-    decode_locks, decode_row, decode_session, decode_shard, decode_text, decode_time, decode_u64,
-    decode_wait, encode_inode_row,
+    Amount, Damaged, InodeRow, Stored, StoredDirent, decode_bytes, decode_dirent, decode_inode_row,
+    decode_links, decode_locks, decode_quota, decode_row, decode_session, decode_shard, decode_text,
+    decode_time, decode_u64, decode_wait, encode_inode_row,
 };
 
 /// An answer, and the keys and ranges that were accessed for it.
 pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<Access>);
 
 /// An entry of a listing: its key and name, and its parts: links, mtime, ctime.
-type Listed = (Vec<u8>, Name, Entry, [Option<StoredValue>; 3]);
+type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
 /// Answers record keys, in order, and returns the accesses. If the answer is [`ReadStop::Missing`], the accesses
 /// include everything that must be read.
@@ -47,8 +47,8 @@ pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Re
 /// If the key is a dirent that is an inode's location: the key and value that the inode's location record
 /// must have.
 pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
-    let (parent, name, _) = keys.parse_entry(key).filter(|(_, _, part)| part.is_none())?;
-    let stored = decode_entry(key, value).ok()?.stored?;
+    let (parent, name, _) = keys.parse_dirent(key).filter(|(_, _, part)| part.is_none())?;
+    let stored = decode_dirent(key, value).ok()?.stored?;
     Some((keys.inode_row(stored.inode.ino), encode_inode_row(&InodeRow::At(InodeLocation::At(parent, name)))))
 }
 
@@ -64,18 +64,18 @@ impl Reader<'_> {
     fn want(&mut self, want: &RecordKey) -> Result<Vec<Record>, ReadStop> {
         let mut records = Vec::with_capacity(2);
         match want {
-            RecordKey::Inode(ino) => self.inode(*ino, &mut records)?,
+            RecordKey::Inode(ino) => self.inode(*ino, true, &mut records)?,
             RecordKey::Entry(parent, name) => {
-                let key = self.keys.entry(*parent, name);
+                let key = self.keys.dirent(*parent, name);
                 let held = self.look.location(&key, Assume::Nothing)?;
-                let entry = held.map(|held| decode_entry(&key, &held.value)).transpose()?;
+                let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 records.push(Record::Dirent(*parent, name.clone(), entry.map(|entry| entry.dirent)));
                 if let Some(entry) = entry {
-                    self.inode_of(&key, &entry, &mut records)?;
+                    self.inode_of(&key, &entry, true, &mut records)?;
                 }
             }
             RecordKey::Empty(ino) => {
-                let span = Span { limit: 1, ..self.keys.entries(*ino) };
+                let span = Span { limit: 1, ..self.keys.dirents(*ino) };
                 records.push(Record::Empty(*ino, self.look.span(&span)?.is_empty()));
             }
             RecordKey::Xattrs(ino) => {
@@ -92,11 +92,7 @@ impl Reader<'_> {
                 records.push(Record::Symlink(*ino, target));
             }
             RecordKey::Slices(ino, chunk) => {
-                let span = Span {
-                    end: self.keys.row(*ino, *chunk, u64::MAX),
-                    ..self.keys.rows(*ino, *chunk, *chunk)
-                };
-                let rows = self.look.span(&span)?;
+                let rows = self.look.span(&self.keys.chunk(*ino, *chunk))?;
                 let rows: Result<Arc<[Slice]>, _> =
                     rows.iter().map(|(key, held)| decode_row(key, &held.value)).collect();
                 records.push(Record::Slices(*ino, *chunk, rows?));
@@ -138,6 +134,10 @@ impl Reader<'_> {
                     self.at(self.keys.session(*id), |key, value| decode_session(*id, key, value))?;
                 records.push(Record::Session(*id, session));
             }
+            RecordKey::Quota(key) => {
+                let quota = self.at(self.keys.quota(*key), decode_quota)?;
+                records.push(Record::Quota(*key, quota));
+            }
         }
         Ok(records)
     }
@@ -157,19 +157,19 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// An inode by its number.
-    fn inode(&mut self, ino: Ino, records: &mut Vec<Record>) -> Result<(), ReadStop> {
+    /// An inode by its number; `acls`: with the texts of its ACLs.
+    fn inode(&mut self, ino: Ino, acls: bool, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         let key = self.keys.inode_row(ino);
         let held = self.look.location(&key, Assume::Nothing)?;
         match held.map(|held| decode_inode_row(&key, &held.value)).transpose()? {
-            Some(InodeRow::Here(stored)) => self.whole(&key, stored, records),
+            Some(InodeRow::Here(stored)) => self.whole(&key, stored, acls, records),
             Some(InodeRow::At(location)) => {
                 let key = self.keys.location(&location);
                 let held = self.look.location(&key, Assume::Nothing)?;
-                let entry = held.map(|held| decode_entry(&key, &held.value)).transpose()?;
+                let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.inode.ino == ino);
                 // If it is absent, the two were not read as of the same moment.
-                self.whole(&key, stored.ok_or(ReadStop::Missing)?, records)
+                self.whole(&key, stored.ok_or(ReadStop::Missing)?, acls, records)
             }
             None => {
                 records.push(Record::Inode(ino, None));
@@ -178,16 +178,28 @@ impl Reader<'_> {
         }
     }
 
-    /// The inode that an entry refers to.
-    fn inode_of(&mut self, key: &[u8], entry: &Entry, records: &mut Vec<Record>) -> Result<(), ReadStop> {
+    /// The inode that a dirent refers to.
+    fn inode_of(
+        &mut self,
+        key: &[u8],
+        entry: &StoredDirent,
+        acls: bool,
+        records: &mut Vec<Record>,
+    ) -> Result<(), ReadStop> {
         match entry.stored {
-            Some(stored) => self.whole(key, stored, records),
-            None => self.inode(entry.dirent.ino, records),
+            Some(stored) => self.whole(key, stored, acls, records),
+            None => self.inode(entry.dirent.ino, acls, records),
         }
     }
 
-    /// An inode with the parts next to its location, and its ACLs.
-    fn whole(&mut self, location: &[u8], stored: Stored, records: &mut Vec<Record>) -> Result<(), ReadStop> {
+    /// An inode with the parts next to its location.
+    fn whole(
+        &mut self,
+        location: &[u8],
+        stored: Stored,
+        acls: bool,
+        records: &mut Vec<Record>,
+    ) -> Result<(), ReadStop> {
         let mut inode = stored.inode;
         if inode.kind.is_dir() {
             let parts = [LINKS, MTIME, CTIME].map(|letter| self.look.part(location, letter));
@@ -197,11 +209,15 @@ impl Reader<'_> {
             };
             set_parts(&mut inode, location, &there(links?)?, &there(mtime?)?, &there(ctime?)?)?;
         }
+        self.push(inode, acls, records)
+    }
+
+    fn push(&mut self, inode: Inode, acls: bool, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         records.push(Record::Inode(inode.ino, Some(inode)));
-        for id in inode.acls() {
-            self.acl(id, records)?;
-        }
-        Ok(())
+        // Try all, to collect all missing accesses at once.
+        let ids = inode.acls().filter(|_| acls);
+        let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
+        answers.into_iter().collect()
     }
 
     fn page(&mut self, scan: &Scan) -> Result<(Vec<Record>, bool), ReadStop> {
@@ -212,7 +228,7 @@ impl Reader<'_> {
             Scan::Inodes { after, limit } => self.inodes(*after, *limit),
             Scan::Slices { ino, from, limit } => self.slices(*ino, *from, *limit),
             Scan::Orphans { after: (session, ino), limit } => {
-                let from = self.keys.orphan(*session, *ino);
+                let from = self.keys.unlinked(*session, *ino);
                 self.rows(b'o', from, *limit, |rest, _, _| {
                     let (session, ino) = rest.split_first_chunk()?;
                     Some(Ok(Record::Orphan(SessionId(u64::from_be_bytes(*session)), Ino(number(ino)?))))
@@ -250,10 +266,17 @@ impl Reader<'_> {
                     Some(decode_text(key, value).map(|text| Record::Acl(id, Some(text.into()))))
                 })
             }
+            Scan::Quotas { after, limit } => {
+                let after = after.map_or_else(|| self.keys.table(b'q').start, |after| self.keys.quota(after));
+                self.rows(b'q', after, *limit, |rest, key, value| {
+                    let quota = Keyspace::parse_quota(rest)?;
+                    Some(decode_quota(key, value).map(|found| Record::Quota(quota, Some(found))))
+                })
+            }
         }
     }
 
-    /// The rows of a table after the key `after`, one key each.
+    /// The rows of a table after the key `after`, one key each. The key need not exist.
     fn rows(
         &mut self,
         table: u8,
@@ -321,13 +344,13 @@ impl Reader<'_> {
         beside: Beside,
     ) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
-        let span = keys.entries(parent);
-        let start = after.map_or(span.start, |after| keys.after_entry(parent, after));
+        let span = keys.dirents(parent);
+        let start = after.map_or(span.start, |after| keys.after_dirent(parent, after));
         // An entry is complete when the next one begins.
         let mut entries: Vec<Listed> = Vec::new();
-        let mut more = self.visit(start, span.end, limit, |_, key, held| match keys.parse_entry(key) {
+        let mut more = self.visit(start, span.end, limit, |_, key, held| match keys.parse_dirent(key) {
             Some((_, name, None)) => {
-                entries.push((key.to_vec(), name, decode_entry(key, &held.value)?, Default::default()));
+                entries.push((key.to_vec(), name, decode_dirent(key, &held.value)?, Default::default()));
                 Ok(true)
             }
             Some((_, _, Some(letter))) => {
@@ -345,42 +368,29 @@ impl Reader<'_> {
         more |= entries.len() > limit;
         entries.truncate(limit);
         let mut records = Vec::with_capacity(entries.len() * 2);
-        let mut missing = false;
+        let (mut missing, acls) = (false, beside == Beside::InodesWithAcls);
         for (key, name, entry, parts) in entries {
             records.push(Record::Dirent(parent, name, Some(entry.dirent)));
             if beside == Beside::Nothing {
                 continue;
             }
-            let mut found = Vec::with_capacity(3);
             let done = match (entry.stored, &parts) {
                 (Some(stored), [Some(links), Some(mtime), Some(ctime)]) => {
                     let mut inode = stored.inode;
                     set_parts(&mut inode, &key, links, mtime, ctime)?;
-                    self.with_acls(inode, &mut found)
+                    self.push(inode, acls, &mut records)
                 }
-                (Some(stored), _) if !stored.inode.kind.is_dir() => self.with_acls(stored.inode, &mut found),
-                _ => self.inode_of(&key, &entry, &mut found),
+                (Some(stored), _) if !stored.inode.kind.is_dir() => {
+                    self.push(stored.inode, acls, &mut records)
+                }
+                _ => self.inode_of(&key, &entry, acls, &mut records),
             };
-            if beside == Beside::Inodes {
-                found.truncate(1);
-            }
             match done {
-                // Only its ACLs are missing, and they are not requested.
-                Err(ReadStop::Missing) if beside == Beside::Inodes && !found.is_empty() => {}
                 Err(ReadStop::Missing) => missing = true,
                 other => other?,
             }
-            records.extend(found);
         }
         if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }
-    }
-
-    fn with_acls(&mut self, inode: Inode, records: &mut Vec<Record>) -> Result<(), ReadStop> {
-        records.push(Record::Inode(inode.ino, Some(inode)));
-        let ids = inode.acls();
-        // Try all, to collect all missing accesses at once.
-        let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
-        answers.into_iter().collect()
     }
 
     fn inodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
@@ -400,15 +410,9 @@ impl Reader<'_> {
         let mut records = Vec::with_capacity(inos.len());
         let mut missing = false;
         for ino in inos {
-            let mut inode = Vec::with_capacity(1);
-            match self.inode(ino, &mut inode) {
-                // The ACLs are not requested here.
-                Ok(()) => records.extend(inode.into_iter().take(1)),
-                Err(ReadStop::Missing) if matches!(inode.first(), Some(Record::Inode(_, Some(_)))) => {
-                    records.extend(inode.into_iter().take(1));
-                }
+            match self.inode(ino, false, &mut records) {
                 Err(ReadStop::Missing) => missing = true,
-                Err(stop) => return Err(stop),
+                other => other?,
             }
         }
         if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use meta::{EngineError, Guard, RecordKey, Txn};
+use meta::{EngineError, Guard, Record, RecordKey, Scan, Txn};
 
-use crate::answer::{Answer, answer};
+use crate::answer::{Answer, answer, page};
 use crate::keys::{Keyspace, Span};
 use crate::memory::{CachedSource, Memory};
 use crate::source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
@@ -58,20 +58,53 @@ pub fn wants(txns: &[Txn]) -> Vec<RecordKey> {
     txns.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
 }
 
-/// Reads until there is an answer based only on values read as of one moment, and returns that moment: `at`;
-/// or, if that is `None`, the moment that `fetch` chooses for its first read. `first` is what will probably
-/// be needed.
+/// Reads keys and ranges of a store, for an engine.
+pub trait KeyReader {
+    fn keys(&self) -> &Keyspace;
+
+    fn memory(&self) -> &Memory;
+
+    /// Reads as of the moment `at`. If `at` is `None`, the store chooses the moment. Returns the moment too.
+    ///
+    /// # Errors
+    /// Always determinate.
+    fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError>;
+}
+
+/// Answers record keys as of one moment, and returns the moment.
 ///
 /// # Errors
-/// Those of `fetch`; a permanent error if the store is damaged.
+/// Those of [`until`].
+pub fn read(store: &impl KeyReader, wants: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
+    // The keys that a lookup in the cache visits are most likely all that is needed.
+    let first = likely(store.keys(), store.memory(), wants);
+    until(store, None, first, |source| answer(store.keys(), wants, source))
+}
+
+/// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A page of a
+/// directory takes one read, plus another if it contains hard links or ACLs that are not cached. Inodes by
+/// number take two reads, because inodes are stored in their directories.
+///
+/// # Errors
+/// Those of [`until`].
+pub fn scan(store: &impl KeyReader, scan: &Scan) -> Result<((Vec<Record>, bool), u64), EngineError> {
+    let (_, first) = page(store.keys(), scan, &ReadSet::default());
+    until(store, None, first, |source| page(store.keys(), scan, source))
+}
+
+/// Reads until there is an answer based only on values read as of one moment. Returns the answer and that moment,
+/// which is `at`, or the moment of the first read if `at` is `None`. `first` are the keys and ranges that the
+/// answer probably needs.
+///
+/// # Errors
+/// Those of [`KeyReader::fetch`]; a permanent error if the store is damaged.
 pub fn until<T>(
-    keys: &Keyspace,
-    memory: &Memory,
+    store: &impl KeyReader,
     at: Option<u64>,
     first: impl IntoIterator<Item = Access>,
-    mut fetch: impl FnMut(&[Access], Option<u64>) -> Result<(ReadSet, u64), EngineError>,
     answer: impl Fn(&dyn Source) -> Answer<T>,
 ) -> Result<(T, u64), EngineError> {
+    let (keys, memory) = (store.keys(), store.memory());
     let mut accesses: Vec<Access> =
         first.into_iter().filter(|access| is_needed(keys, memory, access)).collect();
     if accesses.is_empty() {
@@ -79,7 +112,7 @@ pub fn until<T>(
     }
     let (mut read_set, mut moment) = (ReadSet::default(), at);
     for _ in 0..ROUNDS {
-        let (found, read_at) = fetch(&accesses, moment)?;
+        let (found, read_at) = store.fetch(&accesses, moment)?;
         memory.note_snapshot(keys, &found, read_at);
         read_set.extend(found);
         moment = Some(read_at);

@@ -151,14 +151,8 @@ impl Run {
 
     /// The inodes that existed before and are changed, in their new state.
     fn changed(&mut self, state: &mut State<'_>, txn: &Txn) -> Result<Vec<Inode>, ReadStop> {
-        let mut inos: Vec<Ino> = Vec::new();
-        for ino in txn.effects.iter().filter_map(meta::Effect::changed_inode) {
-            if !inos.contains(&ino) {
-                inos.push(ino);
-            }
-        }
         let mut inodes = Vec::new();
-        for ino in inos {
+        for ino in txn.changed_inodes() {
             if state.options.show {
                 inodes.extend(state.image(ino)?);
             } else {
@@ -204,10 +198,8 @@ fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, Rea
 impl State<'_> {
     /// What must be read to return an inode, beyond what was accessed.
     fn parts_of(&self, ino: Ino) -> Option<Access> {
-        use crate::state::Part;
         let inode = self.inode_states.get(&ino)?;
-        let known = |part| matches!(part, Part::Clean | Part::Dirty);
-        let whole = known(inode.links) && known(inode.mtime) && known(inode.ctime);
+        let whole = inode.links.is_known() && inode.mtime.is_known() && inode.ctime.is_known();
         let base = inode.base.as_ref().filter(|_| inode.stored.is_some() && !whole)?;
         Some(Access::Group(self.keys.location(base)))
     }

@@ -1,7 +1,7 @@
 //! Applies effects.
 
 use bytes::Bytes;
-use meta::{Effect, Inode};
+use meta::{Effect, Inode, Quota, QuotaKey};
 use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
@@ -9,8 +9,8 @@ use crate::slots::{session_shards, term_shards};
 use crate::source::{Assume, ReadStop};
 use crate::state::{DirentState, InodeState, Part, State};
 use crate::value::{
-    Stored, decode_row, decode_u64, encode_bytes, encode_locks, encode_row, encode_session, encode_u64,
-    encode_wait,
+    Stored, decode_quota, decode_row, decode_u64, encode_bytes, encode_locks, encode_quota, encode_row,
+    encode_session, encode_u64, encode_wait,
 };
 
 impl State<'_> {
@@ -74,9 +74,9 @@ impl State<'_> {
                 }
             }
             Effect::PutOrphan { session, ino } => {
-                self.put(self.keys.orphan(*session, *ino), encode_bytes(&[]))
+                self.put(self.keys.unlinked(*session, *ino), encode_bytes(&[]))
             }
-            Effect::DropOrphan { session, ino } => self.delete(self.keys.orphan(*session, *ino)),
+            Effect::DropOrphan { session, ino } => self.delete(self.keys.unlinked(*session, *ino)),
             Effect::PutSession(session) => {
                 let fence = self.keys.fence(session.id, Term::NONE);
                 if self.options.blind && self.value(&fence, Assume::Absent)?.is_none() {
@@ -117,8 +117,26 @@ impl State<'_> {
                 self.inodes += add(have.inodes, *inodes);
                 self.blocks += add(have.blocks, *blocks);
             }
+            Effect::PutQuota { key, rule } => {
+                let quota = self.quota(*key)?.unwrap_or_default();
+                self.put(self.keys.quota(*key), encode_quota(&Quota { rule: *rule, ..quota }));
+            }
+            Effect::DropQuota { key } => self.delete(self.keys.quota(*key)),
+            Effect::Charge { key, inodes, blocks } => {
+                let mut quota = self.quota(*key)?.unwrap_or_default();
+                quota.inodes = quota.inodes.saturating_add(*inodes);
+                quota.blocks = quota.blocks.saturating_add(*blocks);
+                self.put(self.keys.quota(*key), encode_quota(&quota));
+            }
         }
         Ok(())
+    }
+
+    /// A quota, claimed: commits that charge it follow one another.
+    pub(crate) fn quota(&mut self, quota: QuotaKey) -> Result<Option<Quota>, ReadStop> {
+        let key = self.keys.quota(quota);
+        let found = self.value(&key, Assume::Nothing)?;
+        Ok(found.map(|found| decode_quota(&key, &found)).transpose()?)
     }
 
     fn begin_term(&mut self, session: SessionId, term: Term, ended: &[Term]) -> Result<(), ReadStop> {
@@ -286,8 +304,8 @@ impl State<'_> {
         if !self.exists(ino)? {
             return Ok(());
         }
-        let span = Span { end: self.keys.row(ino, chunk, u64::MAX), ..self.keys.rows(ino, chunk, chunk) };
-        let oldest: Vec<(Vec<u8>, Bytes)> = self.values_in(&span)?.into_iter().take(count as usize).collect();
+        let rows_of_chunk = self.values_in(&self.keys.chunk(ino, chunk))?;
+        let oldest: Vec<(Vec<u8>, Bytes)> = rows_of_chunk.into_iter().take(count as usize).collect();
         for (index, (key, value)) in oldest.iter().enumerate() {
             self.release(&decode_row(key, value)?)?;
             match rows.get(index) {
@@ -321,12 +339,11 @@ impl State<'_> {
     /// The number of rows that refer to the slice beyond its first, if it was ever shared. If no slice of the
     /// volume was, one key says so for all.
     fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, ReadStop> {
-        let sharing = self.keys.sharing();
-        if self.value(&sharing, Assume::Absent)?.is_none() {
+        let any_shared = self.keys.any_shared();
+        if self.value(&any_shared, Assume::Absent)?.is_none() {
             return Ok(None);
         }
-        let key = self.keys.shared(slice);
-        Ok(self.value(&key, Assume::Nothing)?.map(|value| decode_u64(&key, &value)).transpose()?)
+        self.decoded(self.keys.shared(slice), Assume::Nothing, decode_u64)
     }
 
     fn set_shared(&mut self, slice: SliceId, extra: Option<u64>) {
@@ -335,7 +352,7 @@ impl State<'_> {
             Some(extra) => self.put(key, encode_u64(extra)),
             None => self.delete(key),
         }
-        self.put(self.keys.sharing(), encode_bytes(&[]));
+        self.put(self.keys.any_shared(), encode_bytes(&[]));
     }
 }
 

@@ -29,30 +29,24 @@ impl State<'_> {
             Guard::Empty { ino } => self.is_empty(*ino)?,
             Guard::Xattr { ino, name, blocks } => {
                 let assume = if *blocks > 0 { Assume::Nothing } else { Assume::Absent };
-                let key = self.keys.xattr(*ino, name);
-                let found = self.value(&key, assume)?;
-                let found = found.map(|found| decode_bytes(&key, &found)).transpose()?;
+                let found = self.decoded(self.keys.xattr(*ino, name), assume, decode_bytes)?;
                 found.map_or(0, |value| xattr_blocks(value.len())) == *blocks
             }
-            Guard::XattrBlocks { ino, most } => self.inode_is(*ino, |inode| inode.xattr_blocks <= *most)?,
+            Guard::XattrBlocks { ino, least, most } => {
+                self.inode_is(*ino, |inode| (*least..=*most).contains(&inode.xattr_blocks))?
+            }
             Guard::Setting { name, value } => {
                 let assume = if value.is_some() { Assume::Nothing } else { Assume::Absent };
-                let key = self.keys.setting(name);
-                let found = self.value(&key, assume)?;
-                found.map(|found| decode_text(&key, &found)).transpose()? == *value
+                self.decoded(self.keys.setting(name), assume, decode_text)? == *value
             }
             Guard::Counter { counter, value } => {
                 let assume = if *value == 0 { Assume::Absent } else { Assume::Nothing };
-                let key = self.keys.counter(*counter);
-                let found = self.value(&key, assume)?;
-                found.map_or(Ok(0), |found| decode_u64(&key, &found))? == *value
+                self.decoded(self.keys.counter(*counter), assume, decode_u64)?.unwrap_or(0) == *value
             }
             Guard::Locks { ino, locks } => {
                 let exists = self.exists(*ino)?;
                 let assume = if locks.is_empty() { Assume::Absent } else { Assume::Nothing };
-                let key = self.keys.locks(*ino);
-                let found = self.value(&key, assume)?;
-                let found = found.map_or(Ok(Vec::new()), |found| decode_locks(&key, &found))?;
+                let found = self.decoded(self.keys.locks(*ino), assume, decode_locks)?.unwrap_or_default();
                 exists && found[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => {
@@ -60,12 +54,10 @@ impl State<'_> {
                 if self.load(*ino, Assume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
                     return Ok(rows.is_empty());
                 }
-                let span = Span {
-                    end: self.keys.row(*ino, *chunk, u64::MAX),
-                    ..self.keys.rows(*ino, *chunk, *chunk)
-                };
                 let mut found = Vec::new();
-                for (key, value) in self.values_in(&span)?.into_iter().take(rows.len()) {
+                for (key, value) in
+                    self.values_in(&self.keys.chunk(*ino, *chunk))?.into_iter().take(rows.len())
+                {
                     found.push(decode_row(&key, &value)?);
                 }
                 found[..] == rows[..]
@@ -73,6 +65,12 @@ impl State<'_> {
             Guard::Room { max_inodes, max_blocks } => {
                 self.has_room(Amount::limit(*max_inodes, *max_blocks))?
             }
+            Guard::Quota { key, outer, inodes, blocks } => match self.quota(*key)? {
+                Some(quota) => {
+                    outer.is_none_or(|outer| quota.rule.outer == outer) && quota.fits(*inodes, *blocks)
+                }
+                None => outer.is_none(),
+            },
             Guard::Session { session, heartbeat: Some(heartbeat) } => self.beat(*session, *heartbeat)?,
             Guard::Session { session, heartbeat: None } => self.session_exists(*session)?,
             Guard::Term { session, term } => self.is_open(*session, *term)?,
@@ -80,9 +78,9 @@ impl State<'_> {
     }
 
     fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, ReadStop> {
-        let key = self.keys.session(session);
-        let Some(value) = self.value(&key, Assume::Nothing)? else { return Ok(false) };
-        Ok(decode_session(session, &key, &value)?.heartbeat == heartbeat)
+        let decode = |key: &[u8], value: &[u8]| decode_session(session, key, value);
+        let found = self.decoded(self.keys.session(session), Assume::Nothing, decode)?;
+        Ok(found.is_some_and(|session| session.heartbeat == heartbeat))
     }
 
     /// Whether the session exists.
@@ -124,7 +122,7 @@ impl State<'_> {
         if here.any(|state| state.dirent.is_some()) {
             return Ok(false);
         }
-        let span = Span { limit: 1, ..self.keys.entries(ino) };
+        let span = Span { limit: 1, ..self.keys.dirents(ino) };
         let occupied = match self.look.span(&span) {
             Ok(found) => !found.is_empty(),
             Err(_) if self.options.blind => false,

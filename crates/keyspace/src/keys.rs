@@ -1,6 +1,6 @@
 //! The table of keys. Each key begins with the volume's prefix and one letter, the *table*. The parts that follow
 //! have no separators. Numbers are big endian; they have eight bytes, except a term (four), an operation (sixteen)
-//! and the kind of a lock (one). `0` is one zero byte, which no name contains.
+//! and the kind of a lock or quota (one). `0` is one zero byte, which no name contains.
 //!
 //! | key | value |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `u` shard | what one writer has added to the usage; on a volume with a limit, also its reservation: the amount up to which the shard may grow without a read of the other shards |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
 //! | `f` session term | the fence: exists while the term is open, and no heartbeat changes it; on a store that compares versions (etcd), term 0 exists while the session does |
+//! | `q` kind number | a quota; the kind is one byte |
 //! | `g` slice | garbage: no row refers to the slice; its size |
 //! | `h` slice | the number of rows that refer to the slice, less one; exists only if the slice was ever shared |
 //! | `z` | exists since the first slice of the volume was shared; written with every `h` |
@@ -34,7 +35,7 @@
 
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, Term, XattrName};
 
-use meta::{Counter, LockKind, LockOwner};
+use meta::{Counter, LockKind, LockOwner, QuotaKey};
 
 /// The version of the layout that this crate reads and writes.
 pub const LAYOUT_VERSION: u64 = 3;
@@ -90,6 +91,12 @@ impl Keyspace {
         Span { start: self.key(table, &[]), end: self.key(table + 1, &[]), limit: usize::MAX }
     }
 
+    /// All keys of a table that begin with these bytes.
+    fn all_with(&self, table: u8, first: &[u8]) -> Span {
+        let start = self.key(table, &[first]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
+    }
+
     /// All keys of the volume.
     pub fn all(&self) -> Span {
         Span { start: self.key(0, &[]), end: self.key(0xff, &[]), limit: usize::MAX }
@@ -99,17 +106,16 @@ impl Keyspace {
         self.key(b'v', &[])
     }
 
-    pub(crate) fn entry(&self, parent: Ino, name: &Name) -> Vec<u8> {
+    pub(crate) fn dirent(&self, parent: Ino, name: &Name) -> Vec<u8> {
         self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[0]])
     }
 
-    pub(crate) fn entries(&self, parent: Ino) -> Span {
-        let start = self.key(b'e', &[&parent.0.to_be_bytes()]);
-        Span { end: after_prefix(&start), start, limit: usize::MAX }
+    pub(crate) fn dirents(&self, parent: Ino) -> Span {
+        self.all_with(b'e', &parent.0.to_be_bytes())
     }
 
     /// The first key after all keys of the dirent of that name.
-    pub(crate) fn after_entry(&self, parent: Ino, name: &Name) -> Vec<u8> {
+    pub(crate) fn after_dirent(&self, parent: Ino, name: &Name) -> Vec<u8> {
         self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[1]])
     }
 
@@ -124,15 +130,14 @@ impl Keyspace {
 
     pub(crate) fn location(&self, location: &InodeLocation) -> Vec<u8> {
         match location {
-            InodeLocation::At(parent, name) => self.entry(*parent, name),
+            InodeLocation::At(parent, name) => self.dirent(*parent, name),
             InodeLocation::Here(ino) => self.inode_row(*ino),
         }
     }
 
     /// The rows, extended attributes and symlink target of an inode.
     pub(crate) fn body(&self, ino: Ino) -> Span {
-        let start = self.key(b'i', &[&ino.0.to_be_bytes()]);
-        Span { end: after_prefix(&start), start, limit: usize::MAX }
+        self.all_with(b'i', &ino.0.to_be_bytes())
     }
 
     pub(crate) fn row(&self, ino: Ino, chunk: ChunkIndex, row: u64) -> Vec<u8> {
@@ -146,17 +151,19 @@ impl Keyspace {
         Span { start, end, limit: usize::MAX }
     }
 
+    /// The rows of one chunk.
+    pub(crate) fn chunk(&self, ino: Ino, chunk: ChunkIndex) -> Span {
+        let (start, end) = (self.row(ino, chunk, 0), self.row(ino, chunk, u64::MAX));
+        Span { start, end, limit: usize::MAX }
+    }
+
     pub(crate) fn xattr(&self, ino: Ino, name: &XattrName) -> Vec<u8> {
         self.key(b'i', &[&ino.0.to_be_bytes(), b"x", name.as_bytes()])
     }
 
     pub(crate) fn xattrs(&self, ino: Ino) -> Span {
-        let number = ino.0.to_be_bytes();
-        Span {
-            start: self.key(b'i', &[&number, b"x"]),
-            end: self.key(b'i', &[&number, b"y"]),
-            limit: usize::MAX,
-        }
+        let [start, end] = [b"x", b"y"].map(|letter| self.key(b'i', &[&ino.0.to_be_bytes(), letter]));
+        Span { start, end, limit: usize::MAX }
     }
 
     pub(crate) fn symlink(&self, ino: Ino) -> Vec<u8> {
@@ -207,11 +214,10 @@ impl Keyspace {
 
     /// The fences of all terms of a session.
     pub(crate) fn fences(&self, session: SessionId) -> Span {
-        let start = self.key(b'f', &[&session.0.to_be_bytes()]);
-        Span { end: after_prefix(&start), start, limit: usize::MAX }
+        self.all_with(b'f', &session.0.to_be_bytes())
     }
 
-    pub(crate) fn orphan(&self, session: SessionId, ino: Ino) -> Vec<u8> {
+    pub(crate) fn unlinked(&self, session: SessionId, ino: Ino) -> Vec<u8> {
         self.key(b'o', &[&session.0.to_be_bytes(), &ino.0.to_be_bytes()])
     }
 
@@ -223,7 +229,18 @@ impl Keyspace {
         self.key(b'h', &[&slice.0.to_be_bytes()])
     }
 
-    pub(crate) fn sharing(&self) -> Vec<u8> {
+    pub(crate) fn quota(&self, quota: QuotaKey) -> Vec<u8> {
+        let (kind, number) = quota.to_numbers();
+        self.key(b'q', &[&[kind], &number.to_be_bytes()])
+    }
+
+    /// The quota of a key, without the prefix and the letter of the table.
+    pub(crate) fn parse_quota(rest: &[u8]) -> Option<QuotaKey> {
+        let (kind, number) = rest.split_first()?;
+        QuotaKey::from_numbers(*kind, u64::from_be_bytes(number.try_into().ok()?))
+    }
+
+    pub(crate) fn any_shared(&self) -> Vec<u8> {
         self.key(b'z', &[])
     }
 
@@ -232,14 +249,24 @@ impl Keyspace {
         self.rest(key, b'a').is_some()
     }
 
+    /// The maximum number of bytes of a key with its value, unless the value is one of the few that have no limit
+    /// (locks, settings).
+    pub fn most_bytes(&self, key: &[u8]) -> usize {
+        match key.strip_prefix(self.prefix.as_slice()).and_then(<[u8]>::first) {
+            // Inodes, which have no field of variable length, and numbers.
+            Some(b'b' | b'e' | b'f' | b'g' | b'h' | b'n' | b'o' | b'u') => 1 << 10,
+            // Rows with data and extended attributes have at most 64 KiB.
+            _ => 80 << 10,
+        }
+    }
+
     pub fn log(&self, op: OpId) -> Vec<u8> {
         self.key(b'l', &[&op.0.to_be_bytes()])
     }
 
     /// The operations of one session.
     pub(crate) fn log_of(&self, session: SessionId) -> Span {
-        let start = self.key(b'l', &[&session.0.to_be_bytes()]);
-        Span { end: after_prefix(&start), start, limit: usize::MAX }
+        self.all_with(b'l', &session.0.to_be_bytes())
     }
 
     /// The operations of one term.
@@ -278,8 +305,7 @@ impl Keyspace {
     }
 
     pub fn all_changes(&self, shard: u64) -> Span {
-        let start = self.key(b'd', &[&shard.to_be_bytes()]);
-        Span { end: after_prefix(&start), start, limit: usize::MAX }
+        self.all_with(b'd', &shard.to_be_bytes())
     }
 
     /// The part of the key after the letter of the table.
@@ -288,7 +314,7 @@ impl Keyspace {
     }
 
     /// The directory and the name of the dirent that a key belongs to. For the key of a part, also its letter.
-    pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
+    pub(crate) fn parse_dirent(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
         let (parent, rest) = self.rest(key, b'e')?.split_first_chunk()?;
         let parent = Ino(u64::from_be_bytes(*parent));
         let end = rest.iter().position(|&byte| byte == 0)?;
@@ -343,23 +369,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_entries_are_ordered_by_name_and_parse() {
+    fn keys_of_dirents_are_ordered_by_name_and_parse() {
         let keys = Keyspace::new("p_");
         let names: [&[u8]; 6] = [b"\x01", b"a", b"a\x01", b"a!", b"ab", b"\xff\xff"];
         let names = names.map(|name| Name::new(name).unwrap());
         let mut all = Vec::new();
         for name in &names {
-            let location = keys.entry(Ino(7), name);
-            assert_eq!(keys.parse_entry(&location), Some((Ino(7), name.clone(), None)));
-            assert_eq!(keys.parse_entry(&part(&location, MTIME)), Some((Ino(7), name.clone(), Some(MTIME))));
+            let location = keys.dirent(Ino(7), name);
+            assert_eq!(keys.parse_dirent(&location), Some((Ino(7), name.clone(), None)));
+            assert_eq!(keys.parse_dirent(&part(&location, MTIME)), Some((Ino(7), name.clone(), Some(MTIME))));
             all.extend([location.clone(), part(&location, CTIME), part(&location, MTIME)]);
-            let end = keys.after_entry(Ino(7), name);
+            let end = keys.after_dirent(Ino(7), name);
             assert!(group(&location).end <= end && part(&location, MTIME) < end);
         }
         assert!(all.is_sorted());
-        let span = keys.entries(Ino(7));
+        let span = keys.dirents(Ino(7));
         assert!(all.iter().all(|key| *key >= span.start && *key < span.end));
-        assert!(keys.entry(Ino(8), &names[0]) >= span.end);
+        assert!(keys.dirent(Ino(8), &names[0]) >= span.end);
     }
 
     #[test]

@@ -38,7 +38,7 @@ struct Others {
     /// The maximum of all shards together.
     within: Amount,
     /// Those with a reservation.
-    sharing: Vec<(Vec<u8>, UsageShard)>,
+    reserved: Vec<(Vec<u8>, UsageShard)>,
     /// Shard 0, and its version.
     first: UsageShard,
     first_version: Option<u64>,
@@ -90,9 +90,8 @@ impl State<'_> {
     ) -> Result<Option<Reservation>, ReadStop> {
         let first = self.keys.usage_shard(0);
         if self.room.is_none() {
-            let held = self.value(&first, Assume::Absent)?;
-            let held = held.map_or(Ok(UsageShard::default()), |held| decode_shard(&first, &held))?;
-            if held.reservation.is_none() {
+            let held = self.decoded(first.clone(), Assume::Absent, decode_shard)?;
+            if held.unwrap_or_default().reservation.is_none() {
                 return Ok(None);
             }
         }
@@ -102,7 +101,7 @@ impl State<'_> {
             self.claim_counted(&others);
         } else {
             self.unchanged.insert(self.keys.usage_shards());
-            for (key, shard) in std::mem::take(&mut others.sharing) {
+            for (key, shard) in std::mem::take(&mut others.reserved) {
                 put(puts, key, encode_shard(UsageShard { reservation: None, ..shard }));
             }
             // Without the withdrawn reservations there may be enough space.
@@ -131,8 +130,7 @@ impl State<'_> {
 
     fn own_shard(&mut self) -> Result<UsageShard, ReadStop> {
         let key = self.keys.usage_shard(self.options.shard);
-        let held = self.value(&key, Assume::Absent)?;
-        Ok(held.map_or(Ok(UsageShard::default()), |held| decode_shard(&key, &held))?)
+        Ok(self.decoded(key, Assume::Absent, decode_shard)?.unwrap_or_default())
     }
 
     fn others(&mut self) -> Result<Others, ReadStop> {
@@ -141,7 +139,7 @@ impl State<'_> {
             used: Amount::default(),
             most: Amount::default(),
             within: Amount::MOST,
-            sharing: Vec::new(),
+            reserved: Vec::new(),
             first: UsageShard::default(),
             first_version: None,
         };
@@ -153,7 +151,7 @@ impl State<'_> {
                 .plus(shard.reservation.map_or(shard.used, |reservation| shard.used.most(reservation.upto)));
             if let Some(reservation) = shard.reservation {
                 others.within = others.within.least(reservation.within);
-                others.sharing.push((key.to_vec(), shard));
+                others.reserved.push((key.to_vec(), shard));
             }
             if *key == first {
                 (others.first, others.first_version) = (shard, Some(held.version));

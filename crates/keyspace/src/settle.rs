@@ -9,7 +9,7 @@ use crate::keys::{CTIME, InodeLocation, LINKS, MTIME, PARTS, Span, part};
 use crate::source::{Assume, ReadStop};
 use crate::state::{Part, State};
 use crate::value::{
-    Entry, InodeRow, UsageShard, decode_shard, encode_entry, encode_inode_row, encode_links, encode_shard,
+    InodeRow, StoredDirent, decode_shard, encode_dirent, encode_inode_row, encode_links, encode_shard,
     encode_time,
 };
 
@@ -68,10 +68,10 @@ impl State<'_> {
         let locations = self.locations()?;
         let mut deletes = Writes::new();
         let mut puts = Writes::new();
-        let mut entries: BTreeSet<(Ino, Name)> = BTreeSet::new();
-        entries.extend(self.dirents.iter().filter(|(_, state)| state.dirty).map(|(at, _)| at.clone()));
-        self.write_inodes(&locations, &mut deletes, &mut puts, &mut entries);
-        self.write_entries(&locations, entries, &mut deletes, &mut puts);
+        let mut dirents: BTreeSet<(Ino, Name)> = BTreeSet::new();
+        dirents.extend(self.dirents.iter().filter(|(_, state)| state.dirty).map(|(at, _)| at.clone()));
+        self.write_inodes(&locations, &mut deletes, &mut puts, &mut dirents);
+        self.write_dirents(&locations, dirents, &mut deletes, &mut puts);
         for (key, value) in std::mem::take(&mut self.values) {
             match value {
                 Some(value) => put(&mut puts, key, value),
@@ -131,7 +131,7 @@ impl State<'_> {
         locations: &BTreeMap<Ino, InodeLocation>,
         deletes: &mut Writes,
         puts: &mut Writes,
-        entries: &mut BTreeSet<(Ino, Name)>,
+        dirents: &mut BTreeSet<(Ino, Name)>,
     ) {
         for (ino, inode) in &self.inode_states {
             let location = locations.get(ino);
@@ -143,7 +143,7 @@ impl State<'_> {
                         put(puts, place, encode_inode_row(&InodeRow::At(location.clone())));
                     }
                     if moved || inode.dirty {
-                        entries.insert((*parent, name.clone()));
+                        dirents.insert((*parent, name.clone()));
                     }
                 }
                 (Some(InodeLocation::Here(_)), Some(stored)) if moved || inode.dirty => {
@@ -153,7 +153,7 @@ impl State<'_> {
                 _ => {}
             }
             if let Some(InodeLocation::At(parent, name)) = inode.base.as_ref().filter(|_| moved) {
-                entries.insert((*parent, name.clone()));
+                dirents.insert((*parent, name.clone()));
             }
             let parts = inode.stored.filter(|stored| stored.inode.kind.is_dir());
             if let Some(base) = inode.base.as_ref().filter(|_| inode.base_parts && (moved || parts.is_none()))
@@ -184,16 +184,16 @@ impl State<'_> {
         }
     }
 
-    fn write_entries(
+    fn write_dirents(
         &self,
         locations: &BTreeMap<Ino, InodeLocation>,
-        entries: BTreeSet<(Ino, Name)>,
+        dirents: BTreeSet<(Ino, Name)>,
         deletes: &mut Writes,
         puts: &mut Writes,
     ) {
-        for (parent, name) in entries {
+        for (parent, name) in dirents {
             let Some(state) = self.dirents.get(&(parent, name.clone())) else { continue };
-            let key = self.keys.entry(parent, &name);
+            let key = self.keys.dirent(parent, &name);
             let Some(dirent) = state.dirent else {
                 if state.existed {
                     delete(deletes, key);
@@ -203,7 +203,7 @@ impl State<'_> {
             let lives_here = locations.get(&dirent.ino) == Some(&InodeLocation::At(parent, name));
             let stored =
                 self.inode_states.get(&dirent.ino).and_then(|inode| inode.stored).filter(|_| lives_here);
-            put(puts, key, encode_entry(&Entry { dirent, stored }));
+            put(puts, key, encode_dirent(&StoredDirent { dirent, stored }));
         }
     }
 
@@ -217,9 +217,8 @@ impl State<'_> {
             // A writer that claims the usage, but not by a range, claims this key, and so conflicts with a
             // new shard.
             let first = self.keys.usage_shard(0);
-            let base = self.value(&first, Assume::Nothing)?;
-            let base = base.map_or(Ok(UsageShard::default()), |base| decode_shard(&first, &base))?;
-            put(puts, first, encode_shard(base));
+            let base = self.decoded(first.clone(), Assume::Nothing, decode_shard)?;
+            put(puts, first, encode_shard(base.unwrap_or_default()));
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use types::{Ino, Name, Time};
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, InodeRow, Stored, decode_entry, decode_inode_row, decode_links, decode_shard,
+    Amount, Damaged, InodeRow, Stored, decode_dirent, decode_inode_row, decode_links, decode_shard,
     decode_time,
 };
 
@@ -82,6 +82,13 @@ pub(crate) enum Part {
     Dirty,
     /// It was not read, and this time is to be set; for a ctime, only if it is later.
     Pending(Time),
+}
+
+impl Part {
+    /// Whether the value in the inode is valid.
+    pub(crate) fn is_known(self) -> bool {
+        matches!(self, Part::Clean | Part::Dirty)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -159,9 +166,9 @@ impl<'a> State<'a> {
         if let Some(state) = self.dirents.get(&(parent, name.clone())) {
             return Ok(state.dirent);
         }
-        let key = self.keys.entry(parent, name);
+        let key = self.keys.dirent(parent, name);
         let held = self.look.location(&key, assume)?;
-        let entry = held.as_ref().map(|held| decode_entry(&key, &held.value)).transpose()?;
+        let entry = held.as_ref().map(|held| decode_dirent(&key, &held.value)).transpose()?;
         self.claim(key, held.as_ref());
         let dirent = entry.map(|entry| entry.dirent);
         if let Some(stored) = entry.and_then(|entry| entry.stored) {
@@ -196,11 +203,8 @@ impl<'a> State<'a> {
 
     /// Loads a directory's links and atime, with a claim.
     pub(crate) fn load_links(&mut self, ino: Ino) -> Result<(), ReadStop> {
-        if self
-            .inode_states
-            .get(&ino)
-            .is_none_or(|inode| inode.stored.is_none() || inode.links != Part::Unknown)
-        {
+        let is_unknown = |inode: &InodeState| inode.stored.is_some() && inode.links == Part::Unknown;
+        if !self.inode_states.get(&ino).is_some_and(is_unknown) {
             return Ok(());
         }
         let (key, held) = self.part(ino, LINKS, true)?;
@@ -221,16 +225,32 @@ impl<'a> State<'a> {
                 return Ok(());
             };
             let part = if letter == MTIME { inode.mtime } else { inode.ctime };
-            if !matches!(part, Part::Unknown | Part::Pending(_)) {
+            if part.is_known() {
                 continue;
             }
-            let (key, held) = self.part(ino, letter, true)?;
-            let base = decode_time(&key, &held.value)?;
-            if let Some(inode) = self.inode_states.get_mut(&ino) {
-                inode.take_time(letter, base, part);
+            let time = self.time(ino, letter, part, true)?;
+            let part = if part == Part::Unknown { Part::Clean } else { Part::Dirty };
+            if let Some(InodeState { stored: Some(Stored { inode, .. }), mtime, ctime, .. }) =
+                self.inode_states.get_mut(&ino)
+            {
+                match letter {
+                    MTIME => (inode.mtime, *mtime) = (time, part),
+                    _ => (inode.ctime, *ctime) = (time, part),
+                }
             }
         }
         Ok(())
+    }
+
+    /// A time in the store, combined with the pending change.
+    fn time(&mut self, ino: Ino, letter: u8, part: Part, claim: bool) -> Result<Time, ReadStop> {
+        let (key, held) = self.part(ino, letter, claim)?;
+        let base = decode_time(&key, &held.value)?;
+        Ok(match part {
+            Part::Pending(time) if letter == CTIME => time.max(base),
+            Part::Pending(time) => time,
+            _ => base,
+        })
     }
 
     /// The whole inode in its current state. Values that are only returned are not claimed, except on a store
@@ -243,15 +263,11 @@ impl<'a> State<'a> {
             let (key, held) = self.part(ino, LINKS, claim)?;
             (inode.nlink, inode.atime) = decode_links(&key, &held.value)?;
         }
-        if matches!(state.mtime, Part::Unknown | Part::Pending(_)) {
-            let (key, held) = self.part(ino, MTIME, claim)?;
-            let base = decode_time(&key, &held.value)?;
-            inode.mtime = if let Part::Pending(time) = state.mtime { time } else { base };
+        if !state.mtime.is_known() {
+            inode.mtime = self.time(ino, MTIME, state.mtime, claim)?;
         }
-        if matches!(state.ctime, Part::Unknown | Part::Pending(_)) {
-            let (key, held) = self.part(ino, CTIME, claim)?;
-            let base = decode_time(&key, &held.value)?;
-            inode.ctime = if let Part::Pending(time) = state.ctime { time.max(base) } else { base };
+        if !state.ctime.is_known() {
+            inode.ctime = self.time(ino, CTIME, state.ctime, claim)?;
         }
         Ok(Some(inode))
     }
@@ -267,6 +283,16 @@ impl<'a> State<'a> {
         let held = self.look.key(key, assume)?;
         self.claim(key.to_vec(), held.as_ref());
         Ok(held.map(|held| held.value))
+    }
+
+    /// Like [`State::value`], decoded.
+    pub(crate) fn decoded<T>(
+        &mut self,
+        key: Vec<u8>,
+        assume: Assume,
+        decode: impl FnOnce(&[u8], &[u8]) -> Result<T, Damaged>,
+    ) -> Result<Option<T>, ReadStop> {
+        Ok(self.value(&key, assume)?.map(|value| decode(&key, &value)).transpose()?)
     }
 
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Bytes) {
@@ -349,21 +375,6 @@ impl InodeState {
             links: part,
             mtime: part,
             ctime: part,
-        }
-    }
-
-    /// Combines the time found in the store with the pending change.
-    fn take_time(&mut self, letter: u8, base: Time, before: Part) {
-        let Some(stored) = &mut self.stored else { return };
-        let (time, part) = match before {
-            Part::Pending(time) if letter == CTIME => (time.max(base), Part::Dirty),
-            Part::Pending(time) => (time, Part::Dirty),
-            _ => (base, Part::Clean),
-        };
-        if letter == CTIME {
-            (stored.inode.ctime, self.ctime) = (time, part);
-        } else {
-            (stored.inode.mtime, self.mtime) = (time, part);
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Dirent, Inode, Invalidation, Lock, LockWait, Session};
-use types::{AclId, Ino, Mode, Name, SessionId, Slice, Time};
+use meta::{Dirent, Inode, Invalidation, Lock, LockWait, Quota, QuotaRule, QuotaState, QuotaTag, Session};
+use types::{AclId, Ino, Mode, Name, QuotaId, SessionId, Slice, Time};
 
 use crate::form::{Reader, Writer};
 use crate::keys::InodeLocation;
@@ -37,7 +37,7 @@ pub(crate) struct Stored {
 
 /// The value of a dirent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct StoredDirent {
     pub(crate) dirent: Dirent,
     pub(crate) stored: Option<Stored>,
 }
@@ -101,15 +101,17 @@ impl Writer {
             .u64(inode.access_rev)
             .u16(inode.xattr_blocks)
             .u64(stored.rows);
-        if inode.kind.is_dir() {
-            return writer;
-        }
         let times = [inode.atime, inode.mtime, inode.ctime];
-        times.into_iter().fold(writer.u32(inode.nlink), |writer, time| writer.i64(time.nanos()))
+        let writer = match inode.kind.is_dir() {
+            true => writer,
+            false => times.into_iter().fold(writer.u32(inode.nlink), |writer, time| writer.i64(time.nanos())),
+        };
+        // Without quotas, records are as they were before there were quotas.
+        if inode.quota == QuotaTag::NONE { writer } else { writer.u64(inode.quota.to_number()) }
     }
 }
 
-pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
+pub(crate) fn encode_dirent(entry: &StoredDirent) -> Bytes {
     let writer = Writer::versioned().kind(entry.dirent.kind).u64(entry.dirent.ino.0);
     match &entry.stored {
         Some(stored) => writer.stored(stored).done(),
@@ -157,6 +159,14 @@ pub(crate) fn encode_shard(shard: UsageShard) -> Bytes {
         .done()
 }
 
+pub(crate) fn encode_quota(quota: &Quota) -> Bytes {
+    let Quota { inodes, blocks, rule } = quota;
+    let writer = Writer::versioned().i64(*inodes).i64(*blocks).u64(rule.outer.0);
+    let limits = [rule.max_inodes, rule.max_blocks, rule.soft_inodes, rule.soft_blocks];
+    let writer = limits.into_iter().fold(writer, Writer::u64);
+    writer.u64(rule.root.0).u8(rule.state.to_number()).done()
+}
+
 pub(crate) fn encode_session(session: &Session) -> Bytes {
     Writer::versioned().session(session).done()
 }
@@ -193,6 +203,7 @@ impl Reader<'_> {
             parent: Ino(self.u64()?),
             access_rev: self.u64()?,
             xattr_blocks: self.u16()?,
+            quota: QuotaTag::NONE,
             nlink: 0,
             atime: Time::MIN,
             mtime: Time::MIN,
@@ -202,6 +213,9 @@ impl Reader<'_> {
         if !kind.is_dir() {
             (inode.nlink, inode.atime, inode.mtime, inode.ctime) =
                 (self.u32()?, self.time()?, self.time()?, self.time()?);
+        }
+        if !self.0.is_empty() {
+            inode.quota = QuotaTag::from_number(self.u64()?);
         }
         Some(Stored { inode, rows })
     }
@@ -221,11 +235,11 @@ pub(crate) fn decode<T>(
     whole.ok_or_else(|| Damaged::new(what, key))
 }
 
-pub(crate) fn decode_entry(key: &[u8], value: &[u8]) -> Result<Entry, Damaged> {
+pub(crate) fn decode_dirent(key: &[u8], value: &[u8]) -> Result<StoredDirent, Damaged> {
     decode("a directory entry", key, value, |reader| {
         let dirent = Dirent { kind: reader.kind()?, ino: Ino(reader.u64()?) };
         let stored = if reader.0.is_empty() { None } else { Some(reader.stored()?) };
-        Some(Entry { dirent, stored })
+        Some(StoredDirent { dirent, stored })
     })
 }
 
@@ -274,6 +288,22 @@ pub(crate) fn decode_shard(key: &[u8], value: &[u8]) -> Result<UsageShard, Damag
             None
         };
         Some(UsageShard { used, reservation })
+    })
+}
+
+pub(crate) fn decode_quota(key: &[u8], value: &[u8]) -> Result<Quota, Damaged> {
+    decode("a quota", key, value, |reader| {
+        let (inodes, blocks) = (reader.i64()?, reader.i64()?);
+        let rule = QuotaRule {
+            outer: QuotaId(reader.u64()?),
+            max_inodes: reader.u64()?,
+            max_blocks: reader.u64()?,
+            soft_inodes: reader.u64()?,
+            soft_blocks: reader.u64()?,
+            root: Ino(reader.u64()?),
+            state: QuotaState::from_number(reader.u8()?)?,
+        };
+        Some(Quota { inodes, blocks, rule })
     })
 }
 

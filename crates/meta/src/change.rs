@@ -1,5 +1,5 @@
-//! The changes of a transaction in the form that other clients are notified of: which cached records it
-//! invalidates.
+//! The changes of a transaction, in the form that other clients are notified of: the list of cached records
+//! that the transaction invalidates.
 
 use types::{Ino, Name, SessionId};
 
@@ -12,7 +12,7 @@ use crate::txn::{Effect, Txn};
 pub struct Change {
     /// Reads that begin after the delivery of this change are labelled with this [`Seq`] or a later one.
     pub seq: Seq,
-    /// The session that committed it: the upper half of its operation id.
+    /// The session that committed the transaction: the upper half of the operation id.
     pub by: SessionId,
     pub invalidations: Vec<Invalidation>,
 }
@@ -58,9 +58,11 @@ impl Txn {
                 Part::Dirent(parent, name) => add(Invalidation::Dirent(parent, name.clone())),
                 Part::Xattr(ino, _) => add(Invalidation::Xattrs(ino)),
                 Part::Locks(ino) => add(Invalidation::Locks(ino)),
-                // Clients do not cache these, or they never change: a symlink's target and an ACL.
+                // No client caches these records, except symlink targets and ACLs, and those never change.
                 Part::Symlink(_) | Part::Acl(_) | Part::Slice(_) | Part::Orphan(..) | Part::Session(_) => {}
                 Part::Wait(_) | Part::Setting(_) | Part::Counter(_) | Part::Usage | Part::Entries(_) => {}
+                // What a plan assumes of a quota is guarded.
+                Part::Quota(_) => {}
             }
         }
         invalidations
@@ -68,8 +70,8 @@ impl Txn {
 }
 
 impl Invalidation {
-    /// The stored form of a list. For each item: a letter, the inode number in eight bytes (big-endian), and
-    /// for [`Invalidation::Dirent`] the length of the name in one byte and the name.
+    /// The stored form of a list. Each item is one letter, then the inode number in eight bytes (big-endian).
+    /// [`Invalidation::Dirent`] adds the length of the name in one byte, then the name.
     pub fn encode(invalidations: &[Invalidation]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(invalidations.len() * 16);
         for one in invalidations {
@@ -92,8 +94,8 @@ impl Invalidation {
         bytes
     }
 
-    /// Decodes what [`Invalidation::encode`] returns; `None` if it is damaged, which counts as a gap in the
-    /// stream.
+    /// Decodes the bytes that [`Invalidation::encode`] returns. `None` if they are damaged; the caller then
+    /// treats the change as missed.
     pub fn decode(mut bytes: &[u8]) -> Option<Vec<Invalidation>> {
         let mut invalidations = Vec::new();
         while let Some((letter, rest)) = bytes.split_first() {

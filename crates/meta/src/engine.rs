@@ -9,35 +9,52 @@ use crate::change::Change;
 use crate::record::{Inode, Page, RecordKey, Scan, Seq, Snapshot};
 use crate::txn::Txn;
 
+/// Reads records as of one moment ([`Engine::frozen`]). Later commits do not affect the result.
+pub trait Frozen: Send + fmt::Debug {
+    /// As [`Engine::read`], as of that moment.
+    ///
+    /// # Errors
+    /// The server no longer keeps the records of that moment, or the database failed.
+    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError>;
+
+    /// As [`Engine::scan`], as of that moment.
+    ///
+    /// # Errors
+    /// The server no longer keeps the records of that moment, or the database failed.
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError>;
+}
+
 /// A metadata engine: a store of [records](crate::record) that commits [transactions](Txn). It knows nothing
 /// about operations.
 ///
 /// All methods may be called from many threads at once. They block until they are done.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// Reads records as of one moment, in the order of `wants`, in one network round trip. Every record key
-    /// is answered, if need be by the absence of the record.
+    /// is answered; if a record does not exist, the answer says so.
     ///
     /// # Errors
     /// Always determinate, because a read changes nothing.
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError>;
 
-    /// Commits each transaction independently, in order, all in one network round trip: a later transaction
-    /// sees the effects of an earlier one. Outcomes come in the order of `txns`. An engine may apply several
-    /// transactions together if they do not conflict ([`conflict_free_groups`](crate::conflict_free_groups)).
+    /// Commits each transaction independently, in order: a later transaction sees the effects of an earlier
+    /// one. All of them take one network round trip. Outcomes come in the order of `txns`. An engine may
+    /// apply several transactions together if they do not conflict
+    /// ([`conflict_free_groups`](crate::conflict_free_groups)).
     ///
-    /// Retries are idempotent: a transaction with effects whose `op_id` was committed before changes nothing
-    /// and is answered as committed, so a caller may repeat it after an indeterminate error. An engine keeps
-    /// the result of an operation until the end of the term that guards it
-    /// ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then drops it. So the number of stored
-    /// results is bounded by the operations of open terms, and an operation of a term that has ended is never
-    /// applied, however late it arrives. Results that no term keeps are kept for at least 10,000 transactions
-    /// and as long as the caller's handle lives; a network engine keeps them for at least two minutes.
+    /// Retries are idempotent: if the `op_id` of a transaction with effects was committed before, the
+    /// transaction changes nothing and is answered as committed. So a caller may repeat it after an
+    /// indeterminate error. An engine keeps the result of an operation until the end of the term that guards
+    /// the operation ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then drops it. So the
+    /// number of stored results is bounded by the operations of open terms, and an operation of a term that
+    /// has ended is never applied, however late it arrives. The result of an operation without a term is kept
+    /// for at least 10,000 further transactions, and as long as the caller's handle lives; a network engine
+    /// keeps it for at least two minutes.
     ///
     /// A committed transaction survives the death of the process. It survives a loss of power after
     /// [`Engine::sync`].
     ///
     /// # Errors
-    /// An error is about all of `txns`. [`ErrorKind::Determinate`]: none of them was committed.
+    /// An error applies to all of `txns`. [`ErrorKind::Determinate`]: none of them was committed.
     /// [`ErrorKind::Indeterminate`]: some or all of them may have been committed.
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError>;
 
@@ -47,10 +64,20 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Always determinate, because a scan changes nothing.
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError>;
 
+    /// Returns a reader of all records as of one moment during this call. The reader has a connection of its
+    /// own, and can read that moment for as long as it lives. `None` if the server does not keep old records
+    /// for that long.
+    ///
+    /// # Errors
+    /// Always determinate, because the call changes nothing.
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        Ok(None)
+    }
+
     /// Returns when everything that was committed before the call survives a loss of power.
     ///
     /// # Errors
-    /// The committed transactions are still there, but may not survive a loss of power.
+    /// The committed transactions remain visible, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
     /// Removes all records.
@@ -59,9 +86,10 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Some records may remain; the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
-    /// Removes what the engine stores beside records, such as tables, if there is no record: a volume that was
-    /// formatted there since stays. No handle is used after this call; only opening the database again with `create`
-    /// makes another volume there.
+    /// If there are no records, removes what else the engine stores, such as tables. If there are records,
+    /// another volume was formatted there since [`Engine::wipe`], and nothing is removed. The handle must not
+    /// be used after this call; to create another volume there, the database must be opened again with
+    /// `create`.
     ///
     /// # Errors
     /// Something may be left; calling again is safe.
@@ -79,13 +107,33 @@ pub trait Engine: Send + Sync + fmt::Debug {
     }
 }
 
+/// Implements the named methods of [`Engine`] by those of an inner engine, which is given by its path from `self`:
+/// `pass_on! { (.inner) read scan }`.
+#[macro_export]
+macro_rules! pass_on {
+    ($inner:tt $($method:ident)+) => { $($crate::pass_on! { @$method $inner })+ };
+    (@read $inner:tt) => { $crate::pass_on! { $inner @fn read(keys: &[$crate::RecordKey]) -> $crate::Snapshot } };
+    (@commit $inner:tt) => { $crate::pass_on! { $inner @fn commit(txns: &[$crate::Txn]) -> Vec<$crate::Outcome> } };
+    (@scan $inner:tt) => { $crate::pass_on! { $inner @fn scan(scan: &$crate::Scan) -> $crate::Page } };
+    (@frozen $inner:tt) => { $crate::pass_on! { $inner @fn frozen() -> Option<Box<dyn $crate::Frozen>> } };
+    (@sync $inner:tt) => { $crate::pass_on! { $inner @fn sync() -> () } };
+    (@wipe $inner:tt) => { $crate::pass_on! { $inner @fn wipe() -> () } };
+    (@remove $inner:tt) => { $crate::pass_on! { $inner @fn remove() -> () } };
+    (@watch $inner:tt) => { $crate::pass_on! { $inner @fn watch() -> Option<Box<dyn $crate::Changes>> } };
+    (($($inner:tt)+) @fn $method:ident($($argument:ident: $type:ty)?) -> $reply:ty) => {
+        fn $method(&self $(, $argument: $type)?) -> Result<$reply, $crate::EngineError> {
+            self $($inner)+ .$method($($argument)?)
+        }
+    };
+}
+
 /// A stream of changes, which begins at the call of [`Engine::watch`].
 pub trait Changes: Send + fmt::Debug {
     /// Returns the changes committed since the previous call. If there are none, waits for one, for at most
     /// `wait`. Each change is delivered once, and only after it can be read. Two changes to the same record
     /// come in the order of their [`Seq`]. An empty result means that the server was queried during this call
-    /// and had no further changes. A stream that polls its server first waits until its polling interval has
-    /// passed since the previous poll.
+    /// and had no further changes. If the stream polls its server, the call first waits until the polling
+    /// interval has passed since the previous poll.
     ///
     /// # Errors
     /// Changes may be missing from here on: the caller must invalidate what it has cached, and call
@@ -96,13 +144,13 @@ pub trait Changes: Send + fmt::Debug {
 /// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All guards held and all effects are applied. `inodes` are the inodes that existed before and were
-    /// changed. Each is as of right after this transaction or a later one of the same call, and is left out
-    /// if this or a later transaction of the call removed it. `inodes` is empty if the transaction had been
-    /// committed before (a retry).
+    /// All guards held and all effects are applied. `inodes` has the inodes that existed before and were
+    /// changed. Each is in its state right after this transaction or after a later one of the same call. An
+    /// inode that this or a later transaction of the call removed is left out. `inodes` is empty if the
+    /// transaction had been committed before (a retry).
     Committed { seq: Seq, inodes: Vec<Inode> },
-    /// A guard did not hold and nothing was changed. The snapshot has the record of every guard
-    /// ([`want`](crate::Guard::want)), read again.
+    /// A guard did not hold and nothing was changed. The snapshot has the present record of every guard
+    /// ([`want`](crate::Guard::want)).
     Conflict(Snapshot),
 }
 
@@ -120,9 +168,9 @@ impl Outcome {
 /// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// It had no effect. A retry is useful only if `transient`.
+    /// The request had no effect. A retry is useful only if `transient`.
     Determinate { transient: bool },
-    /// It may have taken effect. Only a retry with the same `op_id` can tell.
+    /// The request may have taken effect. Only a retry with the same `op_id` can tell.
     Indeterminate,
 }
 

@@ -1,10 +1,12 @@
-//! What effects change and guards check. This is the one definition from which the rest follows: the invalidations
-//! for other clients (`change.rs`), conflict-free groups (`groups.rs`), which inode an outcome returns, and, in the
-//! crate `tables`, the locks of a transaction and the stages of its statements.
+//! The parts of the volume that effects change and guards check. They are defined only here. The
+//! invalidations for other clients (`change.rs`), conflict-free groups (`groups.rs`), and the inodes of an
+//! outcome follow from them. So do, in the crate `tables`, the locks of a transaction and the stages of its
+//! statements.
 
 use types::{AclId, Ino, Name, SessionId, SliceId, XattrName};
 
 use crate::lock::LockOwner;
+use crate::quota::QuotaKey;
 use crate::record::Counter;
 use crate::txn::{Effect, Guard};
 
@@ -25,7 +27,7 @@ pub enum Part<'a> {
     Symlink(Ino),
     Locks(Ino),
     Dirent(Ino, &'a Name),
-    /// Whether the directory has entries. Only a guard names this part, because it follows from the dirents.
+    /// Whether the directory has entries. Only guards name this part; effects change it by changing dirents.
     Entries(Ino),
     Acl(AclId),
     /// How many rows refer to the slice, and whether it is garbage.
@@ -37,10 +39,11 @@ pub enum Part<'a> {
     Setting(&'static str),
     Counter(Counter),
     Usage,
+    Quota(QuotaKey),
 }
 
 impl Part<'_> {
-    /// The existing inode with a field that this part is.
+    /// If the part is a field of an existing inode, that inode.
     pub fn field_of(self) -> Option<Ino> {
         match self {
             Part::Access(ino)
@@ -49,21 +52,7 @@ impl Part<'_> {
             | Part::Times(ino)
             | Part::Size(ino)
             | Part::XattrBlocks(ino) => Some(ino),
-            Part::Existence(_)
-            | Part::Rows(_)
-            | Part::Xattr(..)
-            | Part::Symlink(_)
-            | Part::Locks(_)
-            | Part::Dirent(..)
-            | Part::Entries(_)
-            | Part::Acl(_)
-            | Part::Slice(_)
-            | Part::Orphan(..)
-            | Part::Session(_)
-            | Part::Wait(_)
-            | Part::Setting(_)
-            | Part::Counter(_)
-            | Part::Usage => None,
+            _ => None,
         }
     }
 
@@ -81,7 +70,7 @@ impl Part<'_> {
         }
     }
 
-    /// Whether the part is a record of its own, the state of which depends only on the last effect on it.
+    /// Whether the part is a separate record whose state depends only on the last effect on it.
     pub fn is_replaced_whole(self) -> bool {
         match self {
             Part::Dirent(..)
@@ -93,9 +82,10 @@ impl Part<'_> {
             | Part::Wait(_)
             | Part::Setting(_)
             | Part::Counter(_) => true,
-            // Of two ACLs with the same id, which is their hash, it does not matter which one is stored.
+            // The id of an ACL is its hash, so it does not matter which of two ACLs with the same id is
+            // stored.
             Part::Acl(_) | Part::Entries(_) | Part::Existence(_) | Part::Rows(_) => false,
-            Part::Slice(_) | Part::Usage => false,
+            Part::Slice(_) | Part::Usage | Part::Quota(_) => false,
             Part::Access(_)
             | Part::Parent(_)
             | Part::Links(_)
@@ -106,11 +96,12 @@ impl Part<'_> {
     }
 }
 
-/// What an effect changes.
+/// The part that an effect changes, and the consequences of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint<'e> {
     pub part: Part<'e>,
-    /// Whether effects like this on the same part commute, or the last one overrides the others.
+    /// Whether the order of such effects on the same part does not matter: they commute, or the last one
+    /// overrides the others.
     pub commutes: bool,
     /// Whether rows may be removed, so that slices become garbage.
     pub releases_slices: bool,
@@ -168,6 +159,8 @@ impl Effect {
             Effect::PutSetting { name, .. } => ordered(Part::Setting(name)),
             Effect::SetCounter { counter, .. } => ordered(Part::Counter(*counter)),
             Effect::AddUsage { .. } => ordered(Part::Usage),
+            Effect::PutQuota { key, .. } | Effect::DropQuota { key } => ordered(Part::Quota(*key)),
+            Effect::Charge { key, .. } => commuting(Part::Quota(*key)),
         }
     }
 
@@ -198,6 +191,7 @@ impl Guard {
             Guard::Locks { ino, .. } => Part::Locks(*ino),
             Guard::Rows { ino, .. } => Part::Rows(*ino),
             Guard::Room { .. } => Part::Usage,
+            Guard::Quota { key, .. } => Part::Quota(*key),
             Guard::Session { session, .. } | Guard::Term { session, .. } => Part::Session(*session),
         }
     }

@@ -1,26 +1,26 @@
 //! Conflict-free groups: transactions of a batch whose guards may be checked together and whose effects may
 //! then be applied together.
 
-use std::collections::HashMap;
-
-use types::{Ino, Name, SessionId, XattrName};
+use host::HashMap;
+use types::{Ino, OpId};
 
 use crate::footprint::{Footprint, Part};
-use crate::lock::LockOwner;
-use crate::record::{Counter, Usage, blocks_of};
+use crate::quota::QuotaKey;
+use crate::record::{Usage, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
-/// Splits a batch into conflict-free groups of consecutive transactions. Within a group, no transaction
-/// guards what an earlier one changes, and none changes what an earlier one changes, unless the two changes
-/// commute or the later one replaces the earlier. So an engine may check all guards of a group first, and
-/// then apply all its effects by kind: it adds up [`Effect::AddLinks`] and [`Effect::AddXattrBlocks`], takes
-/// the maximum of [`Effect::Extend`], applies the last one if several effects set the same field
-/// ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
+/// Splits a batch into conflict-free groups of consecutive transactions. A transaction joins a group only if
+/// no earlier transaction of the group changes a part that it guards or changes. Two changes of the same part
+/// are allowed if they commute or if the later one replaces the earlier. So an engine may check all guards of
+/// a group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`] and
+/// [`Effect::AddXattrBlocks`], takes the maximum of [`Effect::Extend`], applies the last one if several
+/// effects set the same field ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
 ///
-/// The only exception is [`Guard::Room`]: it may follow changes of the usage that it checks, because
-/// otherwise no two creates could share a group on a volume with limits. An engine checks its limits against
-/// the current usage plus [`ahead_of_room`]. If that holds, the guard holds whatever the outcomes of the
-/// transactions before it; if not, the engine must retry the group in smaller groups.
+/// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that they
+/// check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on a volume
+/// with limits. An engine checks the limits against the current usage plus [`ahead_of_room`] or
+/// [`ahead_of_quota`]. If that holds, the guard holds whatever the outcomes of the transactions before it; if not,
+/// the engine must retry the group in smaller groups.
 pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut groups = Vec::new();
     let mut group = ConflictGroup::default();
@@ -39,11 +39,29 @@ pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     groups
 }
 
-/// The most that the transactions of a group add to the usage before the last one with a [`Guard::Room`].
+/// The most that a group can add to the usage before its last transaction with a [`Guard::Room`].
 pub fn ahead_of_room(group: &[Txn]) -> Usage {
     let checks_room = |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Room { .. }));
     let last = group.iter().rposition(checks_room).unwrap_or(0);
     most_added(group.get(..last).unwrap_or_default())
+}
+
+/// The most that the transactions of a group charge to a quota, in inodes and blocks, before the last one with a
+/// [`Guard::Quota`] on it.
+pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
+    let checks =
+        |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { key, .. } if *key == quota));
+    let last = group.iter().rposition(checks).unwrap_or(0);
+    let (mut inodes, mut blocks) = (0_u64, 0_u64);
+    for effect in group.iter().take(last).flat_map(|txn| &txn.effects) {
+        if let Effect::Charge { key, inodes: more, blocks: larger } = *effect
+            && key == quota
+        {
+            inodes = inodes.saturating_add(more.max(0).unsigned_abs());
+            blocks = blocks.saturating_add(larger.max(0).unsigned_abs());
+        }
+    }
+    (inodes, blocks)
 }
 
 /// The most that transactions add to the usage.
@@ -52,7 +70,7 @@ pub fn most_added(txns: &[Txn]) -> Usage {
     for effect in txns.iter().flat_map(|txn| &txn.effects) {
         let (inodes, blocks) = match *effect {
             Effect::PutInode(ref inode) => (1, inode.blocks()),
-            // The present size is not known here.
+            // The present size is not known here, so the whole new size counts.
             Effect::SetSize { size, .. } | Effect::Extend { size, .. } => (0, blocks_of(size)),
             Effect::AddXattrBlocks { delta, .. } => (0, delta.max(0).unsigned_abs().into()),
             Effect::AddUsage { inodes, blocks } => {
@@ -66,23 +84,24 @@ pub fn most_added(txns: &[Txn]) -> Usage {
     most
 }
 
-/// The conflict keys that a group changes so far, each with whether all these changes commute.
+/// The conflict keys that a group changes so far. Each maps to whether all its changes commute.
 #[derive(Debug, Default)]
-pub(crate) struct ConflictGroup {
-    changed: HashMap<ConflictKey, bool>,
+pub(crate) struct ConflictGroup<'t> {
+    changed: HashMap<ConflictKey<'t>, bool>,
 }
 
-impl ConflictGroup {
+impl<'t> ConflictGroup<'t> {
     /// Adds a transaction if it fits in this group. The first one always does.
-    pub(crate) fn admit(&mut self, txn: &Txn) -> bool {
-        let mut changes: Vec<(ConflictKey, bool)> = txn.effects.iter().flat_map(changes_of).collect();
-        changes.push((ConflictKey::Op(txn.op_id.0), false));
+    pub(crate) fn admit(&mut self, txn: &'t Txn) -> bool {
+        let mut changes: Vec<(ConflictKey<'_>, bool)> = txn.effects.iter().flat_map(changes_of).collect();
+        changes.push((ConflictKey::Op(txn.op_id), false));
         let changed = &mut self.changed;
         let mut checked = txn.guards.iter().flat_map(keys_checked);
-        let conflicts =
-            checked.any(|key| {
-                changed.get(&key).is_some_and(|all_commute| !(*all_commute && key == ConflictKey::Usage))
-            }) || changes.iter().any(|(key, commutes)| changed.get(key).is_some_and(|all| !(all & commutes)));
+        let may_follow =
+            |key: &ConflictKey<'_>| matches!(key, ConflictKey::Part(Part::Usage | Part::Quota(_)));
+        let conflicts = checked
+            .any(|key| changed.get(&key).is_some_and(|all_commute| !(*all_commute && may_follow(&key))))
+            || changes.iter().any(|(key, commutes)| changed.get(key).is_some_and(|all| !(all & commutes)));
         if !conflicts {
             for (key, commutes) in changes {
                 changed.entry(key).and_modify(|all| *all &= commutes).or_insert(commutes);
@@ -92,93 +111,59 @@ impl ConflictGroup {
     }
 }
 
-/// A conflict key: what a guard checks or an effect changes, at the coarsest granularity that suffices.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum ConflictKey {
-    Op(u128),
-    Existence(Ino),
+/// A conflict key: a part of the volume, at the coarsest granularity that suffices to detect conflicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ConflictKey<'t> {
+    Op(OpId),
     /// Anything that is stored with the inode.
     Body(Ino),
-    Access(Ino),
-    Links(Ino),
-    Parent(Ino),
-    Size(Ino),
-    Times(Ino),
-    Rows(Ino),
-    Locks(Ino),
-    Xattr(Ino, XattrName),
-    XattrBlocks(Ino),
-    Dirent(Ino, Name),
-    Entries(Ino),
-    Setting(&'static str),
-    Counter(Counter),
-    Usage,
-    /// How many rows refer to slices.
+    /// How many rows refer to each slice, for all slices together.
     Sharing,
-    Session(SessionId),
-    Orphan(SessionId, Ino),
-    Wait(LockOwner),
+    Part(Part<'t>),
 }
 
-impl ConflictKey {
-    /// The conflict key of a part. Parts that no guard checks separately share one, and an ACL needs none,
+impl<'t> ConflictKey<'t> {
+    /// The conflict key of a part. Parts that no guard checks separately share one key. An ACL needs none,
     /// because it never changes.
-    fn of(part: Part<'_>) -> Option<Self> {
-        Some(match part {
-            Part::Existence(ino) => ConflictKey::Existence(ino),
-            Part::Access(ino) => ConflictKey::Access(ino),
-            Part::Parent(ino) => ConflictKey::Parent(ino),
-            Part::Links(ino) => ConflictKey::Links(ino),
-            Part::Times(ino) => ConflictKey::Times(ino),
-            Part::Size(ino) => ConflictKey::Size(ino),
-            Part::XattrBlocks(ino) => ConflictKey::XattrBlocks(ino),
-            Part::Rows(ino) => ConflictKey::Rows(ino),
-            Part::Xattr(ino, name) => ConflictKey::Xattr(ino, name.clone()),
-            Part::Symlink(ino) => ConflictKey::Body(ino),
-            Part::Locks(ino) => ConflictKey::Locks(ino),
-            Part::Dirent(parent, name) => ConflictKey::Dirent(parent, name.clone()),
-            Part::Entries(ino) => ConflictKey::Entries(ino),
-            Part::Acl(_) => return None,
-            Part::Slice(_) => ConflictKey::Sharing,
-            Part::Orphan(session, ino) => ConflictKey::Orphan(session, ino),
-            Part::Session(session) => ConflictKey::Session(session),
-            Part::Wait(owner) => ConflictKey::Wait(owner),
-            Part::Setting(name) => ConflictKey::Setting(name),
-            Part::Counter(counter) => ConflictKey::Counter(counter),
-            Part::Usage => ConflictKey::Usage,
-        })
+    fn of(part: Part<'t>) -> Option<Self> {
+        match part {
+            Part::Acl(_) => None,
+            Part::Symlink(ino) => Some(ConflictKey::Body(ino)),
+            Part::Slice(_) => Some(ConflictKey::Sharing),
+            part => Some(ConflictKey::Part(part)),
+        }
     }
 }
 
-fn keys_checked(guard: &Guard) -> impl Iterator<Item = ConflictKey> + use<> {
+fn keys_checked(guard: &Guard) -> impl Iterator<Item = ConflictKey<'_>> {
     let part = guard.part();
     let existence = match part {
         Part::Dirent(..) | Part::Entries(_) => None,
-        _ => part.inode().map(ConflictKey::Existence),
+        _ => part.inode().map(|ino| ConflictKey::Part(Part::Existence(ino))),
     };
     existence.into_iter().chain(ConflictKey::of(part))
 }
 
-/// The conflict keys that an effect changes, each with whether the change commutes with others of the same
-/// key (or the last one overrides them).
-fn changes_of(effect: &Effect) -> impl Iterator<Item = (ConflictKey, bool)> + use<> {
+/// The conflict keys that an effect changes, each with whether such changes commute (or the last one
+/// overrides the others).
+fn changes_of(effect: &Effect) -> impl Iterator<Item = (ConflictKey<'_>, bool)> {
     const COMMUTES: bool = true;
     const ORDERED: bool = false;
     let Footprint { part, commutes, releases_slices, changes_usage } = effect.footprint();
     let whole = match part {
-        Part::Dirent(parent, _) => Some((ConflictKey::Entries(parent), COMMUTES)),
+        Part::Dirent(parent, _) => Some((ConflictKey::Part(Part::Entries(parent)), COMMUTES)),
         Part::Existence(ino) => Some((ConflictKey::Body(ino), ORDERED)),
         _ => part.inode().map(|ino| (ConflictKey::Body(ino), COMMUTES)),
     };
     let of_part = ConflictKey::of(part).map(|key| (key, commutes));
-    let usage = changes_usage.then_some((ConflictKey::Usage, COMMUTES));
+    let usage = changes_usage.then_some((ConflictKey::Part(Part::Usage), COMMUTES));
     let sharing = releases_slices.then_some((ConflictKey::Sharing, COMMUTES));
     [of_part, whole, usage, sharing].into_iter().flatten()
 }
 
 #[cfg(test)]
 mod tests {
-    use types::{FileType, Mode, OpId, Time};
+    use types::{FileType, Mode, Name, Time};
 
     use super::*;
     use crate::record::Inode;
@@ -242,9 +227,34 @@ mod tests {
         assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
         assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
         assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
-        // The usage that a correction results in is not known beforehand.
+        // How a correction changes the usage is not known beforehand.
         txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
         assert_eq!(lengths(&txns[..3]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn creates_below_a_quota_share_a_group_and_their_charges_are_counted() {
+        let key = QuotaKey::User(7);
+        let limited = |id, ino, entry| {
+            let mut txn = create(id, ino, entry);
+            txn.guards.push(Guard::Quota { key, outer: None, inodes: 1, blocks: 2 });
+            txn.effects.push(Effect::Charge { key, inodes: 1, blocks: 2 });
+            txn.effects.push(Effect::Charge { key: QuotaKey::Group(7), inodes: 5, blocks: 5 });
+            txn
+        };
+        let remove = Txn {
+            guards: Vec::new(),
+            effects: vec![Effect::Charge { key, inodes: -9, blocks: -9 }],
+            op_id: OpId(4),
+        };
+        let mut txns = vec![limited(1, 10, "a"), remove, limited(2, 11, "b"), limited(3, 12, "c")];
+        assert_eq!(lengths(&txns), [4]);
+        assert_eq!(ahead_of_quota(&txns, key), (2, 4));
+        assert_eq!(ahead_of_quota(&txns[..1], key), (0, 0));
+        assert_eq!(ahead_of_quota(&txns, QuotaKey::Group(7)), (0, 0), "nobody checks it");
+        // A new rule, and a removal, come between those before and after.
+        txns[1].effects = vec![Effect::DropQuota { key }];
+        assert_eq!(lengths(&txns), [1, 1, 2]);
     }
 
     #[test]

@@ -8,14 +8,15 @@
 //! | `engine` | the trait [`Engine`], its outcomes and errors |
 //! | `txn` | transactions: guards and effects |
 //! | `record`, `lock`, `volume` | records and scans; file locks; the settings of a volume |
+//! | `quota` | quotas of directories, users and groups |
 //! | `footprint` | what each effect changes and each guard checks |
 //! | `groups` | which transactions of a batch may be applied together |
 //! | `change` | which cached records of other clients a commit invalidates |
 //! | `order` | the [`Seq`] of a read, for servers that only number commits |
 //! | `results` | results of operations, kept to recognize retries |
-//! | `maintenance` | the announcement of a tool that needs the volume for itself |
+//! | `maintenance` | the announcement of a tool that needs exclusive use of the volume |
 //! | `mem` | [`MemEngine`], the executable specification |
-//! | `wrap` | wrappers around engines, which use only the contract |
+//! | `wrap` | wrappers, which add batching, counting or a guard to any engine |
 
 mod change;
 mod engine;
@@ -25,6 +26,7 @@ mod lock;
 mod maintenance;
 mod mem;
 mod order;
+mod quota;
 mod record;
 mod results;
 mod txn;
@@ -32,13 +34,14 @@ mod volume;
 mod wrap;
 
 pub use change::{Change, Invalidation};
-pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
+pub use engine::{Changes, Engine, EngineError, ErrorKind, Frozen, Outcome};
 pub use footprint::{Footprint, Part};
-pub use groups::{ahead_of_room, conflict_free_groups, most_added};
+pub use groups::{ahead_of_quota, ahead_of_room, conflict_free_groups, most_added};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use maintenance::Maintenance;
 pub use mem::MemEngine;
 pub use order::{LOST_FOR, Order};
+pub use quota::{Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag};
 pub use record::{
     Beside, Counter, Dirent, Garbage, Inode, LockWait, Page, Process, Record, RecordKey, Scan, Seq, Session,
     Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
@@ -46,4 +49,4 @@ pub use record::{
 pub use results::Results;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use volume::{AclKind, DEFAULT_INLINE_BYTES, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
-pub use wrap::{Announced, Batching, Counting, Counts, Fault, FaultRates, Faulty};
+pub use wrap::{Announced, Batching, Counting, Counts, Measured};

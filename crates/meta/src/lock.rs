@@ -26,7 +26,7 @@ impl LockKind {
     }
 }
 
-/// The holder of a lock: a session, and the kernel's number for the owner within that mount.
+/// The holder of a lock: a session, and the number that the kernel of that mount uses for the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner {
     pub session: SessionId,

@@ -1,9 +1,9 @@
-//! The announcement of a tool that needs exclusive use of the volume, such as a repair: a setting, which keeps
-//! new mounts out.
+//! The announcement of a tool that needs exclusive use of the volume, such as a repair. It is a setting of
+//! the volume. While it is set, no new mount can register.
 //!
 //! A tool first announces itself, and then reads the sessions. A mount registers its session only if no tool
-//! is announced, and guards that by the same setting. So if a tool and a mount start at the same moment, at
-//! least one of them sees the other.
+//! is announced, and the registration is guarded by the same setting. So if a tool and a mount start at the
+//! same moment, at least one of them sees the other.
 
 use types::Time;
 
@@ -19,8 +19,8 @@ pub struct Maintenance {
     pub pid: u32,
     pub process: Process,
     pub since: Time,
-    /// The tool removes records, so the volume cannot be used as before any more: only the same tool, run
-    /// again, may replace this one.
+    /// The tool removes records, so the volume can no longer be used as before. Only the same tool, run
+    /// again, may replace the announcement.
     pub is_final: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Maintenance {
 const FINAL: &str = "final";
 
 impl Maintenance {
-    /// The name of the setting; absent or empty if no tool is working.
+    /// The name of the setting. It is absent or empty while no tool is announced.
     pub const SETTING: &str = "maintenance";
 
     /// The tool that is announced in the volume's settings.
@@ -51,7 +51,8 @@ impl Maintenance {
         format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}{last}", since.nanos())
     }
 
-    /// Decodes a stored announcement. A malformed text becomes a tool of which nothing is known.
+    /// Decodes a stored announcement. A malformed text is decoded as far as possible, and its other fields
+    /// are empty.
     pub fn decode(text: &str) -> Maintenance {
         let mut lines = text.lines();
         let mut text = || lines.next().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
 //! The in-memory engine: the executable specification of [`Engine`], and a baseline for benchmarks of the
-//! others.
+//! other engines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -12,6 +12,7 @@ use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource
 use crate::change::Change;
 use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
+use crate::quota::{Quota, QuotaKey};
 use crate::record::{
     Beside, Counter, Dirent, Garbage, Inode, LockWait, Page, Record, RecordKey, Scan, Seq, Session, Settings,
     Snapshot, Usage, Xattrs, xattr_blocks,
@@ -50,11 +51,12 @@ struct Tables {
     orphans: BTreeSet<(SessionId, Ino)>,
     locks: BTreeMap<Ino, Arc<[Lock]>>,
     waits: BTreeMap<LockOwner, LockWait>,
+    quotas: BTreeMap<QuotaKey, Quota>,
     garbage: BTreeMap<SliceId, u32>,
     /// The number of rows, beyond the first, that refer to a slice; absent if the slice was never shared.
     shared: BTreeMap<SliceId, u64>,
     applied: Results,
-    /// The newest changes. Recorded only while there is a watcher.
+    /// The newest changes, recorded only while there is a watcher.
     changes: VecDeque<Change>,
     watchers: usize,
 }
@@ -183,7 +185,9 @@ impl Tables {
                 let value = self.xattrs.get(ino).and_then(|xattrs| xattrs.get(name));
                 value.map_or(0, |value| xattr_blocks(value.len())) == *blocks
             }
-            Guard::XattrBlocks { ino, most } => self.inodes.get(ino).is_some_and(|n| n.xattr_blocks <= *most),
+            Guard::XattrBlocks { ino, least, most } => {
+                self.inodes.get(ino).is_some_and(|n| (*least..=*most).contains(&n.xattr_blocks))
+            }
             Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
             Guard::Counter { counter, value } => self.counter(*counter) == *value,
             Guard::Size { ino, size } => self.inodes.get(ino).is_some_and(|n| n.size == *size),
@@ -194,6 +198,12 @@ impl Tables {
             Guard::Room { max_inodes, max_blocks } => {
                 self.usage.inodes < *max_inodes && self.usage.blocks < *max_blocks
             }
+            Guard::Quota { key, outer, inodes, blocks } => match self.quotas.get(key) {
+                Some(quota) => {
+                    outer.is_none_or(|outer| quota.rule.outer == outer) && quota.fits(*inodes, *blocks)
+                }
+                None => outer.is_none(),
+            },
             Guard::Session { session, heartbeat } => {
                 let found = self.sessions.get(session);
                 found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found.heartbeat == heartbeat))
@@ -313,6 +323,13 @@ impl Tables {
                 self.usage.inodes = self.usage.inodes.saturating_add_signed(*inodes);
                 self.usage.blocks = self.usage.blocks.saturating_add_signed(*blocks);
             }
+            Effect::PutQuota { key, rule } => self.quotas.entry(*key).or_default().rule = *rule,
+            Effect::DropQuota { key } => drop(self.quotas.remove(key)),
+            Effect::Charge { key, inodes, blocks } => {
+                let quota = self.quotas.entry(*key).or_default();
+                quota.inodes = quota.inodes.saturating_add(*inodes);
+                quota.blocks = quota.blocks.saturating_add(*blocks);
+            }
         }
     }
 
@@ -335,7 +352,7 @@ impl Tables {
         }
     }
 
-    /// Updates the share counts and the garbage after these rows were removed.
+    /// Updates the share counts and the garbage after these rows were removed from a file.
     fn release(&mut self, rows: &[Slice]) {
         for slice in rows {
             let SliceSource::Blocks { id, size, .. } = slice.source else { continue };
@@ -398,6 +415,7 @@ impl Tables {
                 RecordKey::Waits => records.push(Record::Waits(self.waits.values().copied().collect())),
                 RecordKey::Usage => records.push(Record::Usage(self.usage)),
                 RecordKey::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
+                RecordKey::Quota(key) => records.push(Record::Quota(*key, self.quotas.get(key).copied())),
             }
         }
         Snapshot { seq: Seq(self.seq), records }
@@ -412,22 +430,14 @@ impl Tables {
     }
 
     fn scan(&self, scan: &Scan) -> Page {
-        let mut records = Vec::new();
-        let mut rows = 0;
-        let mut more = false;
-        let mut row = |limit: usize| {
-            more = rows == limit;
-            rows += 1;
-            !more
-        };
-        match scan {
-            Scan::Dir { parent, after, limit, beside } => {
+        let limit = scan.limit();
+        let (records, more) = match scan {
+            Scan::Dir { parent, after, beside, .. } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let entries = self.dirents.get(parent).into_iter();
-                for (name, dirent) in entries.flat_map(|e| e.range::<Name, _>((from, Bound::Unbounded))) {
-                    if !row(*limit) {
-                        break;
-                    }
+                let mut entries = entries.flat_map(|all| all.range::<Name, _>((from, Bound::Unbounded)));
+                let mut records = Vec::new();
+                for (name, dirent) in entries.by_ref().take(limit) {
                     records.push(Record::Dirent(*parent, name.clone(), Some(*dirent)));
                     match beside {
                         Beside::Nothing => {}
@@ -437,50 +447,60 @@ impl Tables {
                         Beside::InodesWithAcls => self.push_inode(dirent.ino, &mut records),
                     }
                 }
+                (records, entries.next().is_some())
             }
-            Scan::Inodes { after, limit } => {
-                let inodes = self.inodes.range((Bound::Excluded(after), Bound::Unbounded));
-                let inodes = inodes.take_while(|_| row(*limit));
-                records.extend(inodes.map(|(ino, inode)| Record::Inode(*ino, Some(*inode))));
-            }
-            Scan::Slices { ino, from, limit } => {
+            Scan::Inodes { after, .. } => page(self.inodes.range(behind(after)), limit, |(ino, inode)| {
+                Record::Inode(*ino, Some(*inode))
+            }),
+            Scan::Slices { ino, from, .. } => {
                 let chunks = self.slices.range((*ino, *from)..(*ino, ChunkIndex(u64::MAX)));
-                let chunks = chunks.take_while(|_| row(*limit));
-                records.extend(
-                    chunks.map(|(&(ino, chunk), rows)| Record::Slices(ino, chunk, rows.as_slice().into())),
-                );
+                page(chunks, limit, |(&(ino, chunk), rows)| {
+                    Record::Slices(ino, chunk, rows.as_slice().into())
+                })
             }
-            Scan::Orphans { after, limit } => {
-                let orphans = self.orphans.range((Bound::Excluded(after), Bound::Unbounded));
-                let orphans = orphans.take_while(|_| row(*limit));
-                records.extend(orphans.map(|&(session, ino)| Record::Orphan(session, ino)));
+            Scan::Orphans { after, .. } => {
+                page(self.orphans.range(behind(after)), limit, |&(session, ino)| Record::Orphan(session, ino))
             }
-            Scan::Sessions { after, limit } => {
-                let sessions = self.sessions.range((Bound::Excluded(after), Bound::Unbounded));
-                let sessions = sessions.take_while(|_| row(*limit));
-                records.extend(sessions.map(|(id, session)| Record::Session(*id, Some(session.clone()))));
+            Scan::Sessions { after, .. } => {
+                page(self.sessions.range(behind(after)), limit, |(id, session)| {
+                    Record::Session(*id, Some(session.clone()))
+                })
             }
-            Scan::Locks { after, limit } => {
-                let locks = self.locks.range((Bound::Excluded(after), Bound::Unbounded));
-                let locks = locks.take_while(|_| row(*limit));
-                records.extend(locks.map(|(ino, locks)| Record::Locks(*ino, locks.clone())));
+            Scan::Locks { after, .. } => page(self.locks.range(behind(after)), limit, |(ino, locks)| {
+                Record::Locks(*ino, locks.clone())
+            }),
+            Scan::Garbage { after, .. } => {
+                page(self.garbage.range(behind(after)), limit, |(&slice, &size)| {
+                    Record::Garbage(Garbage { slice, size })
+                })
             }
-            Scan::Garbage { after, limit } => {
-                let garbage = self.garbage.range((Bound::Excluded(after), Bound::Unbounded));
-                let garbage = garbage.take_while(|_| row(*limit));
-                records.extend(garbage.map(|(&slice, &size)| Record::Garbage(Garbage { slice, size })));
+            Scan::Shared { after, .. } => {
+                page(self.shared.range(behind(after)), limit, |(&slice, &rows)| Record::Shared(slice, rows))
             }
-            Scan::Shared { after, limit } => {
-                let shared = self.shared.range((Bound::Excluded(after), Bound::Unbounded));
-                let shared = shared.take_while(|_| row(*limit));
-                records.extend(shared.map(|(&slice, &rows)| Record::Shared(slice, rows)));
+            Scan::Acls { after, .. } => {
+                page(self.acls.range(behind(after)), limit, |(&id, text)| Record::Acl(id, Some(text.clone())))
             }
-            Scan::Acls { after, limit } => {
-                let acls = self.acls.range((Bound::Excluded(after), Bound::Unbounded));
-                let acls = acls.take_while(|_| row(*limit));
-                records.extend(acls.map(|(&id, text)| Record::Acl(id, Some(text.clone()))));
+            Scan::Quotas { after, .. } => {
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                page(self.quotas.range((from, Bound::Unbounded)), limit, |(&key, &quota)| {
+                    Record::Quota(key, Some(quota))
+                })
             }
-        }
+        };
         Page { snapshot: Snapshot { seq: Seq(self.seq), records }, more }
     }
+}
+
+fn behind<K>(key: &K) -> (Bound<&K>, Bound<&K>) {
+    (Bound::Excluded(key), Bound::Unbounded)
+}
+
+/// Builds the records of the first `limit` rows. Also returns whether there are more rows.
+fn page<R>(
+    mut rows: impl Iterator<Item = R>,
+    limit: usize,
+    record: impl Fn(R) -> Record,
+) -> (Vec<Record>, bool) {
+    let records = rows.by_ref().take(limit).map(record).collect();
+    (records, rows.next().is_some())
 }

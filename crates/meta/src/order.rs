@@ -1,10 +1,11 @@
 //! The [`Seq`] of a read, for engines whose server numbers commits but cannot tell which of them a read saw.
 //!
-//! The server numbers a commit while it holds the locks on what the commit changes. So the numbers of two
-//! commits that change the same record are in their order, and a number is never below one given out before.
-//! A read sees all commits that were acknowledged before it began. It may miss a commit in flight, whose
-//! number is above the newest number that was known when that commit began; the read is labelled with that
-//! newest number. So a label may be too old, which costs a later read, but is never too new.
+//! The server numbers a commit while it holds the locks on the records that the commit changes. So two
+//! commits that change the same record have numbers in the order of the commits, and numbers only increase. A
+//! read sees all commits that were acknowledged before it began, but may miss a commit that is still in
+//! flight. The number of such a commit is above the newest number that was known when the commit began. So a
+//! read is labelled with the newest number that was known when the oldest commit in flight began. Such a
+//! label may be too old, which costs a later read, but is never too new.
 
 use host::Instant;
 use std::collections::BTreeMap;
@@ -21,13 +22,13 @@ pub struct Order(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     newest: u64,
-    /// The number of commits in flight that began when this was the newest number.
+    /// For the newest number at the time that commits began, how many of these commits are in flight.
     under_way: BTreeMap<u64, usize>,
-    /// Commits that may or may not still be in flight, and since when.
+    /// Commits whose end is unknown: the newest number when each began, and since when its end is unknown.
     lost: Vec<(u64, Instant)>,
 }
 
-/// A commit in flight. If dropped without [`Pending::done`], it counts as in flight for [`LOST_FOR`].
+/// A commit in flight. If it is dropped without [`Pending::done`], it counts as in flight for [`LOST_FOR`].
 #[derive(Debug)]
 struct Pending<'a> {
     order: &'a Order,
@@ -48,8 +49,8 @@ impl Order {
         Seq(oldest.unwrap_or(state.newest))
     }
 
-    /// Runs `commit`, which is given the label for its reads. If it fails with an indeterminate error, it
-    /// counts as in flight for [`LOST_FOR`].
+    /// Runs `commit`, and passes it the label for its reads. If `commit` fails with an indeterminate error,
+    /// it counts as in flight for [`LOST_FOR`].
     ///
     /// # Errors
     /// Those of `commit`.
@@ -88,7 +89,7 @@ impl Order {
 }
 
 impl Pending<'_> {
-    /// The commit has ended. `newest` is its highest number, or `None` if it had no effect.
+    /// Records that the commit has ended. `newest` is its highest number, or `None` if it had no effect.
     fn done(mut self, newest: Option<Seq>) {
         if let Some(seq) = newest {
             self.order.heard(seq);

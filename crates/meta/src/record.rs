@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::lock::Lock;
+use crate::quota::{Quota, QuotaKey, QuotaTag};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, Time, XattrName};
 
 /// An inode.
@@ -27,20 +28,24 @@ pub struct Inode {
     pub default_acl: AclId,
     /// For a directory, its parent (the root is its own parent); 0 for all other types.
     pub parent: Ino,
-    /// Increases with each change of a field that access depends on: mode, owner, group, ACL ids.
+    /// Increases with each change of a field that access depends on (mode, owner, group, ACL ids), and of the
+    /// quota tag.
     pub access_rev: u64,
-    /// The size of its extended attributes in blocks: the sum of their [`xattr_blocks`].
+    /// The size of the inode's extended attributes in blocks: the sum of their [`xattr_blocks`].
     pub xattr_blocks: u16,
+    /// The quotas in which the inode counts. It belongs to the fields that `access_rev` covers, so a guard of
+    /// the access revision covers it too.
+    pub quota: QuotaTag,
 }
 
 impl Inode {
     /// The largest number of xattr blocks of an inode: 16 values of the largest size (`XATTR_SIZE_MAX`,
-    /// limits.h), or 256 short ones. So `listxattr(2)` can return all names (`XATTR_LIST_MAX`, 64 KiB), and all
-    /// values fit in one response of every server.
+    /// limits.h), or 256 short ones. With this limit `listxattr(2)` can return all names (`XATTR_LIST_MAX`,
+    /// 64 KiB), and all values fit in one response of every server.
     pub const MAX_XATTR_BLOCKS: u16 = 256;
 
-    /// A new inode: it belongs to user 0 and group 0, and has no ACL, no bytes and no extended attributes. It has
-    /// one link, or two if it is a directory, whose parent is not set.
+    /// A new inode that belongs to user 0 and group 0, and has no ACL, no data and no extended attributes. It
+    /// has one link, or two if it is a directory. The caller sets the parent of a directory.
     pub const fn new(ino: Ino, kind: FileType, mode: Mode, now: Time) -> Self {
         Inode {
             ino,
@@ -59,6 +64,7 @@ impl Inode {
             parent: Ino(0),
             access_rev: 1,
             xattr_blocks: 0,
+            quota: QuotaTag::NONE,
         }
     }
 
@@ -67,7 +73,13 @@ impl Inode {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
     }
 
-    /// What the inode adds to [`Usage::blocks`].
+    /// The fields that decisions about access depend on.
+    pub fn as_decided(&self) -> acl::cache::Inode {
+        let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
+        acl::cache::Inode { uid, gid, mode, is_dir: self.kind.is_dir(), acl }
+    }
+
+    /// The number of blocks that the inode adds to [`Usage::blocks`].
     pub fn blocks(&self) -> u64 {
         self.data_blocks() + u64::from(self.xattr_blocks)
     }
@@ -83,13 +95,13 @@ pub fn blocks_of(size: u64) -> u64 {
     size.div_ceil(Usage::BLOCK_BYTES)
 }
 
-/// The size of an extended attribute with a value of `len` bytes, in blocks of [`Usage::BLOCK_BYTES`]: that of
-/// the value, rounded up, and at least one. The name does not count.
+/// The size of an extended attribute in blocks of [`Usage::BLOCK_BYTES`]: its value of `len` bytes, rounded
+/// up, and at least one. The name does not count.
 pub fn xattr_blocks(len: usize) -> u16 {
     u16::try_from(blocks_of(len as u64).max(1)).unwrap_or(u16::MAX)
 }
 
-/// A directory entry: what a name in a directory refers to.
+/// A directory entry: the inode that a name in a directory refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent {
     pub ino: Ino,
@@ -102,7 +114,7 @@ pub type Xattrs = BTreeMap<XattrName, Arc<[u8]>>;
 /// The volume's settings by name.
 pub type Settings = BTreeMap<String, String>;
 
-/// A source of unique numbers. Clients lease ranges of numbers from it; it never goes back.
+/// A source of unique numbers. Clients lease ranges of numbers from it. Its value only increases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counter {
     Ino,
@@ -123,12 +135,12 @@ impl Counter {
     }
 }
 
-/// The number of inodes and blocks in use. It follows from the inodes, and every engine keeps it exact.
+/// The number of inodes and blocks in use. Every engine keeps it equal to the sum over all inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub inodes: u64,
-    /// Sum of [`Inode::blocks`] of all inodes: of the sizes of regular files, each in blocks of
-    /// [`Usage::BLOCK_BYTES`] and rounded up, and of the xattr blocks of all inodes.
+    /// The sum of [`Inode::blocks`] of all inodes: the sizes of regular files, each rounded up to blocks of
+    /// [`Usage::BLOCK_BYTES`], and the xattr blocks of all inodes.
     pub blocks: u64,
 }
 
@@ -146,18 +158,18 @@ pub struct Session {
     pub pid: u32,
     pub mountpoint: String,
     pub since: Time,
-    /// Changes with each renewal. Other clients compare it for equality only, because the clocks of machines
-    /// differ.
+    /// A time that changes with each renewal. Other clients only compare whether it has changed, because the
+    /// clocks of machines differ.
     pub heartbeat: Time,
     pub process: Process,
     /// The limen version of the mount.
     pub version: String,
-    /// Slices with this or a higher number may be in the object store before a row refers to them.
+    /// Slices with this or a higher number may be in the object store although no row refers to them yet.
     pub first_slice: SliceId,
 }
 
 impl Session {
-    /// A session of an unknown process, which begins with this heartbeat.
+    /// A session of an unknown process, with `heartbeat` as its first heartbeat.
     pub fn new(id: SessionId, heartbeat: Time) -> Self {
         Session {
             id,
@@ -173,8 +185,8 @@ impl Session {
     }
 }
 
-/// What identifies a process besides its PID. A PID tells whether the process still runs only on the same
-/// boot and in the same PID namespace. A host name and a PID alone prove nothing.
+/// The facts that identify a process besides its PID. Whether a process still runs can be found out by its
+/// PID only on the same boot and in the same PID namespace. A host name and a PID alone prove nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// `/proc/sys/kernel/random/boot_id`; empty if unknown.
@@ -185,7 +197,7 @@ pub struct Process {
     pub start_time: u64,
 }
 
-/// A lock that an owner waits for. Deadlocks are detected from these records.
+/// A lock that an owner waits for. These records are used to detect deadlocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait {
     pub ino: Ino,
@@ -204,7 +216,7 @@ pub struct Garbage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// One record as an engine found it; an absent record is reported as absent.
+/// A record in an answer of an engine. If the record does not exist, its value says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     Inode(Ino, Option<Inode>),
@@ -229,8 +241,10 @@ pub enum Record {
     Waits(Arc<[LockWait]>),
     Garbage(Garbage),
     /// The number of rows, beyond the first, that refer to a slice. A slice that was ever shared keeps this
-    /// record, with 0 if one row is left, until it becomes garbage.
+    /// record until it becomes garbage; the number is 0 if one row is left.
     Shared(SliceId, u64),
+    /// A quota; `None` if it does not exist.
+    Quota(QuotaKey, Option<Quota>),
 }
 
 /// The key of a record to read.
@@ -252,6 +266,7 @@ pub enum RecordKey {
     Locks(Ino),
     Waits,
     Session(SessionId),
+    Quota(QuotaKey),
 }
 
 /// A snapshot: records as of one moment.
@@ -264,8 +279,8 @@ pub struct Snapshot {
 /// A range of records to read in order. At most `limit` rows are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// The entries of a directory after `after`, in bytewise order of their names: for each a
-    /// [`Record::Dirent`], then what `beside` selects.
+    /// The entries of a directory after `after`, in bytewise order of their names. Each entry is a
+    /// [`Record::Dirent`], followed by the records that `beside` selects.
     Dir { parent: Ino, after: Option<Name>, limit: usize, beside: Beside },
     /// [`Record::Inode`] of every inode after `after`, by number.
     Inodes { after: Ino, limit: usize },
@@ -283,6 +298,9 @@ pub enum Scan {
     Shared { after: SliceId, limit: usize },
     /// [`Record::Acl`] of every stored ACL after `after`, by id.
     Acls { after: AclId, limit: usize },
+    /// [`Record::Quota`] of every quota after `after`, in the order of [`QuotaKey`]; `None` begins with the
+    /// first.
+    Quotas { after: Option<QuotaKey>, limit: usize },
 }
 
 impl Scan {
@@ -296,12 +314,48 @@ impl Scan {
         | Scan::Locks { limit, .. }
         | Scan::Garbage { limit, .. }
         | Scan::Shared { limit, .. }
-        | Scan::Acls { limit, .. }) = self;
+        | Scan::Acls { limit, .. }
+        | Scan::Quotas { limit, .. }) = self;
         *limit
+    }
+
+    /// Iterates over the pages of the range, in order. Each item has the records of one page, which `read`
+    /// reads. After an error of `read` the iteration ends.
+    pub fn pages<E>(
+        mut self,
+        mut read: impl FnMut(&Scan) -> Result<Page, E>,
+    ) -> impl Iterator<Item = Result<Vec<Record>, E>> {
+        let mut more = true;
+        std::iter::from_fn(move || {
+            std::mem::take(&mut more).then(|| {
+                let Page { snapshot: Snapshot { records, .. }, more: follows } = read(&self)?;
+                more = follows && records.iter().rev().any(|record| self.continue_after(record));
+                Ok(records)
+            })
+        })
+    }
+
+    /// Lets the scan begin after a record that it has returned. Returns `false` for a record that is no row of this
+    /// scan, such as an inode beside a directory entry.
+    fn continue_after(&mut self, record: &Record) -> bool {
+        match (self, record) {
+            (Scan::Dir { after, .. }, Record::Dirent(_, name, _)) => *after = Some(name.clone()),
+            (Scan::Inodes { after, .. }, Record::Inode(ino, _)) => *after = *ino,
+            (Scan::Slices { from, .. }, Record::Slices(_, chunk, _)) => from.0 = chunk.0.saturating_add(1),
+            (Scan::Orphans { after, .. }, Record::Orphan(session, ino)) => *after = (*session, *ino),
+            (Scan::Sessions { after, .. }, Record::Session(session, _)) => *after = *session,
+            (Scan::Locks { after, .. }, Record::Locks(ino, _)) => *after = *ino,
+            (Scan::Garbage { after, .. }, Record::Garbage(garbage)) => *after = garbage.slice,
+            (Scan::Shared { after, .. }, Record::Shared(slice, _)) => *after = *slice,
+            (Scan::Acls { after, .. }, Record::Acl(id, _)) => *after = *id,
+            (Scan::Quotas { after, .. }, Record::Quota(key, _)) => *after = Some(*key),
+            _ => return false,
+        }
+        true
     }
 }
 
-/// What a [`Scan::Dir`] returns about the inodes of its entries.
+/// The records that a [`Scan::Dir`] returns about the inodes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     Nothing,

@@ -8,7 +8,7 @@ use types::{OpId, SessionId, Term};
 use crate::record::Seq;
 use crate::txn::{Effect, Txn};
 
-/// How many operation ids are kept in addition to those of open terms.
+/// How many operation ids are kept that belong to no open term.
 const REMEMBERED_OPS: usize = 16_384;
 
 /// The commit numbers by operation id.
@@ -25,17 +25,8 @@ impl Results {
         self.seqs.get(&op).copied()
     }
 
-    /// The number of results.
-    pub fn len(&self) -> usize {
-        self.seqs.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.seqs.is_empty()
-    }
-
-    /// Records a transaction with effects that was committed, or recognized as a retry. The results of the
-    /// terms that it ends are dropped.
+    /// Records that a transaction with effects was committed or was recognized as a retry. If the transaction
+    /// ends terms, drops the results of those terms.
     pub fn note(&mut self, txn: &Txn, seq: Seq) {
         for effect in &txn.effects {
             match effect {
@@ -85,14 +76,14 @@ mod tests {
             let ended = [Term(term)].into();
             let begin = Effect::BeginTerm { session, term: Term(term + 1), ended };
             results.note(&within(term + 1, 100, vec![begin]), Seq(2));
-            assert_eq!(results.len(), 1);
+            assert_eq!(results.seqs.len(), 1);
         }
         for count in 0..20_000 {
             let visitor =
                 Txn { op_id: OpId::new(SessionId(9), Term::NONE, count), ..within(0, 0, Vec::new()) };
             results.note(&visitor, Seq(3));
         }
-        assert_eq!(results.len(), REMEMBERED_OPS + 1);
+        assert_eq!(results.seqs.len(), REMEMBERED_OPS + 1);
         assert_eq!(results.get(OpId::new(session, Term(21), 100)), Some(Seq(2)));
         let gone = Txn { effects: vec![Effect::DropSession { session }], ..within(21, 101, Vec::new()) };
         results.note(&gone, Seq(4));

@@ -1,5 +1,5 @@
-//! Minitransactions (Sinfonia, SOSP 2007): conditions on the records, and the changes to make if all
-//! conditions hold.
+//! Minitransactions (Sinfonia, SOSP 2007): guards, which are conditions on the records, and effects, which
+//! are the changes to make if all guards hold.
 //!
 //! An engine checks all guards of a transaction, then applies all its effects, atomically. Effects cannot
 //! fail: every condition that can fail is a guard. Effects on contended fields commute ([`Effect::AddLinks`],
@@ -9,11 +9,12 @@
 use std::sync::Arc;
 
 use types::{
-    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Term, Time,
-    XattrName,
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId, SliceSource,
+    Term, Time, XattrName,
 };
 
 use crate::lock::{Lock, LockOwner};
+use crate::quota::{QuotaKey, QuotaRule, QuotaTag};
 use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 
 /// The decision of an operation, ready to commit.
@@ -36,9 +37,9 @@ impl Txn {
         changed
     }
 
-    /// The session and term that keep the transaction's result: those of its id, if a guard names them.
-    /// `None` if the transaction itself ends that term or removes that session, because its result may be
-    /// dropped with them.
+    /// The session and term that keep the transaction's result: the ones in its operation id, if a guard of
+    /// the transaction names them. `None` if the transaction itself ends that term or removes that session,
+    /// because the result may be dropped together with the term.
     pub fn kept_by(&self) -> Option<(SessionId, Term)> {
         let own = (self.op_id.session(), self.op_id.term());
         let is_own =
@@ -56,98 +57,56 @@ impl Txn {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// The directory entry exists and refers to `ino`.
-    DirentIs {
-        parent: Ino,
-        name: Name,
-        ino: Ino,
-    },
-    DirentAbsent {
-        parent: Ino,
-        name: Name,
-    },
+    DirentIs { parent: Ino, name: Name, ino: Ino },
+    /// The directory has no such entry.
+    DirentAbsent { parent: Ino, name: Name },
     /// The inode exists and its access revision is `rev`.
-    Access {
-        ino: Ino,
-        rev: u64,
-    },
-    InodeAbsent {
-        ino: Ino,
-    },
+    Access { ino: Ino, rev: u64 },
+    /// The inode does not exist.
+    InodeAbsent { ino: Ino },
     /// The inode exists and its link count is exactly `nlink`.
-    Links {
-        ino: Ino,
-        nlink: u32,
-    },
+    Links { ino: Ino, nlink: u32 },
     /// The directory exists and its parent is `parent`.
-    ParentIs {
-        ino: Ino,
-        parent: Ino,
-    },
+    ParentIs { ino: Ino, parent: Ino },
     /// The directory has no entries.
-    Empty {
-        ino: Ino,
-    },
+    Empty { ino: Ino },
     /// The extended attribute has this size in blocks ([`xattr_blocks`](crate::xattr_blocks)); 0 if it does not exist.
-    Xattr {
-        ino: Ino,
-        name: XattrName,
-        blocks: u16,
-    },
-    /// The inode exists and its extended attributes take at most `most` blocks.
-    XattrBlocks {
-        ino: Ino,
-        most: u16,
-    },
+    Xattr { ino: Ino, name: XattrName, blocks: u16 },
+    /// The inode exists and its extended attributes take at least `least` and at most `most` blocks.
+    XattrBlocks { ino: Ino, least: u16, most: u16 },
     /// The setting's value, or its absence.
-    Setting {
-        name: &'static str,
-        value: Option<String>,
-    },
-    Counter {
-        counter: Counter,
-        value: u64,
-    },
+    Setting { name: &'static str, value: Option<String> },
+    /// The counter has exactly this value.
+    Counter { counter: Counter, value: u64 },
     /// The inode exists and its size is exactly `size` bytes.
-    Size {
-        ino: Ino,
-        size: u64,
-    },
+    Size { ino: Ino, size: u64 },
     /// The inode exists and its locks are exactly these, in order.
-    Locks {
-        ino: Ino,
-        locks: Arc<[Lock]>,
-    },
+    Locks { ino: Ino, locks: Arc<[Lock]> },
     /// The oldest rows of the chunk are exactly these; newer rows may follow.
-    Rows {
-        ino: Ino,
-        chunk: ChunkIndex,
-        rows: Arc<[Slice]>,
-    },
+    Rows { ino: Ino, chunk: ChunkIndex, rows: Arc<[Slice]> },
     /// The volume has fewer than `max_inodes` inodes, and fewer than `max_blocks` blocks in use.
-    Room {
-        max_inodes: u64,
-        max_blocks: u64,
-    },
+    Room { max_inodes: u64, max_blocks: u64 },
+    /// So many more inodes and blocks fit below the hard limits of the quota ([`Quota::fits`](crate::Quota::fits);
+    /// 0 always fits). If `outer` is given, the quota exists and that is its outer quota; else an absent quota
+    /// has no limits, and the guard holds. The guard is serialized with [`Effect::Charge`] on the same
+    /// quota: however many clients commit, the limit is never exceeded. It must cost no extra round trip, and
+    /// such commits must not deadlock: engines that lock take the quotas in the order of their keys.
+    Quota { key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64 },
     /// The session exists and, if `heartbeat` is given, that is its latest heartbeat. The guard is serialized
-    /// with the removal of the session: a commit that removes it comes entirely before or entirely after this
-    /// transaction.
-    Session {
-        session: SessionId,
-        heartbeat: Option<Time>,
-    },
+    /// with the removal of the session: a commit that removes the session comes entirely before or entirely
+    /// after this transaction.
+    Session { session: SessionId, heartbeat: Option<Time> },
     /// The term of the session is open. The guard is serialized with the end of the term: a commit that ends
     /// the term or removes the session comes entirely before or entirely after this transaction. If the guard
-    /// does not hold, the session's record tells the two cases apart: the session is gone, or it exists and
-    /// the term has ended. Every change of a mount carries this guard, so it must cost no extra round trip,
-    /// and such commits must conflict neither with each other nor with renewals of the session.
-    Term {
-        session: SessionId,
-        term: Term,
-    },
+    /// does not hold, the session's record tells why: either the session does not exist, or it exists and the
+    /// term has ended. Every change of a mount carries this guard. So the guard must cost no extra round
+    /// trip, and commits with it must conflict neither with each other nor with renewals of the session.
+    Term { session: SessionId, term: Term },
 }
 
 impl Guard {
-    /// The record that decides the guard. An engine returns it when a guard of the transaction does not hold.
+    /// The key of the record that decides the guard. If a guard of a transaction does not hold, an engine
+    /// returns these records.
     pub fn want(&self) -> RecordKey {
         match self {
             Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {
@@ -166,176 +125,103 @@ impl Guard {
             Guard::Rows { ino, chunk, .. } => RecordKey::Slices(*ino, *chunk),
             Guard::Locks { ino, .. } => RecordKey::Locks(*ino),
             Guard::Room { .. } => RecordKey::Usage,
+            Guard::Quota { key, .. } => RecordKey::Quota(*key),
             Guard::Session { session, .. } | Guard::Term { session, .. } => RecordKey::Session(*session),
         }
     }
 }
 
-/// A change to the records. An effect that adds to, changes or removes an inode or row that does not exist
-/// does nothing. Directory entries and orphans are records of their own: the inodes that they name need not
-/// exist.
+/// A change to the records. If an effect adds to, changes or removes an inode or row that does not exist, it
+/// does nothing. Directory entries and orphans are separate records: they can be stored although the inodes
+/// that they name do not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Creates the inode; an existing one is replaced.
     PutInode(Inode),
     /// Removes the inode with its symlink target, xattrs, locks and slices. Its slices in the object store
     /// become garbage, except those that other rows refer to.
-    DropInode {
-        ino: Ino,
-    },
+    DropInode { ino: Ino },
     /// Creates the directory entry, or makes an existing one refer to `ino`.
-    PutDirent {
-        parent: Ino,
-        name: Name,
-        ino: Ino,
-        kind: FileType,
-    },
-    DropDirent {
-        parent: Ino,
-        name: Name,
-    },
-    /// Sets all fields that access depends on, and increments the access revision by one.
-    SetAccess {
-        ino: Ino,
-        access: Access,
-    },
+    PutDirent { parent: Ino, name: Name, ino: Ino, kind: FileType },
+    /// Removes the directory entry.
+    DropDirent { parent: Ino, name: Name },
+    /// Sets all fields that access depends on, and the quota tag, and increments the access revision by one.
+    SetAccess { ino: Ino, access: Access },
     /// Sets the recorded parent of a directory.
-    SetParent {
-        ino: Ino,
-        parent: Ino,
-    },
-    /// Adds `delta` to the link count, which saturates.
-    AddLinks {
-        ino: Ino,
-        delta: i32,
-    },
+    SetParent { ino: Ino, parent: Ino },
+    /// Adds `delta` to the link count. The result saturates instead of overflowing.
+    AddLinks { ino: Ino, delta: i32 },
     /// Sets the given times. atime and mtime are set unconditionally, as on ext4: if the mtime of a directory
-    /// is in the future, the next create sets it to the present. ctime never goes back: a flush carries
-    /// the time of its last write, and another change may have committed since that write or while the flush
-    /// was planned.
-    SetTimes {
-        ino: Ino,
-        atime: Option<Time>,
-        mtime: Option<Time>,
-        ctime: Option<Time>,
-    },
+    /// is in the future, the next create sets it to the present. ctime never goes back: a flush sets the time
+    /// of its last write, but another change with a later ctime may have committed since that write.
+    SetTimes { ino: Ino, atime: Option<Time>, mtime: Option<Time>, ctime: Option<Time> },
     /// Sets the size in bytes. The rows of the file are not changed.
-    SetSize {
-        ino: Ino,
-        size: u64,
-    },
+    SetSize { ino: Ino, size: u64 },
     /// Sets the size to the larger of the current size and `size`.
-    Extend {
-        ino: Ino,
-        size: u64,
-    },
+    Extend { ino: Ino, size: u64 },
     /// Appends a row to the chunk; it becomes the newest one.
-    AppendSlice {
-        ino: Ino,
-        chunk: ChunkIndex,
-        slice: Slice,
-    },
+    AppendSlice { ino: Ino, chunk: ChunkIndex, slice: Slice },
     /// Removes the rows of the chunks in `from..to`. Slices in the object store that no other row refers to
     /// become garbage.
-    DropSlices {
-        ino: Ino,
-        from: ChunkIndex,
-        to: ChunkIndex,
-    },
-    /// Replaces the `count` oldest rows of the chunk by `rows`, of which there are at most `count`. They come
-    /// before all newer rows. The removed rows are released as by [`Effect::DropSlices`].
-    ReplaceRows {
-        ino: Ino,
-        chunk: ChunkIndex,
-        count: u32,
-        rows: Arc<[Slice]>,
-    },
-    /// Adds one to the number of rows that refer to the slice; it becomes garbage only when all of them are
-    /// removed. The count remains stored, as 0, while one row is left: a scan of all inodes can miss a slice
-    /// whose rows move from one inode to another during the scan, and a later scan of the counts then finds
-    /// it.
-    Share {
-        slice: SliceId,
-    },
+    DropSlices { ino: Ino, from: ChunkIndex, to: ChunkIndex },
+    /// Replaces the `count` oldest rows of the chunk by `rows`, which are at most `count` rows. The new rows
+    /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].
+    ReplaceRows { ino: Ino, chunk: ChunkIndex, count: u32, rows: Arc<[Slice]> },
+    /// Adds one to the number of rows that refer to the slice. The slice becomes garbage only when all these
+    /// rows are removed. While one row is left, the count remains stored as 0, for this reason: a scan of all
+    /// inodes can miss a slice whose row moves from one inode to another during the scan. A later scan of the
+    /// counts then finds the slice.
+    Share { slice: SliceId },
     /// Creates or replaces an xattr.
-    PutXattr {
-        ino: Ino,
-        name: XattrName,
-        value: Arc<[u8]>,
-    },
-    DropXattr {
-        ino: Ino,
-        name: XattrName,
-    },
-    /// Adds to the xattr blocks of the inode. It accompanies each [`Effect::PutXattr`] and [`Effect::DropXattr`] that
-    /// changes the size of an attribute; [`Guard::Xattr`] ensures that the difference is exact.
-    AddXattrBlocks {
-        ino: Ino,
-        delta: i32,
-    },
-    /// Stores an ACL in its storage form under its content hash. Does nothing if it is stored already.
-    PutAcl {
-        id: AclId,
-        text: Arc<str>,
-    },
+    PutXattr { ino: Ino, name: XattrName, value: Arc<[u8]> },
+    /// Removes an xattr.
+    DropXattr { ino: Ino, name: XattrName },
+    /// Adds `delta` to the xattr blocks of the inode. It accompanies each [`Effect::PutXattr`] and
+    /// [`Effect::DropXattr`] that changes the size of an attribute; [`Guard::Xattr`] ensures that `delta` is
+    /// exact.
+    AddXattrBlocks { ino: Ino, delta: i32 },
+    /// Stores an ACL in its storage form under its content hash. If it is stored already, nothing changes.
+    PutAcl { id: AclId, text: Arc<str> },
     /// Sets the target of a symbolic link.
-    PutSymlink {
-        ino: Ino,
-        target: Arc<[u8]>,
-    },
+    PutSymlink { ino: Ino, target: Arc<[u8]> },
     /// Records that the inode has no name left, but `session` has it open.
-    PutOrphan {
-        session: SessionId,
-        ino: Ino,
-    },
-    DropOrphan {
-        session: SessionId,
-        ino: Ino,
-    },
+    PutOrphan { session: SessionId, ino: Ino },
+    /// Removes the record of [`Effect::PutOrphan`].
+    DropOrphan { session: SessionId, ino: Ino },
     /// Creates or renews the session. A renewal is guarded by [`Guard::Session`].
     PutSession(Session),
     /// Removes the session, its terms, and the results of their operations.
-    DropSession {
-        session: SessionId,
-    },
-    /// If the session exists, opens `term` and ends the terms in `ended`: the results of their operations are
-    /// dropped, and none of these operations is applied after this.
-    BeginTerm {
-        session: SessionId,
-        term: Term,
-        ended: Arc<[Term]>,
-    },
+    DropSession { session: SessionId },
+    /// If the session exists, opens `term` and ends the terms in `ended`. The results of the operations of an
+    /// ended term are dropped, and none of these operations is applied afterwards.
+    BeginTerm { session: SessionId, term: Term, ended: Arc<[Term]> },
     /// Sets all locks on the inode.
-    PutLocks {
-        ino: Ino,
-        locks: Arc<[Lock]>,
-    },
-    /// Records that the owner waits for this lock. It replaces any other wait of this owner.
+    PutLocks { ino: Ino, locks: Arc<[Lock]> },
+    /// Records that the owner waits for this lock. This replaces any other wait of the owner.
     PutWait(LockWait),
-    DropWait {
-        owner: LockOwner,
-    },
+    /// Removes the record of the owner's wait.
+    DropWait { owner: LockOwner },
     /// Removes the slice from the garbage, because its blocks are no longer in the object store.
-    DropGarbage {
-        slice: SliceId,
-    },
-    PutSetting {
-        name: &'static str,
-        value: String,
-    },
-    SetCounter {
-        counter: Counter,
-        value: u64,
-    },
-    /// Corrects [`Usage`](crate::Usage) after damage: usage follows from the inodes, and only damage can make
-    /// it differ. The result does not go below 0.
-    AddUsage {
-        inodes: i64,
-        blocks: i64,
-    },
+    DropGarbage { slice: SliceId },
+    /// Creates or replaces a setting.
+    PutSetting { name: &'static str, value: String },
+    /// Sets the value of a counter.
+    SetCounter { counter: Counter, value: u64 },
+    /// Corrects [`Usage`](crate::Usage) after damage; without damage, the usage always equals the sum over
+    /// the inodes. The result does not go below 0.
+    AddUsage { inodes: i64, blocks: i64 },
+    /// Sets the rule of the quota and keeps what it counts. Creates a quota that does not exist, which then counts
+    /// nothing.
+    PutQuota { key: QuotaKey, rule: QuotaRule },
+    /// Removes the quota with what it counts.
+    DropQuota { key: QuotaKey },
+    /// Adds to what the quota counts, which may become negative. Creates a quota that does not exist, with
+    /// [`QuotaRule::default`]: it has no limits. Charges commute. Limits do not matter here: they are guarded
+    /// by [`Guard::Quota`].
+    Charge { key: QuotaKey, inodes: i64, blocks: i64 },
 }
 
-/// The fields of an inode that access depends on.
+/// The fields of an inode that access depends on, and its quota tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
@@ -343,6 +229,7 @@ pub struct Access {
     pub gid: u32,
     pub access_acl: AclId,
     pub default_acl: AclId,
+    pub quota: QuotaTag,
 }
 
 impl From<&Inode> for Access {
@@ -353,6 +240,7 @@ impl From<&Inode> for Access {
             gid: inode.gid,
             access_acl: inode.access_acl,
             default_acl: inode.default_acl,
+            quota: inode.quota,
         }
     }
 }
@@ -361,9 +249,10 @@ impl From<&Inode> for Access {
 const SMALL_SETTING_BYTES: usize = 1024;
 
 impl Effect {
-    /// Whether the effect stores something new: an inode, a name, data, an attribute, an ACL. An engine may
-    /// fail these with ENOSPC while it keeps room for the other effects, which remove something, change a
-    /// record in place, or are bounded by the number of mounts and open files.
+    /// Whether the effect stores something new: an inode, a name, data, an attribute or an ACL. If little
+    /// room is left, an engine may fail such effects with ENOSPC, so that room remains for the other effects.
+    /// Those remove something, change a record in place, or are bounded by the number of mounts and open
+    /// files.
     pub fn adds(&self) -> bool {
         match self {
             Effect::AppendSlice { slice, .. } => slice.source != SliceSource::Hole,
@@ -373,16 +262,17 @@ impl Effect {
             | Effect::Share { .. }
             | Effect::PutXattr { .. }
             | Effect::PutAcl { .. }
-            | Effect::PutSymlink { .. } => true,
+            | Effect::PutSymlink { .. }
+            | Effect::PutQuota { .. } => true,
             // Settings are few, and a tool must be able to announce itself on a full disk.
             Effect::PutSetting { value, .. } => value.len() > SMALL_SETTING_BYTES,
             _ => false,
         }
     }
 
-    /// Applies the effect to the inode that it changes. This is the one definition that engines and caches
-    /// share. The suite compares engines that compute this on the server with it, by random transactions.
-    /// Returns `false` for an effect that changes no field of an existing inode.
+    /// Applies the effect to the inode that it changes. Engines and caches share this definition; the suite
+    /// compares it, by random transactions, with engines that compute the result on the server. Returns
+    /// `false` for an effect that changes no field of an existing inode.
     pub fn apply_to(&self, inode: &mut Inode) -> bool {
         match *self {
             Effect::SetAccess { ref access, .. } => {
@@ -391,6 +281,7 @@ impl Effect {
                 inode.gid = access.gid;
                 inode.access_acl = access.access_acl;
                 inode.default_acl = access.default_acl;
+                inode.quota = access.quota;
                 inode.access_rev += 1;
             }
             Effect::SetParent { parent, .. } => inode.parent = parent,

@@ -7,7 +7,7 @@ use crate::engine::{Engine, EngineError, Outcome};
 use crate::record::{Counter, Inode, Record, RecordKey, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
-/// The version of the record layout: this build writes it, and reads no newer one.
+/// The version of the record layout. This build writes this version, and rejects volumes of a newer one.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// The kind of ACLs on a volume.
@@ -32,7 +32,7 @@ impl AclKind {
     }
 }
 
-/// By default, the data of files up to this size is stored in the metadata: one page of most databases.
+/// The default of [`Volume::inline_bytes`], which is one page of most databases.
 pub const DEFAULT_INLINE_BYTES: u32 = 4096;
 
 /// The settings that `limen format` writes.
@@ -49,7 +49,8 @@ pub struct Volume {
     /// contains no secrets.
     pub encryption: String,
     pub acl: AclKind,
-    /// What chmod does to NFSv4 ACLs (`aclmode`), and what new files inherit from them (`aclinherit`).
+    /// The policy for NFSv4 ACLs: how chmod changes them (`aclmode`), and how new files inherit them
+    /// (`aclinherit`).
     pub policy: Policy,
     /// Files of up to this many bytes are stored in the metadata.
     pub inline_bytes: u32,
@@ -59,9 +60,13 @@ pub struct Volume {
     pub max_inodes: u64,
     /// Whether listings show a caller only the entries that it may read, on every mount.
     pub abe: bool,
-    /// Whether the object store must hold the marker that names this volume. False for volumes that are older
-    /// than the marker, and for storage in memory.
+    /// Whether the object store must hold the marker that names this volume. `false` for volumes that were
+    /// formatted before the marker existed, and for storage in memory.
     pub store_marker: bool,
+    /// A random text that `limen load` stored; empty if the volume was formatted here. The store's marker
+    /// contains the same text. So if several databases have records of this volume, only one of them can use
+    /// the store.
+    pub loaded: String,
     pub created: Time,
 }
 
@@ -70,6 +75,8 @@ pub struct Volume {
 pub enum VolumeError {
     #[error("no volume found: run `limen format` first")]
     NotFormatted,
+    #[error("a dump was loaded here only in part")]
+    Loading,
     #[error(
         "volume '{name}' was formatted by a newer limen (format {found}, this one knows {FORMAT_VERSION})"
     )]
@@ -83,6 +90,13 @@ pub enum VolumeError {
 }
 
 impl Volume {
+    /// The name of the setting in which a load of a dump stores its progress; empty or absent if no load is
+    /// in progress.
+    pub const LOADING: &str = "loading";
+
+    /// The name of the setting [`Volume::loaded`].
+    pub const LOADED: &str = "loaded";
+
     /// A volume whose blocks are in memory, with the defaults of `limen format`. Its id and its time of creation
     /// are fixed.
     pub fn in_memory(name: &str) -> Volume {
@@ -100,6 +114,7 @@ impl Volume {
             max_inodes: 0,
             abe: false,
             store_marker: false,
+            loaded: String::new(),
             created: Time::new(1_700_000_000, 7),
         }
     }
@@ -118,7 +133,8 @@ impl Volume {
         effects.push(Effect::PutInode(root));
         let first = [(Counter::Ino, Ino::ROOT.0 + 1), (Counter::Slice, 1), (Counter::Session, 1)];
         effects.extend(first.map(|(counter, value)| Effect::SetCounter { counter, value }));
-        let guards = vec![Guard::Setting { name: "format_version", value: None }];
+        let guards =
+            ["format_version", Volume::LOADING].map(|name| Guard::Setting { name, value: None }).into();
         let op_id = OpId(self.created.nanos() as u128);
         match engine.commit(&[Txn { op_id, guards, effects }])?.pop() {
             Some(Outcome::Committed { .. }) => Ok(()),
@@ -134,8 +150,7 @@ impl Volume {
     /// Reads the volume's settings.
     ///
     /// # Errors
-    /// [`VolumeError::NotFormatted`], [`VolumeError::Newer`], [`VolumeError::Damaged`], and those of the
-    /// database.
+    /// Those of [`Volume::parse`] and of the database.
     pub fn load(engine: &dyn Engine) -> Result<Volume, VolumeError> {
         let snapshot = engine.read(&[RecordKey::Settings])?;
         match snapshot.records.first() {
@@ -166,9 +181,19 @@ impl Volume {
         .map(|(name, value)| Effect::PutSetting { name, value })
     }
 
-    fn parse(settings: &Settings) -> Result<Volume, VolumeError> {
+    /// The volume with these settings.
+    ///
+    /// # Errors
+    /// - [`VolumeError::Loading`]: there is no `format_version`, and a load of a dump is in progress.
+    /// - [`VolumeError::NotFormatted`]: there is no `format_version`, and no load is in progress.
+    /// - [`VolumeError::Newer`]: a newer build has formatted the volume.
+    /// - [`VolumeError::Damaged`]: a setting is missing or malformed.
+    pub fn parse(settings: &Settings) -> Result<Volume, VolumeError> {
         let get = |name: &str| settings.get(name).cloned();
-        let Some(found) = get("format_version") else { return Err(VolumeError::NotFormatted) };
+        let Some(found) = get("format_version") else {
+            let is_loading = get(Volume::LOADING).is_some_and(|marker| !marker.is_empty());
+            return Err(if is_loading { VolumeError::Loading } else { VolumeError::NotFormatted });
+        };
         let name = get("name").unwrap_or_default();
         if found.parse::<u32>().is_ok_and(|v| v > FORMAT_VERSION) {
             return Err(VolumeError::Newer { name, found });
@@ -184,7 +209,7 @@ impl Volume {
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
-        // Volumes that are older than NFSv4 ACLs have no policies for them.
+        // Volumes that were formatted before NFSv4 ACLs existed have no policies for them.
         let aclmode = get("aclmode").map(|name| AclMode::from_name(&name).ok_or_else(|| damaged("aclmode")));
         let inherit = get("aclinherit");
         let inherit = inherit.map(|name| AclInherit::from_name(&name).ok_or_else(|| damaged("aclinherit")));
@@ -203,18 +228,22 @@ impl Volume {
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
-            // In volumes that are older than these settings, they are off.
+            // Volumes that were formatted before these settings existed have them off.
             abe: flag("abe")?,
             store_marker: flag("store_marker")?,
+            loaded: get(Volume::LOADED).unwrap_or_default(),
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
         })
     }
 
-    /// Whether both are settings of the same volume, possibly from different times.
-    pub fn is_same_volume(&self, other: &Volume) -> bool {
-        let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *other;
+    /// Whether both are settings of the same volume, where `earlier` may be older.
+    pub fn is_same_volume(&self, earlier: &Volume) -> bool {
+        let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *earlier;
         let changed = Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, ..self.clone() };
-        Volume { store_marker, ..changed } == *other
+        // POSIX ACLs can be turned on. Any other change of `acl` is not one of this volume.
+        let acl = if self.acl == AclKind::Posix { AclKind::Off } else { self.acl };
+        let acl = if earlier.acl == AclKind::Off { acl } else { self.acl };
+        Volume { store_marker, acl, ..changed } == *earlier
     }
 
     /// The limits for [`Guard::Room`]; `None` if there are none.
@@ -227,7 +256,7 @@ impl Volume {
     }
 }
 
-/// The size of any directory (`st_size`), whatever its number of entries.
+/// The size of any directory (`st_size`), independent of its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
 /// The stored form of a flag.

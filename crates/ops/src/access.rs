@@ -1,9 +1,9 @@
 //! The access checks that operations share.
 //!
 //! If the kernel is the authority ([`Authority`]), it has made all checks, with the attributes that it has
-//! cached; what remains is to verify that these are current. If the daemon is the authority, the checks are
-//! made here; each names the kernel function that makes the same check. On a volume with NFSv4 ACLs they
-//! follow the rules in [`super::nfs4`].
+//! cached; the functions here only verify that these attributes are current. If the daemon is the authority,
+//! the functions here make the checks; their docs name the kernel function that makes the same check. On a
+//! volume with NFSv4 ACLs the checks follow the rules in [`super::nfs4`].
 
 use acl::evaluate::{self, Evaluation};
 use acl::nfs4::{self, Mask};
@@ -14,7 +14,7 @@ use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
 use crate::op::{Authority, Ctx};
 use crate::view::{PlanStop, View};
 
-/// Turns an evaluation into a result without the reason, which operations do not need.
+/// Turns an evaluation into a result. Its reason is dropped, because operations do not need it.
 pub(super) fn granted(evaluation: Evaluation) -> Result<(), PlanStop> {
     match evaluation {
         Ok(_) => Ok(()),
@@ -28,7 +28,7 @@ impl Ctx<'_> {
         self.volume.acl == AclKind::Nfs4 && !matches!(self.authority, Authority::Kernel { .. })
     }
 
-    /// Whether the kernel believes that the caller has another identity.
+    /// Whether the kernel assumes another identity for the caller than the daemon does.
     pub(super) fn is_mistaken(&self) -> bool {
         matches!(self.authority, Authority::Both(subject) if subject.is_mistaken())
     }
@@ -36,7 +36,8 @@ impl Ctx<'_> {
     /// Checks that the caller may look up names in the directory.
     ///
     /// # Errors
-    /// ESTALE if the kernel checked with outdated attributes; EACCES.
+    /// ESTALE if the kernel checked with outdated attributes; EIO if the directory's ACL is missing or
+    /// damaged; EACCES if the caller has no search permission.
     pub(super) fn admit_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
         match self.authority {
             _ if !self.checks_nfs4() => self.admit(view, dir, Perm::EXECUTE),
@@ -49,7 +50,8 @@ impl Ctx<'_> {
     /// `may_create` in fs/namei.c.
     ///
     /// # Errors
-    /// As [`Ctx::admit_search`].
+    /// As [`Ctx::admit_search`], with EACCES if the caller may not write to the directory or may not search
+    /// it.
     pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
         if !self.checks_nfs4() {
             return self.admit(view, dir, Perm::WRITE | Perm::EXECUTE);
@@ -58,11 +60,12 @@ impl Ctx<'_> {
         self.admit_mask(view, dir, add | Mask::SEARCH, Errno::EACCES)
     }
 
-    /// Checks that the caller may remove `child` from the directory, including the sticky bit. Equivalent to
-    /// `may_delete` and `__check_sticky` in fs/namei.c.
+    /// Checks that the caller may remove `child` from the directory. This includes the check of the sticky
+    /// bit. Equivalent to `may_delete` and `__check_sticky` in fs/namei.c.
     ///
     /// # Errors
-    /// As [`Ctx::admit_search`], then EPERM.
+    /// As [`Ctx::admit_new`]; then EPERM if the directory is sticky and the caller owns neither it nor
+    /// `child`.
     pub(super) fn admit_removal(
         &self,
         view: &mut View<'_>,
@@ -84,7 +87,8 @@ impl Ctx<'_> {
     /// the additional check of `vfs_rename`; ZFS checks `ACE_WRITE_DATA` there (`zfs_zaccess_rename`).
     ///
     /// # Errors
-    /// EACCES.
+    /// ESTALE if the kernel checked with outdated attributes; EIO if the directory's ACL is missing or
+    /// damaged; EACCES if the caller may not write to the directory.
     pub(super) fn admit_move(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
         if self.checks_nfs4() {
             return self.admit_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
@@ -96,7 +100,8 @@ impl Ctx<'_> {
     /// `inode_owner_or_capable` in fs/inode.c.
     ///
     /// # Errors
-    /// ESTALE if the kernel checked with outdated attributes; EPERM.
+    /// ESTALE if the kernel checked with outdated attributes; EPERM if the caller neither owns the inode nor
+    /// has the capability.
     pub(super) fn admit_owner(&self, inode: &Inode) -> Result<(), PlanStop> {
         let Some(cred) = self.cred_about(inode)? else { return Ok(()) };
         granted(evaluate::owner(cred.uid, cred.caps, inode.uid))
@@ -105,8 +110,9 @@ impl Ctx<'_> {
     /// Checks that the caller may set or remove this xattr. Equivalent to `xattr_permission` in fs/xattr.c.
     ///
     /// # Errors
-    /// ESTALE if the kernel checked with outdated attributes; EPERM if the name requires `CAP_SYS_ADMIN`, and
-    /// for `user.*` on a sticky directory unless the caller owns it; EACCES.
+    /// For a name outside `user.`: EPERM if the caller lacks `CAP_SYS_ADMIN`. For a name in `user.`: ESTALE
+    /// if the kernel checked with outdated attributes; EPERM if the inode is a sticky directory that the
+    /// caller does not own; EACCES if the caller has no write permission.
     pub(super) fn admit_xattr(
         &self,
         view: &mut View<'_>,
@@ -117,7 +123,8 @@ impl Ctx<'_> {
             return self.admit_nfs4_xattr(view, inode, name);
         }
         if !name.as_bytes().starts_with(b"user.") {
-            // This depends on no inode, so the kernel's check is valid.
+            // The check of the capability does not depend on an inode, so the kernel's check is valid even
+            // with outdated attributes.
             let Some(cred) = self.cred()? else { return Ok(()) };
             return granted(evaluate::capability(cred.caps, Caps::SYS_ADMIN));
         }
@@ -127,9 +134,9 @@ impl Ctx<'_> {
         self.admit(view, inode, Perm::WRITE)
     }
 
-    /// Whether an SGID bit remains on a file with this group when the caller sets or keeps it: the caller
-    /// must be in the group or have `CAP_FSETID`. `kernel_answer` is the kernel's answer; it is used unless
-    /// the kernel believes that the caller has another identity.
+    /// Whether a file of this group keeps its SGID bit when the caller sets it or changes the file: only if
+    /// the caller is in the group or has `CAP_FSETID`. `kernel_answer` is the kernel's answer, which is used
+    /// if the kernel has checked the caller under the right identity.
     ///
     /// # Errors
     /// Those of [`Ctx::cred`].
@@ -140,7 +147,7 @@ impl Ctx<'_> {
         Ok(self.cred()?.map_or(kernel_answer, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
     }
 
-    /// Whether the caller lacks `CAP_FSETID`. `false` if the kernel's own check is valid.
+    /// Whether the caller lacks `CAP_FSETID`. `false` if the kernel has checked that for the right identity.
     ///
     /// # Errors
     /// Those of [`Ctx::cred`].
@@ -152,7 +159,7 @@ impl Ctx<'_> {
     /// The credential that the daemon must check; `None` if the kernel has checked it.
     ///
     /// # Errors
-    /// Those of [`CredentialSource::identity`](crate::CredentialSource::identity); EACCES for
+    /// Those of [`CredentialSource::identity`](crate::CredentialSource::identity). EACCES if the authority is
     /// [`Authority::Anyone`].
     pub(super) fn cred(&self) -> Result<Option<Cred>, Errno> {
         match self.authority {
@@ -183,6 +190,10 @@ impl Ctx<'_> {
 
     /// Checks that the caller has these POSIX permissions on the inode. Equivalent to `inode_permission` in
     /// fs/namei.c.
+    ///
+    /// # Errors
+    /// Those of [`Ctx::cred_about`]; EIO if the ACL is missing or damaged; EACCES if a permission is not
+    /// granted.
     pub(super) fn admit(&self, view: &mut View<'_>, inode: &Inode, want: Perm) -> Result<(), PlanStop> {
         if matches!(self.authority, Authority::Anyone)
             && want == Perm::EXECUTE

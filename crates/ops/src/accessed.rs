@@ -12,7 +12,7 @@ pub enum AtimeMode {
     /// No read: `noatime`.
     #[default]
     Never,
-    /// The first read after a change of the inode, and otherwise one per day: `relatime`.
+    /// The first read after a change of the inode, and at most one other read per day: `relatime`.
     Relative,
     /// Every read: `strictatime`.
     Always,
@@ -35,8 +35,8 @@ impl AtimeMode {
     }
 }
 
-/// Stores when inodes were last read. Inodes that no longer exist are skipped. It has no guards, and so never
-/// conflicts.
+/// Stores when inodes were last read. Inodes that no longer exist are skipped. The operation has no guards,
+/// so it never conflicts.
 #[derive(Debug)]
 pub struct Accessed(pub Vec<(Ino, Time)>);
 

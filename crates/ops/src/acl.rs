@@ -1,13 +1,13 @@
 //! Setting and removing ACLs.
 
 use acl::posix::{self, PosixAcl};
-use meta::{Access, AclKind, Effect, RecordKey};
+use meta::{Access, AclKind, Effect};
 use types::{AclId, Errno, Ino};
 
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Which of an inode's two ACLs is meant.
+/// Selects one of an inode's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclType {
     Access,
@@ -17,13 +17,17 @@ pub enum AclType {
 /// Sets an ACL, or removes it (`None`). Removing an ACL that does not exist succeeds. Equivalent to
 /// `set_posix_acl`.
 ///
-/// An access ACL sets the mode, and is stored only if it is not equivalent to the mode. `kill_sgid`: the
-/// caller is not in the owning group and lacks `CAP_FSETID`.
+/// An access ACL sets the mode, and is stored only if it is not equivalent to the mode. `kill_sgid` is the
+/// kernel's answer whether the SGID bit must be removed, because the caller is not in the owning group and
+/// lacks `CAP_FSETID`.
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume without POSIX ACLs and for symbolic links; ESTALE if the inode does not exist;
-/// EACCES for a default ACL on anything but a directory (removing it succeeds); EPERM unless the caller owns
-/// the inode.
+/// - EOPNOTSUPP: the volume does not have POSIX ACLs.
+/// - ESTALE: the inode does not exist.
+/// - EOPNOTSUPP: the inode is a symbolic link.
+/// - EACCES: a default ACL is set on an inode that is not a directory (removing one there succeeds).
+/// - ESTALE: the kernel checked with outdated attributes.
+/// - EPERM: the caller does not own the inode.
 #[derive(Debug)]
 pub struct SetAcl {
     pub ino: Ino,
@@ -40,7 +44,6 @@ impl Op for SetAcl {
         if ctx.volume.acl != AclKind::Posix {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         if inode.kind == types::FileType::Symlink {
             return Err(Errno::EOPNOTSUPP.into());

@@ -1,7 +1,8 @@
 //! Changes the settings of a volume.
 
 use acl::nfs4::{AclInherit, AclMode};
-use meta::Effect;
+use meta::{AclKind, Effect};
+use types::Errno;
 
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
@@ -16,14 +17,19 @@ pub struct Configure {
     pub max_inodes: Option<u64>,
     /// Files of up to this many bytes are stored in the metadata, from their next write on.
     pub inline_bytes: Option<u32>,
-    /// What chmod does to NFSv4 ACLs from now on.
+    /// The policy by which chmod changes NFSv4 ACLs from now on.
     pub aclmode: Option<AclMode>,
-    /// What new files inherit from NFSv4 ACLs from now on.
+    /// The policy by which new files inherit NFSv4 ACLs from now on.
     pub aclinherit: Option<AclInherit>,
     /// Whether listings show a caller only the entries that it may read.
     pub abe: Option<bool>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,
+    /// Turns POSIX ACLs on for a volume without ACLs. They cannot be turned off again, because files would
+    /// then lose the denials of their ACLs.
+    ///
+    /// The operation fails with EINVAL if the volume has NFSv4 ACLs.
+    pub posix_acls: bool,
 }
 
 impl Op for Configure {
@@ -42,6 +48,16 @@ impl Op for Configure {
             ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
         ];
         let mut effects = Vec::new();
+        if self.posix_acls {
+            let (off, posix) = (AclKind::Off.name(), AclKind::Posix.name());
+            match view.setting("acl")? {
+                Some(kind) if kind == posix => {}
+                Some(kind) if kind == off => {
+                    effects.push(Effect::PutSetting { name: "acl", value: posix.to_owned() });
+                }
+                _ => return Err(Errno::EINVAL.into()),
+            }
+        }
         for (name, value) in asked {
             let Some(value) = value else { continue };
             if view.setting(name)?.as_ref() != Some(&value) {

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use acl::credential::Credential;
 use types::{Caps, Errno};
 
-/// A caller whose access the daemon must check. The parts that take time to find out are requested only if
-/// the decision depends on them.
+/// A caller whose access the daemon must check. Groups and capabilities take time to find out, so they are
+/// requested only if the decision depends on them.
 pub trait CredentialSource: Send + Sync + fmt::Debug {
     fn uid(&self) -> u32;
 
     /// The primary group.
     fn gid(&self) -> u32;
 
-    /// Whether the kernel believes that the caller has another identity. If so, the kernel's checks and flags
-    /// for this caller must be ignored.
+    /// Whether the kernel assumes another identity for the caller than the daemon does. If so, the kernel's
+    /// checks and flags for this caller must be ignored.
     fn is_mistaken(&self) -> bool {
         false
     }
 
-    /// The full credential and the capabilities. Each call returns the same, so that a replanned operation
+    /// The full credential and the capabilities. Each call returns the same values, so a replanned operation
     /// decides for the same caller.
     ///
     /// # Errors
-    /// EACCES if they cannot be found out: an unknown caller gets no access.
+    /// EACCES if they cannot be found out, because an unknown caller gets no access.
     fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno>;
 }

@@ -16,12 +16,12 @@ use crate::view::{PlanStop, View};
 
 const SETTING: &str = "domains";
 
-/// How the domain identities in an ACL that is to be set are numbered.
+/// The numbers of the domains that the identities of an ACL refer to, before the ACL is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbering {
     pub table: Arc<DomainTable>,
-    /// This many domains at the beginning of `table` are known to be numbered as in the volume's table. The
-    /// volume may have other numbers, or none, for the rest.
+    /// The first `known` domains of `table` are known to have the same numbers in the volume's table. The
+    /// other domains may have other numbers there, or none.
     pub known: usize,
 }
 
@@ -47,7 +47,7 @@ fn stored(view: &mut View<'_>) -> Result<DomainTable, PlanStop> {
     Ok(parse(text.as_deref()).ok_or(Errno::EIO)?)
 }
 
-/// The table in these settings of a volume; `None` if it is damaged.
+/// Decodes the table in these settings of a volume; `None` if the table is damaged.
 pub fn domains_in(settings: &Settings) -> Option<DomainTable> {
     parse(settings.get(SETTING).map(String::as_str))
 }
@@ -56,11 +56,12 @@ fn parse(text: Option<&str>) -> Option<DomainTable> {
     text.map_or_else(|| Some(DomainTable::default()), DomainTable::from_storage)
 }
 
-/// The ACL with its identities numbered as in the volume. Domains that are new to the volume are appended to
-/// its table.
+/// Renumbers the identities of an ACL as in the volume's table. Domains that are new to the volume are
+/// appended to the table. If all domains of the ACL are known, the table is not read and the function cannot
+/// fail.
 ///
 /// # Errors
-/// EIO if the table is damaged; ENOSPC if it is full. None for an ACL whose domains are all known.
+/// EIO if the table is damaged; ENOSPC if it is full.
 pub(super) fn settle(
     view: &mut View<'_>,
     acl: &Nfs4Acl,
@@ -85,12 +86,13 @@ pub(super) fn settle(
     Ok(settled)
 }
 
-/// Reserves the free numbers up to `reach`, so that no future domain gets a number that existing ACLs already
-/// refer to, and with it the permissions that they grant. The reserved numbers go to domains of the null
-/// authority (`S-1-0`, [MS-DTYP] 2.4.1.1), which have no members. Does nothing if no such number is free.
+/// Reserves the free numbers up to `reach`. Existing ACLs may refer to these numbers, so a domain that got
+/// one of them later would also get the permissions that these ACLs grant. The reserved numbers go to domains
+/// of the null authority (`S-1-0`, [MS-DTYP] 2.4.1.1), which have no members. Does nothing if no such number
+/// is free.
 ///
 /// # Errors
-/// EIO if the table is damaged; ENOSPC if it has not enough room.
+/// EIO if the table is damaged; ENOSPC if the table has no room for all of them.
 pub fn reserve_domains(view: &mut View<'_>, reach: u32, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
     let mut table = stored(view)?;
     let before = table.domains().len();

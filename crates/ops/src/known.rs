@@ -1,20 +1,21 @@
-//! The records that a plan can look up: their keys, their values, and what provides them.
+//! The records that a plan can look up: their keys, their values, and their source.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
-use host::{Instant, RandomState};
-use meta::{AclKind, Counter, Dirent, Inode, Lock, LockWait, Record, Settings, Usage, Xattrs};
+use host::{HashMap, Instant};
+use meta::{
+    AclKind, Counter, Dirent, Inode, Lock, LockWait, Quota, QuotaKey, Record, Settings, Usage, Xattrs,
+};
 use types::{AclId, ChunkIndex, FileType, Ino, Name, Slice, XattrName};
 
 /// The records that are known before an operation reads any: a client's cache, or a map in a test.
 pub trait KnownRecords: fmt::Debug {
-    /// The value of a record, unless it was read before `oldest`. Never [`Value::Unknown`]. A record that
-    /// never changes ([`Key::is_immutable`]) is returned whatever its age.
+    /// The value of a record, unless it was read before `oldest`. Never returns [`Value::Unknown`]. The age
+    /// of a record that never changes ([`Key::is_immutable`]) does not matter.
     fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value>;
 
     /// Offers a value that a plan has computed from immutable records, for later plans.
@@ -22,9 +23,9 @@ pub trait KnownRecords: fmt::Debug {
 }
 
 /// The records that an operation has read itself.
-pub type OwnReads = HashMap<Key, Value, RandomState>;
+pub type OwnReads = HashMap<Key, Value>;
 
-impl<S: BuildHasher> KnownRecords for HashMap<Key, Value, S> {
+impl KnownRecords for OwnReads {
     fn get(&self, key: &Key, _: Option<Instant>) -> Option<Value> {
         HashMap::get(self, key).cloned()
     }
@@ -35,19 +36,21 @@ impl<S: BuildHasher> KnownRecords for HashMap<Key, Value, S> {
 pub enum Key {
     Inode(Ino),
     Dirent(Ino, Name),
-    /// Which part of a directory a cache holds completely. No plan looks this up.
+    /// The part of a directory that a cache holds completely. No plan looks this up.
     Listed(Ino),
     Empty(Ino),
     Xattrs(Ino),
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// What a new file inherits from an ACL of its directory, by the rwx bits of its mode and its type.
+    /// The ACL that a new file inherits from this ACL of its directory, by the rwx bits of the file's mode
+    /// and its type.
     Inherited(AclId, u32, FileType),
-    /// What the kernel is shown for an NFSv4 ACL on an inode with this owner and group; the flag is set for a
-    /// directory.
+    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the owner and group of the inode. The flag
+    /// tells whether the inode is a directory.
     Projection(AclId, u32, u32, bool),
-    /// The same for a directory without an ACL, by its rwx bits, owner and group.
+    /// The POSIX ACL that the kernel is shown for a directory without an ACL, by its rwx bits, owner and
+    /// group.
     ModeProjection(u32, u32, u32),
     /// Whether an access ACL lets everybody search.
     Anyone(AclId),
@@ -56,6 +59,7 @@ pub enum Key {
     Usage,
     Locks(Ino),
     Waits,
+    Quota(QuotaKey),
 }
 
 impl Key {
@@ -68,25 +72,26 @@ impl Key {
     }
 }
 
-/// A known record; an absent record is known to be absent. ACLs are parsed.
+/// The value of a known record. If the record is known to be absent, the value says so. ACLs are parsed.
 #[derive(Clone, Debug)]
 pub enum Value {
     Inode(Option<Inode>),
     Dirent(Option<Dirent>),
-    /// All entries up to this name are cached, or all entries if `None`, as long as the directory's count of
-    /// losses equals `losses`.
+    /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as the
+    /// directory's count of losses equals `losses`.
     Listed {
         to: Option<Name>,
         losses: u64,
     },
     Empty(bool),
     Xattrs(Arc<Xattrs>),
-    /// The xattrs changed. These are the sizes that some of them had when this client last read or changed them,
-    /// in blocks.
+    /// The xattrs changed. For some of them, the map has the size in blocks when this client last read or
+    /// changed the xattr.
     XattrSizes(Arc<BTreeMap<XattrName, u16>>),
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
-    /// `None` also if the stored text is not a valid ACL: access is then denied, never guessed.
+    /// `None` if the ACL is not stored or the stored text is not a valid ACL; access that depends on it is
+    /// then denied.
     Acl(Option<Acl>),
     /// The ACL, and the rwx bits of the resulting mode.
     Inherited(AclId, u32),
@@ -97,6 +102,8 @@ pub enum Value {
     Usage(Usage),
     Locks(Arc<[Lock]>),
     Waits(Arc<[LockWait]>),
+    /// Cached for its place in the chain of quotas, which guards confirm. What it counts may be of any age.
+    Quota(Option<Quota>),
     /// The record changed, and the new value is not known.
     Unknown,
 }
@@ -108,8 +115,8 @@ pub enum Acl {
     Nfs4(Arc<nfs4::Compiled>),
 }
 
-/// Splits a record of a volume with ACLs of this kind into its key and value. `None` for records that no plan
-/// reads.
+/// Splits a record into its key and value. `kind` is the kind of ACLs on the volume. `None` for records that
+/// no plan reads.
 pub fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
     Some(match record {
         Record::Inode(ino, inode) => (Key::Inode(*ino), Value::Inode(*inode)),
@@ -124,12 +131,13 @@ pub fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
         Record::Usage(usage) => (Key::Usage, Value::Usage(*usage)),
         Record::Locks(ino, locks) => (Key::Locks(*ino), Value::Locks(locks.clone())),
         Record::Waits(waits) => (Key::Waits, Value::Waits(waits.clone())),
+        Record::Quota(key, quota) => (Key::Quota(*key), Value::Quota(*quota)),
         Record::Session(..) | Record::Orphan(..) | Record::Garbage(_) | Record::Shared(..) => return None,
     })
 }
 
-/// Parses the ACL with this id. A valid text with another hash is rejected, because it is another ACL: for
-/// example, one that lost its first entries, which deny something.
+/// Parses the text of the ACL with this id. A valid text with another hash is rejected, because it is another
+/// ACL: for example, it may have lost its first entries, which deny something.
 fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
     let Some(text) = text else {
         tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is denied");

@@ -1,4 +1,4 @@
-//! Reserves numbers; removes records that no rule protects.
+//! Reserves numbers, and removes records without any check.
 
 use meta::{Counter, Effect};
 use types::Errno;

@@ -2,11 +2,12 @@
 //! each file.
 //!
 //! An operation is a struct of its arguments. Its [`plan`](Op::plan) reads records through a [`View`], which
-//! turns what was read into guards, and returns effects. It checks in the same order as Linux. The docs list
-//! errors in the order in which they are checked.
+//! turns each lookup into a guard, and returns effects. It makes its checks in the same order as Linux. The
+//! docs list errors in the order in which they are checked. They do not repeat that a capability can override
+//! a check, and that every operation that depends on an ACL fails with EIO if the ACL is missing or damaged.
 //!
-//! A plan sends nothing and waits for nothing. What a view knows comes from any [`KnownRecords`], and what the
-//! plan returns is committed by the caller, so an operation can be tested with a map of records.
+//! A plan sends nothing and waits for nothing. A view gets its records from any [`KnownRecords`], and the
+//! caller commits the effects that the plan returns. So an operation can be tested with a map of records.
 
 mod access;
 mod accessed;
@@ -25,6 +26,8 @@ mod make;
 mod nfs4;
 mod nfs4_copy;
 mod op;
+mod quota;
+mod quota_rules;
 mod range;
 mod remove;
 mod rename;
@@ -51,7 +54,12 @@ pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMai
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
 pub use nfs4_copy::{CopiedAcl, CopyAcl};
-pub use op::{Authority, Ctx, KernelRevisions, Op, Plan};
+pub use op::{Authority, BoundBy, Ctx, KernelRevisions, Op, Plan};
+pub use quota::{MAX_NESTED_QUOTAS, plan};
+pub use quota_rules::{
+    BeginQuota, ChangeQuota, DropQuota, GetQuotas, GetQuotasOf, QuotaLimits, Retag, RetagAt, Retagged,
+    SetOwnerQuotas, TagChange,
+};
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
 pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};

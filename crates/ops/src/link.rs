@@ -1,9 +1,10 @@
 //! Hard links.
 
-use meta::{Effect, RecordKey};
+use meta::{Access, Effect, RecordKey};
 use types::{Errno, FileType, Ino, Name, SessionId};
 
 use crate::op::{Authority, Ctx, Op, Plan};
+use crate::quota::tag_in;
 use crate::view::{PlanStop, View};
 
 /// The largest link count.
@@ -11,20 +12,30 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 
 /// Creates a hard link. Equivalent to `vfs_link`.
 ///
-/// An orphan of this session may get its first link if the kernel is an authority: it allows this only for
-/// `O_TMPFILE` files that were opened without `O_EXCL` (`I_LINKABLE`). An orphan of another session must not
-/// get one, although a kernel that does not know of the unlink yet allows it: that session is about to remove
-/// the inode.
+/// An inode without a name is an orphan of the session that has it open. An orphan of this session may get
+/// its first link if the kernel has checked the caller: the kernel allows this only for `O_TMPFILE` files
+/// that were opened without `O_EXCL` (`I_LINKABLE`). An orphan of another session must not get a link,
+/// because that session is about to remove the inode. A kernel that does not know of the unlink yet would
+/// allow it.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR; ESTALE; EACCES; EEXIST; ENOENT if the inode does not
-/// exist or has no links left; EPERM for a directory; EMLINK.
+/// - ENOENT: the directory does not exist.
+/// - ENOTDIR: `parent` is not a directory.
+/// - ESTALE: the kernel checked with outdated attributes.
+/// - EACCES: the caller may not add names to the directory.
+/// - EEXIST: the name exists.
+/// - ENOENT: the inode does not exist.
+/// - EPERM: the inode is a directory.
+/// - ENOENT: the inode has no links left, and the exception for orphans does not apply.
+/// - EMLINK: the inode has the largest number of links.
+/// - EXDEV: the directory is in another directory quota than the inode (as `xfs_link` does for project
+///   quotas).
 #[derive(Debug)]
 pub struct Link {
     pub ino: Ino,
     pub parent: Ino,
     pub name: Name,
-    /// The session whose orphan the inode is, if the caller has it open without a name.
+    /// If the caller has the inode open without a name, the session whose orphan it is.
     pub orphan_of: Option<SessionId>,
 }
 
@@ -53,6 +64,14 @@ impl Op for Link {
             0 => effects.push(Effect::DropOrphan { session: ctx.session, ino: self.ino }),
             MAX_LINKS.. => return Err(Errno::EMLINK.into()),
             _ => {}
+        }
+        let quota = tag_in(&dir, &inode);
+        if quota.directory != inode.quota.directory {
+            return Err(Errno::EXDEV.into());
+        }
+        if quota != inode.quota {
+            let access = Access { quota, ..Access::from(&inode) };
+            effects.push(Effect::SetAccess { ino: self.ino, access });
         }
         effects.extend([
             Effect::PutDirent {

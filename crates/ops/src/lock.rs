@@ -1,7 +1,6 @@
 //! Locks: `fcntl(2)` and `flock(2)`, across all mounts of a volume.
 
-use std::collections::HashSet;
-
+use host::HashSet;
 use meta::{Effect, Lock, LockKind, LockOwner, LockWait, RecordKey};
 use types::{Errno, Ino};
 
@@ -9,8 +8,8 @@ use crate::lock_ranges;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// The largest number of locks of an inode. They are one record, which each change of a lock reads and
-/// writes.
+/// The largest number of locks of an inode. All locks of an inode are one record, which each change of a lock
+/// reads and writes.
 const MAX_LOCKS: usize = 8192;
 
 /// The result of a lock request.
@@ -21,19 +20,21 @@ pub enum Locked {
     Waiting,
 }
 
-/// Takes a lock, which replaces what its owner holds in that range. Equivalent to `posix_lock_inode` and
-/// `flock_lock_inode`.
+/// Takes a lock. It replaces the locks that its owner holds in that range. Equivalent to `posix_lock_inode`
+/// and `flock_lock_inode`.
 ///
-/// With `wait`, the caller must run it again until the lock is granted or the operation fails. After a
-/// failure, or if the lock is no longer wanted, the caller must run [`StopWaiting`]. A `flock` that waits for
-/// conversion releases its existing lock first (`flock(2)`: the conversion is not atomic); otherwise two
-/// owners that both convert to exclusive would wait for each other.
+/// With `wait`, the caller must run the operation again until the lock is granted or the operation fails.
+/// After a failure, or if the lock is no longer wanted, the caller must run [`StopWaiting`]. If a `flock` has
+/// to wait for the conversion of a lock, it first releases the lock that it holds (`flock(2)`: the conversion
+/// is not atomic). Otherwise two owners that both convert to exclusive would wait for each other.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; EAGAIN without `wait` if another owner holds a conflicting lock;
-/// EDEADLK if one of these owners waits, directly or through others, for a lock of this owner
-/// (`posix_locks_deadlock`; not for `flock`). If several owners begin to wait in a cycle at the same moment,
-/// one of them gets the error. ENOLCK if the inode would have more than 8,192 locks.
+/// - ESTALE: the inode does not exist.
+/// - ENOLCK: the lock could be granted, but the inode would have more than 8,192 locks.
+/// - EAGAIN: another owner holds a conflicting lock, and `wait` is not set.
+/// - EDEADLK: one of the owners of conflicting locks waits, directly or through others, for a lock of this
+///   owner (`posix_locks_deadlock`; not for `flock`). If several owners begin to wait in a cycle at the same
+///   moment, one of them gets the error.
 #[derive(Debug)]
 pub struct TakeLock {
     pub ino: Ino,
@@ -81,19 +82,19 @@ impl Op for TakeLock {
 }
 
 impl TakeLock {
-    /// Whether waiting would deadlock: follows each conflicting holder to the locks that it waits for, and so
-    /// on.
+    /// Whether waiting would deadlock. Follows each owner of a conflicting lock to the locks that this owner
+    /// waits for, and so on.
     ///
-    /// If two owners begin to wait for each other at the same moment, neither sees the other, and later both
-    /// do. So an owner whose wait is recorded (`known`) follows only lower owners: in any cycle, exactly one
-    /// owner then detects it.
+    /// If two owners begin to wait for each other at the same moment, neither sees the wait of the other;
+    /// later both do. So an owner whose wait is already recorded (`known`) follows only lower owners. In any
+    /// cycle, exactly one owner then detects the deadlock.
     fn would_deadlock(&self, view: &mut View<'_>, known: bool) -> Result<bool, PlanStop> {
         let waits = view.waits()?;
-        let mut visited: HashSet<LockOwner> = HashSet::new();
+        let mut visited: HashSet<LockOwner> = HashSet::default();
         let mut next = vec![(self.ino, self.lock)];
         while let Some((ino, wanted)) = next.pop() {
             view.prefetch([RecordKey::Inode(ino), RecordKey::Locks(ino)])?;
-            // If the inode is gone, an owner that waits for a lock on it has not noticed yet.
+            // The inode was removed, and the owner that waits for a lock on it has not noticed that yet.
             if view.find_inode(ino)?.is_none() {
                 continue;
             }
@@ -114,12 +115,12 @@ impl TakeLock {
     }
 }
 
-/// Fails with ENOLCK if there are too many locks, unless there are no more than before.
+/// Fails with ENOLCK if `after` has too many locks and more than `before`.
 fn within_bound(before: &[Lock], after: Vec<Lock>) -> Result<Vec<Lock>, PlanStop> {
     if after.len() > MAX_LOCKS.max(before.len()) { Err(Errno::ENOLCK.into()) } else { Ok(after) }
 }
 
-/// Releases what an owner holds in a range, if anything.
+/// Releases the locks that an owner holds in a range, if there are any.
 ///
 /// # Errors
 /// ENOLCK if that splits a lock and the inode would have more than 8,192 locks.
@@ -136,18 +137,31 @@ impl Op for Unlock {
     const NAME: &'static str = "unlock";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino), RecordKey::Locks(self.ino)])?;
-        if view.find_inode(self.ino)?.is_none() {
-            return Ok(Plan::answer(()));
-        }
-        let locks = view.locks(self.ino)?;
-        let left = lock_ranges::unlock(&locks, self.owner, self.start, self.end);
-        if left[..] == locks[..] {
-            return Ok(Plan::answer(()));
-        }
-        let left = within_bound(&locks, left)?;
-        Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
+        change(view, self.ino, |locks| lock_ranges::unlock(locks, self.owner, self.start, self.end))
     }
+}
+
+/// Replaces the locks on an inode by those that `left` returns for them. Does nothing if the inode does not
+/// exist.
+///
+/// # Errors
+/// ENOLCK if the number of locks increases above the limit.
+fn change(
+    view: &mut View<'_>,
+    ino: Ino,
+    left: impl FnOnce(&[Lock]) -> Vec<Lock>,
+) -> Result<Plan<()>, PlanStop> {
+    view.prefetch([RecordKey::Inode(ino), RecordKey::Locks(ino)])?;
+    if view.find_inode(ino)?.is_none() {
+        return Ok(Plan::answer(()));
+    }
+    let locks = view.locks(ino)?;
+    let left = left(&locks);
+    if left[..] == locks[..] {
+        return Ok(Plan::answer(()));
+    }
+    let locks = within_bound(&locks, left)?.into();
+    Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino, locks }] })
 }
 
 /// Removes the record of an owner's wait.
@@ -210,16 +224,9 @@ impl Op for DropLocks {
     const NAME: &'static str = "droplocks";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino), RecordKey::Locks(self.ino)])?;
-        if view.find_inode(self.ino)?.is_none() {
-            return Ok(Plan::answer(()));
-        }
-        let locks = view.locks(self.ino)?;
-        let left: Vec<Lock> = locks.iter().filter(|l| l.owner.session != self.session).copied().collect();
-        if left.len() == locks.len() {
-            return Ok(Plan::answer(()));
-        }
-        Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
+        change(view, self.ino, |locks| {
+            locks.iter().filter(|lock| lock.owner.session != self.session).copied().collect()
+        })
     }
 }
 
@@ -242,8 +249,8 @@ mod tests {
             direct.run(&TakeLock { ino: Ino::ROOT, lock, wait: false })
         };
         let most = MAX_LOCKS as u64;
-        // Setting each lock by a call would write the record thousands of times, so all but the last few are
-        // put at once.
+        // Taking each lock by an operation would write the record thousands of times, so all but the last few
+        // locks are stored by one effect.
         let lock = |n| Lock { start: 3 * n, end: 3 * n + 1, owner: owner(1), exclusive: false, pid: 1 };
         let locks: Arc<[Lock]> = (0..most - 1).map(lock).collect();
         let op_id = types::OpId(7);
@@ -253,10 +260,10 @@ mod tests {
         assert_eq!(take(1, 3 * most + 9, 3 * most + 9), Err(Errno::ENOLCK));
         assert_eq!(take(2, 0, 0), Err(Errno::ENOLCK));
         let unlock = |start, end| direct.run(&Unlock { ino: Ino::ROOT, owner: owner(1), start, end });
-        // It would split one lock into two.
+        // This unlock would split one lock into two.
         assert_eq!(unlock(3 * most + 1, 3 * most + 1), Err(Errno::ENOLCK));
-        // A change that adds no lock is granted: one that merges with an adjacent lock, or replaces a part of
-        // one.
+        // A change that does not increase the number of locks is granted: a lock that merges with an adjacent
+        // one, or that replaces a part of one.
         assert_eq!(take(1, 3 * most + 3, 3 * most + 3), Ok(Locked::Granted));
         assert_eq!(unlock(0, 1), Ok(()));
         assert_eq!(take(2, 0, 0), Ok(Locked::Granted));

@@ -1,4 +1,4 @@
-//! What remains of the locks of an inode after a lock or an unlock.
+//! Computes the locks of an inode after a lock or an unlock.
 
 use meta::{Lock, LockOwner};
 
@@ -22,8 +22,8 @@ pub(crate) fn unlock(locks: &[Lock], owner: LockOwner, start: u64, end: u64) -> 
     left
 }
 
-/// The locks of an inode after `new` is granted: it replaces what its owner held in that range, and merges
-/// with the owner's adjacent or overlapping locks of the same type (`posix_lock_inode`).
+/// The locks of an inode after `new` is granted. `new` replaces the locks of its owner in that range, and
+/// merges with the owner's adjacent or overlapping locks of the same type (`posix_lock_inode`).
 pub(crate) fn lock(locks: &[Lock], new: Lock) -> Vec<Lock> {
     let mut left = unlock(locks, new.owner, new.start, new.end);
     let mut new = new;

@@ -12,8 +12,9 @@ use crate::view::{PlanStop, View};
 /// Looks up a name in a directory. Replies with the inode, or `None` if the name does not exist.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR; EACCES without search permission; EIO for an entry
-/// without an inode.
+/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ESTALE if the kernel
+/// checked with outdated attributes; EACCES if the caller has no search permission; EIO if the name refers to
+/// a missing inode.
 #[derive(Debug)]
 pub struct Lookup {
     pub parent: Ino,
@@ -39,7 +40,7 @@ impl Op for Lookup {
 /// Reads an inode.
 ///
 /// # Errors
-/// ESTALE if it does not exist.
+/// ESTALE if the inode does not exist.
 #[derive(Debug)]
 pub struct GetInode(pub Ino);
 
@@ -56,7 +57,7 @@ impl Op for GetInode {
 /// Reads an inode that is known by its number only, as for `open_by_handle_at(2)`.
 ///
 /// # Errors
-/// ESTALE if it does not exist or has no links left.
+/// ESTALE if the inode does not exist or has no links left.
 #[derive(Debug)]
 pub struct GetByHandle(pub Ino);
 
@@ -74,8 +75,9 @@ impl Op for GetByHandle {
 /// Reads the parent of a directory.
 ///
 /// # Errors
-/// ENOENT if one of them does not exist; ENOTDIR; ESTALE for the root, because its parent is outside the
-/// volume.
+/// ENOENT if the directory does not exist; ENOTDIR if it is not a directory; ESTALE if it is the root,
+/// because the root's parent is outside the volume; ENOENT if the parent does not exist; ENOTDIR if the
+/// parent is not a directory.
 #[derive(Debug)]
 pub struct GetParent(pub Ino);
 

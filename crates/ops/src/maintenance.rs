@@ -6,7 +6,7 @@ use types::Errno;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// The announced tool, guarded.
+/// Looks up the announced tool, and guards the answer.
 ///
 /// # Errors
 /// [`PlanStop::Missing`]: the settings were not read yet.
@@ -72,7 +72,7 @@ impl Op for FinalMaintenance {
     }
 }
 
-/// Ends this tool's announcement; that of another tool is left alone.
+/// Ends this tool's announcement. The announcement of another tool stays.
 ///
 /// # Errors
 /// ENOENT: the tool is not announced.

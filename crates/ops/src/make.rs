@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use acl::posix;
-use meta::{AclKind, DIR_BYTES, Effect, Inode, RecordKey};
+use meta::{AclKind, DIR_BYTES, Effect, Inode};
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
-use crate::op::{Ctx, Op, Plan};
+use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
 
@@ -15,10 +15,12 @@ use crate::view::{PlanStop, View};
 /// If the directory has the SGID bit, the inode gets the directory's group, and a subdirectory gets the bit;
 /// otherwise the group is the caller's (`inode_init_owner`). Mode and ACLs follow from the directory's
 /// default ACL, or from what its NFSv4 ACL lets new files inherit under the volume's policy, or else from the
-/// umask.
+/// umask. The inode gets the directory's quota tag.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
+/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ESTALE if the kernel
+/// checked with outdated attributes; EACCES if the caller may not add names to the directory; EEXIST if the
+/// name exists; ENOSPC if the volume is full.
 #[derive(Debug)]
 pub struct Make {
     pub parent: Ino,
@@ -62,7 +64,6 @@ impl Op for Make {
     const NAME: &'static str = "create";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent)])?;
         let dir = view.dir(self.parent)?;
         ctx.admit_new(view, &dir, self.kind.file_type())?;
         if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
@@ -82,10 +83,15 @@ impl Op for Make {
         effects.push(super::touch_dir(self.parent, ctx.now));
         Ok(Plan { reply: inode, effects })
     }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::caller(self.uid == 0)
+    }
 }
 
 impl Make {
-    /// The new inode, within the volume's limits and with what it inherits from the directory.
+    /// Builds the new inode, with the mode and ACLs that it inherits from the directory. Fails with ENOSPC if
+    /// the volume is full.
     fn inode(
         &self,
         view: &mut View<'_>,
@@ -119,6 +125,7 @@ impl Make {
             access_acl: access.access_acl,
             default_acl: access.default_acl,
             parent: if kind.is_dir() { self.parent } else { Ino(0) },
+            quota: dir.quota,
             ..Inode::new(self.ino, kind, access.mode, ctx.now)
         })
     }
@@ -126,7 +133,8 @@ impl Make {
 
 /// Creates a regular file without a name, open in this session: `O_TMPFILE`. Equivalent to `vfs_tmpfile`.
 ///
-/// It is an orphan from the start. [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes it.
+/// The file is an orphan from the start. [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes
+/// it.
 ///
 /// # Errors
 /// As [`Make`], without EEXIST.
@@ -138,7 +146,6 @@ impl Op for MakeOrphan {
     const NAME: &'static str = "tmpfile";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.0.parent)])?;
         let dir = view.dir(self.0.parent)?;
         ctx.admit_new(view, &dir, FileType::Regular)?;
         let mut effects = Vec::with_capacity(3);
@@ -146,6 +153,10 @@ impl Op for MakeOrphan {
         effects.push(Effect::PutInode(inode));
         effects.push(Effect::PutOrphan { session: ctx.session, ino: inode.ino });
         Ok(Plan { reply: inode, effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        self.0.bound_by()
     }
 }
 
@@ -156,8 +167,8 @@ struct Inherited {
 }
 
 impl Make {
-    /// The mode and ACLs that follow from the directory's default ACL. The result for a default ACL and a
-    /// mode is cached by ids, so repeated creates neither copy nor hash an ACL.
+    /// Computes the mode and ACLs from the directory's default ACL or the umask. The result for a default ACL
+    /// and a mode is cached by ids, so repeated creates neither copy nor hash an ACL.
     fn inherit(
         &self,
         view: &mut View<'_>,
@@ -171,7 +182,9 @@ impl Make {
             let (mode, access_acl) = super::nfs4::inherit(view, ctx, dir, (mode, self.umask), kind, effects)?;
             return Ok(Inherited { mode, access_acl, default_acl: AclId::NONE });
         }
-        let default_id = if ctx.volume.acl == AclKind::Off { AclId::NONE } else { dir.default_acl };
+        // The setting of the volume is not checked here, because this client may not know yet that ACLs were
+        // turned on.
+        let default_id = dir.default_acl;
         let default = if kind == FileType::Symlink { None } else { view.acl(default_id)? };
         let Some(default) = default else {
             let mode = posix::inherit(None, mode, self.umask, kind).mode;

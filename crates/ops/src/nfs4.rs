@@ -1,17 +1,16 @@
 //! The rules of volumes with NFSv4 ACLs: access checks, setting ACLs, and the effect of chmod and creation on
 //! ACLs.
 //!
-//! The kernel has allowed what its projection of the ACLs grants ([`acl::nfs4::project`]), which is never
-//! less than the ACLs grant. Here the ACLs themselves are checked. The rights of an owner do not depend on
-//! the ACL, and capabilities are requested only if the ACL does not grant something, so a damaged ACL can
-//! still be replaced.
+//! The kernel allows everything that its projection of the ACLs grants ([`acl::nfs4::project`]), which is at
+//! least as much as the ACLs grant. The functions here check the ACLs themselves. A damaged ACL can still be
+//! replaced, because the rights of an owner do not depend on the ACL, and because capabilities are requested
+//! if the ACL does not grant something.
 
 use std::sync::Arc;
 
-use acl::cache;
 use acl::evaluate;
 use acl::nfs4::{self, Compiled, Decision, Mask, Nfs4Acl, OWNER_RIGHTS, Removal, Scope};
-use meta::{Access, AclKind, Effect, Inode, RecordKey};
+use meta::{Access, AclKind, Effect, Inode};
 use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
 
 use super::access::granted;
@@ -23,7 +22,7 @@ use crate::view::{PlanStop, View};
 impl Ctx<'_> {
     fn uid(&self) -> u32 {
         match self.authority {
-            // Callers that the kernel has checked are never checked by uid.
+            // If the kernel has checked the caller, no check here depends on the uid.
             Authority::Kernel { .. } => 0,
             Authority::Daemon(cred) => cred.uid,
             Authority::Both(subject) => subject.uid(),
@@ -36,10 +35,9 @@ impl Ctx<'_> {
         Ok(self.cred()?.map_or(Caps::NONE, |cred| cred.caps))
     }
 
-    /// What the mode or the ACL grants and denies to the caller, without capabilities.
+    /// The permissions that the mode or the ACL grants and denies to the caller, without capabilities.
     fn decision(&self, view: &mut View<'_>, inode: &Inode) -> Result<Decision, PlanStop> {
         let is_dir = inode.kind.is_dir();
-        let load = |view: &mut View<'_>| Ok(view.nfs4_acl(inode.access_acl)?.ok_or(Errno::EIO)?);
         match self.authority {
             Authority::Kernel { .. } => Ok(Decision { granted: Mask::ALL, denied: Mask::NONE }),
             Authority::Anyone => Ok(Decision::default()),
@@ -56,21 +54,18 @@ impl Ctx<'_> {
                     return Ok(known);
                 }
                 let (credential, _) = subject.identity()?;
-                let Inode { uid, gid, mode, .. } = *inode;
-                let of = cache::Inode { uid, gid, mode, is_dir, acl: inode.access_acl };
-                self.decisions.nfs4(&credential, &of, || load(view))
+                self.decisions.nfs4(&credential, &inode.as_decided(), || compiled(view, inode.access_acl))
             }
         }
     }
 
-    /// What is certain before the caller's groups are known: at least this much is granted, and no more than
-    /// this is denied. `None` if the ACL cannot be read; [`Self::decision`] reports that error.
+    /// The part of the decision that does not depend on the caller's groups: it grants and denies only
+    /// permissions that are granted or denied with any groups. `None` if the ACL cannot be read;
+    /// [`Self::decision`] reports that error.
     fn certain(&self, view: &mut View<'_>, inode: &Inode) -> Result<Option<Decision>, PlanStop> {
         let Authority::Both(subject) = self.authority else { return Ok(None) };
-        let Inode { uid, gid, mode, .. } = *inode;
-        let of = cache::Inode { uid, gid, mode, is_dir: inode.kind.is_dir(), acl: inode.access_acl };
-        let load = || Ok(view.nfs4_acl(inode.access_acl)?.ok_or(Errno::EIO)?);
-        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &of, load) {
+        let load = || compiled(view, inode.access_acl);
+        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &inode.as_decided(), load) {
             Err(PlanStop::Refused(Errno::EIO)) => Ok(None),
             certain => certain,
         }
@@ -79,7 +74,8 @@ impl Ctx<'_> {
     /// Checks that the caller has all permissions in `want` on the inode.
     ///
     /// # Errors
-    /// EIO if the decision depends on an ACL that is missing or damaged; otherwise `refusal`.
+    /// EIO if the decision depends on an ACL that is missing or damaged. `refusal` if a permission is not
+    /// granted.
     pub(super) fn admit_mask(
         &self,
         view: &mut View<'_>,
@@ -93,7 +89,7 @@ impl Ctx<'_> {
     /// Whether the caller may search every directory.
     ///
     /// # Errors
-    /// EACCES if that depends on the caller's groups, and these cannot be found out.
+    /// EACCES if the answer depends on the caller's groups, and these cannot be found out.
     fn traverses(&self) -> Result<bool, Errno> {
         match self.authority {
             Authority::Kernel { .. } | Authority::Anyone => Ok(false),
@@ -107,9 +103,9 @@ impl Ctx<'_> {
         }
     }
 
-    /// The caller's permissions on the inode by mode, ACL and ownership, and, if these do not grant all of
-    /// `want`, also by the right to search every directory and by capabilities. If `want` is granted, the
-    /// result may lack other permissions that the caller has.
+    /// The caller's permissions on the inode by mode, ACL and ownership. If these do not grant all of `want`,
+    /// the right to search every directory and the capabilities are added. If `want` is granted, the result
+    /// may lack other permissions that the caller has.
     ///
     /// # Errors
     /// EIO if `want` depends on an ACL that is missing or damaged.
@@ -163,7 +159,7 @@ impl Ctx<'_> {
             let removal = Removal { parent, target, parent_mode, parent_uid, target_uid };
             granted(nfs4::may_remove(self.uid(), caps, &removal))
         };
-        // A mode neither grants nor denies `DELETE`.
+        // If there is no ACL, the mode applies, which neither grants nor denies `DELETE`.
         let says_delete = !child.access_acl.is_none();
         let certain = (
             self.certain(view, dir)?,
@@ -196,7 +192,8 @@ impl Ctx<'_> {
     }
 
     /// Checks that the caller may set or remove this xattr. For the namespaces other than `user.`, the kernel
-    /// has already required the capability, unless it believes that the caller has another identity.
+    /// has already required the capability. That check counts unless the kernel assumes another identity for
+    /// the caller.
     ///
     /// # Errors
     /// As [`Ctx::admit_xattr`].
@@ -220,11 +217,12 @@ impl Ctx<'_> {
     }
 }
 
-/// Checks that the caller has permissions on an inode. Succeeds on volumes with other ACLs and if the kernel
-/// is the authority, because the daemon then does not decide.
+/// Checks that the caller has permissions on an inode. Succeeds if the daemon does not decide about access:
+/// on volumes without NFSv4 ACLs, and if the kernel is the authority.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; EIO for an ACL that is missing or damaged; EACCES.
+/// ESTALE if the inode does not exist; EIO if its ACL is missing or damaged; EACCES if a permission is not
+/// granted.
 #[derive(Debug)]
 pub struct Admit {
     pub ino: Ino,
@@ -237,7 +235,6 @@ impl Op for Admit {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         if ctx.checks_nfs4() {
             ctx.admit_mask(view, &inode, self.want, Errno::EACCES)?;
@@ -259,18 +256,22 @@ impl Op for GetCompiled {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Compiled>>, PlanStop> {
-        Ok(Plan::answer(view.nfs4_acl(self.0)?.ok_or(Errno::EIO)?))
+        compiled(view, self.0).map(Plan::answer)
     }
 }
 
-/// What a file is opened for.
+fn compiled(view: &mut View<'_>, id: AclId) -> Result<Arc<Compiled>, PlanStop> {
+    Ok(view.nfs4_acl(id)?.ok_or(Errno::EIO)?)
+}
+
+/// The kinds of access that a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFor {
     pub read: bool,
     pub write: bool,
     /// Writes go to the end: `O_APPEND`.
     pub append: bool,
-    /// A program is to be executed from it.
+    /// A program is to be executed from the file.
     pub execute: bool,
 }
 
@@ -278,7 +279,7 @@ pub struct OpenFor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     pub inode: Inode,
-    /// The caller may write only at the end.
+    /// The caller may write only at the end of the file.
     pub append_only: bool,
 }
 
@@ -298,7 +299,6 @@ impl Op for Open {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Opened>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         if !ctx.checks_nfs4() {
             return Ok(Plan::answer(Opened { inode, append_only: false }));
@@ -320,8 +320,8 @@ impl Op for Open {
 /// Reads the NFSv4 ACL of an inode, or, if it has none, an ACL that is equivalent to its mode.
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume with other ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a symbolic
-/// link; EACCES without `READ_ACL`; EIO if the ACL is not stored or corrupt.
+/// EOPNOTSUPP if the volume does not have NFSv4 ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a
+/// symbolic link; EACCES if the caller lacks `READ_ACL`; EIO if the ACL is not stored or corrupt.
 #[derive(Debug)]
 pub struct GetNfs4Acl(pub Ino);
 
@@ -343,8 +343,9 @@ impl Op for GetNfs4Acl {
     }
 }
 
-/// Reads what the kernel is shown in place of an inode's NFSv4 ACL, or, if some users may search every
-/// directory, in place of its mode. `None` if the mode alone is exact.
+/// Reads the POSIX ACL that the kernel is shown in place of an inode's NFSv4 ACL. If some users may search
+/// every directory, the kernel is also shown one in place of a directory's mode. `None` if the mode alone is
+/// exact.
 ///
 /// # Errors
 /// EIO if the ACL is not stored or corrupt.
@@ -364,14 +365,19 @@ impl Op for GetProjection<'_> {
 /// Sets an inode's NFSv4 ACL, or removes it (`None`), so that only the mode applies. Equivalent to
 /// `zfs_setacl`.
 ///
-/// The ACL sets the mode, and is stored only if it is not equivalent to the mode. Entries outside the scope
-/// remain ([`Nfs4Acl::replaced_by`]). As with chmod, SGID is removed if the caller is not in the owning
-/// group. Domains that the ACL names are added to the volume's table.
+/// The ACL sets the mode, and is stored only if it is not equivalent to the mode. Entries outside the given
+/// [`Scope`] remain ([`Nfs4Acl::replaced_by`]). As with chmod, SGID is removed if the caller is not in the
+/// owning group. The domains of the ACL are added to the volume's table.
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume with other ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a symbolic
-/// link; EEXIST under [`XattrMode::Create`], because every inode has an ACL; EPERM without `WRITE_ACL`;
-/// ENOSPC if the table of domains is full, EIO if it is damaged; E2BIG.
+/// - EOPNOTSUPP: the volume does not have NFSv4 ACLs.
+/// - ESTALE: the inode does not exist.
+/// - EOPNOTSUPP: the inode is a symbolic link.
+/// - EEXIST: the mode is [`XattrMode::Create`], because every inode has an ACL.
+/// - EPERM: the caller lacks `WRITE_ACL`.
+/// - EIO: the table of domains is damaged.
+/// - ENOSPC: the table of domains is full.
+/// - E2BIG: the ACL has too many entries, together with those that remain.
 #[derive(Debug)]
 pub struct SetNfs4Acl {
     pub ino: Ino,
@@ -397,7 +403,7 @@ impl Op for SetNfs4Acl {
         access.access_acl = AclId::NONE;
         if let Some((new, scope)) = &self.acl {
             let new = super::domains::settle(view, new, &self.numbering, &mut effects)?;
-            // A damaged ACL has no entries to keep.
+            // If the old ACL is damaged, there are no entries to keep.
             let old = match view.nfs4_acl(inode.access_acl) {
                 Err(PlanStop::Refused(Errno::EIO)) => None,
                 found => found?,
@@ -417,7 +423,8 @@ impl Op for SetNfs4Acl {
     }
 }
 
-/// Whether the caller must not leave an SGID bit on the inode (`setattr_prepare`).
+/// Whether the SGID bit must be removed, because the caller is not in the inode's group and lacks
+/// `CAP_FSETID` (`setattr_prepare`).
 pub(super) fn must_drop_sgid(ctx: &Ctx<'_>, inode: &Inode) -> Result<bool, Errno> {
     let cred = ctx.cred()?;
     Ok(cred.is_some_and(|cred| !cred.in_group(inode.gid) && !cred.caps.has(Caps::FSETID)))
@@ -427,17 +434,16 @@ pub(super) fn inode_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Re
     if ctx.volume.acl != AclKind::Nfs4 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    view.prefetch([RecordKey::Inode(ino)])?;
     let inode = view.inode(ino)?;
     if inode.kind == FileType::Symlink { Err(Errno::EOPNOTSUPP.into()) } else { Ok(inode) }
 }
 
 /// The mode and ACL after a chmod, by the rules of [`nfs4::chmod`] and the volume's `aclmode`.
 ///
-/// The returned mode is the stored one. It shows what the ACL grants to owner, group and everyone; `stat(2)`
-/// shows the requested mode ([`GetProjection`]). Some bits are shown only because some users may search every
-/// directory. If all bits of a class were sent as shown, these bits do not count as requested
-/// ([`nfs4::without_lent`]).
+/// The returned mode is the stored one. It shows the permissions that the ACL grants to owner, group and
+/// everyone; `stat(2)` shows the requested mode ([`GetProjection`]). `stat(2)` shows some bits only because
+/// some users may search every directory. If a chmod sends all bits of a class as they were shown, these bits
+/// do not count as requested ([`nfs4::without_lent`]).
 ///
 /// # Errors
 /// EIO for an ACL that is missing or damaged, unless the policy discards it; those of [`nfs4::chmod`].

@@ -2,7 +2,7 @@
 
 use acl::nfs4::{self, Compiled, Mask, Nfs4Acl, Reference};
 use acl::posix::PosixAcl;
-use meta::{Access, Effect, RecordKey};
+use meta::{Access, Effect};
 use types::{AclId, Errno, Ino, Mode};
 
 use super::nfs4::{inode_with_acl, must_drop_sgid, put};
@@ -18,16 +18,20 @@ pub enum CopiedAcl {
     Foreign(PosixAcl),
 }
 
-/// Gives an inode the permissions that a POSIX ACL represents ([`nfs4::classify`]): either the NFSv4 ACL of
-/// the file from which the POSIX ACL was read, entry by entry, or one that grants the same as the POSIX ACL.
-/// In the second case a directory keeps its entries that only new files inherit. SGID is treated as by
-/// [`SetNfs4Acl`](super::SetNfs4Acl).
+/// Gives an inode the permissions that a POSIX ACL represents ([`nfs4::classify`]). If the POSIX ACL was read
+/// from a file of this volume, the inode gets a copy of that file's NFSv4 ACL. Otherwise it gets an NFSv4 ACL
+/// that grants the same as the POSIX ACL; a directory then keeps the entries that only new files inherit.
+/// SGID is treated as by [`SetNfs4Acl`](super::SetNfs4Acl).
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume with other ACLs; ESTALE if the inode does not exist; EOPNOTSUPP for a symbolic
-/// link; EPERM without `WRITE_ACL`; EOPNOTSUPP if the file from which the ACL was read does not exist or has
-/// another ACL now, or if the caller lacks `READ_ACL` on it; EIO for an ACL that is missing or damaged;
-/// E2BIG.
+/// - EOPNOTSUPP: the volume does not have NFSv4 ACLs.
+/// - ESTALE: the inode does not exist.
+/// - EOPNOTSUPP: the inode is a symbolic link.
+/// - EPERM: the caller lacks `WRITE_ACL`.
+/// - EOPNOTSUPP: the file from which the ACL was read does not exist, or has another ACL now, or the caller
+///   lacks `READ_ACL` on it.
+/// - EIO: an ACL is missing or damaged.
+/// - E2BIG: the ACL has too many entries, together with those that a directory keeps.
 #[derive(Debug)]
 pub struct CopyAcl {
     pub ino: Ino,
@@ -75,13 +79,12 @@ impl Op for CopyAcl {
     }
 }
 
-/// The ACL of the file that the reference names, or (`Err`) its mode if it has no ACL.
+/// The ACL of the file that the reference names. If the file has no ACL, its mode (`Err`).
 fn source(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
     reference: &Reference,
 ) -> Result<Result<Nfs4Acl, Mode>, PlanStop> {
-    view.prefetch([RecordKey::Inode(reference.ino)])?;
     let inode = match view.inode(reference.ino) {
         Err(PlanStop::Refused(Errno::ESTALE)) => return Err(Errno::EOPNOTSUPP.into()),
         found => found?,
@@ -90,7 +93,7 @@ fn source(
         return Err(Errno::EOPNOTSUPP.into());
     }
     if ctx.checks_nfs4() {
-        // The owner of the copy can read the copied ACL, so the caller must be able to read the original.
+        // The owner of the copy can read the copied ACL, so the caller must be allowed to read the original.
         ctx.admit_mask(view, &inode, Mask::READ_ACL, Errno::EOPNOTSUPP)?;
     }
     let acl = view.nfs4_acl(inode.access_acl)?;

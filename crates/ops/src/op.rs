@@ -1,4 +1,4 @@
-//! What an operation is: its plan, and what the plan depends on.
+//! The definition of an operation, and the inputs of its plan.
 
 use std::fmt;
 
@@ -15,15 +15,40 @@ pub trait Op {
     type Reply;
     /// For logs and metrics.
     const NAME: &'static str;
-    /// Whether the operation never has effects. If so, cached records within their lifetime can answer it.
+    /// Whether the operation never has effects. If so, it can be answered from cached records within their
+    /// lifetime.
     const READ: bool = false;
 
     /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and
     /// after a conflict.
     ///
     /// # Errors
-    /// [`PlanStop`]: the operation fails by its rules, or records are missing.
+    /// [`PlanStop`]: the operation fails by its rules, records are missing, or the kernel's attributes are
+    /// out of date.
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop>;
+
+    /// Which quotas may refuse the operation.
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::AllQuotas
+    }
+}
+
+/// The quotas that may refuse an operation. All quotas count what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundBy {
+    AllQuotas,
+    /// For the superuser: those of directories, not those of users and groups (`ignore_hardlimit`,
+    /// fs/quota/dquot.c, for `CAP_SYS_RESOURCE`).
+    DirectoryQuotas,
+    /// For tools: none.
+    NoQuota,
+}
+
+impl BoundBy {
+    /// For a caller that is, or is not, the superuser.
+    pub fn caller(is_superuser: bool) -> BoundBy {
+        if is_superuser { BoundBy::DirectoryQuotas } else { BoundBy::AllQuotas }
+    }
 }
 
 /// The decision of an operation.
@@ -40,7 +65,7 @@ impl<R> Plan<R> {
     }
 }
 
-/// What a plan depends on, apart from the records.
+/// The inputs of a plan apart from the records.
 #[derive(Debug)]
 pub struct Ctx<'a> {
     pub now: Time,
@@ -55,22 +80,22 @@ pub struct Ctx<'a> {
 /// The authority for the operation: who checked the caller's access.
 #[derive(Clone, Debug)]
 pub enum Authority<'a> {
-    /// The kernel did, using the inode attributes that it has cached. If `told` shows that they are out of
-    /// date, the operation fails with ESTALE, so that the kernel looks up again. `None` if this client has
-    /// the volume exclusively, because the kernel's attributes are then always current.
+    /// The kernel checked, using the inode attributes that it has cached. If `told` shows that they are out
+    /// of date, the operation fails with ESTALE, so that the kernel looks up again. `told` is `None` if this
+    /// client has the volume exclusively, because the kernel's attributes are then always current.
     Kernel { told: Option<&'a dyn KernelRevisions> },
-    /// Nobody did: the operation checks this credential.
+    /// The kernel did not check. The operation checks this credential.
     Daemon(Cred),
-    /// The kernel did, by a check that is weaker than the volume's ACLs: it never denies what they grant. The
-    /// operation checks this caller again.
+    /// The kernel checked, but may have allowed more than the volume's ACLs grant. The operation checks this
+    /// caller again.
     Both(&'a dyn CredentialSource),
-    /// Nobody did, and the caller is unknown: the operation may do only what everybody may do, which is at
-    /// most to search.
+    /// The kernel did not check, and the caller is unknown. The operation may do only what is allowed to
+    /// everybody, which is at most to search.
     Anyone,
 }
 
-/// The access revisions that the kernel was given, as of the moment at which it checked the caller. They do
-/// not change while the operation is replanned.
+/// The access revisions that the kernel was given, as of the moment at which it checked the caller. If the
+/// operation is replanned, it uses the same revisions.
 pub trait KernelRevisions: Send + Sync + fmt::Debug {
     /// `None` if the kernel was given no revision for the inode: then the kernel has checked nothing.
     fn revision(&self, ino: Ino) -> Option<u64>;

@@ -9,25 +9,26 @@ use crate::op::{Ctx, Op, Plan};
 use crate::room::make_room_to;
 use crate::view::{PlanStop, View};
 
-/// What fallocate(2) does to a range.
+/// The effect of fallocate(2) on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// The file is extended to the end of the range. No space is reserved, because object stores cannot do
-    /// that.
+    /// The file is extended to the end of the range. No space is reserved, because object stores cannot
+    /// reserve space.
     Extend,
     /// `FALLOC_FL_KEEP_SIZE` alone: succeeds without any effect on the data.
     Reserve,
     /// `FALLOC_FL_PUNCH_HOLE`: the range reads as zeros and takes no space.
     PunchHole,
-    /// `FALLOC_FL_ZERO_RANGE`: the same, and unless `keep_size` the file is extended to the end of the range.
+    /// `FALLOC_FL_ZERO_RANGE`: as `PunchHole`, and unless `keep_size` is set, the file is extended to the end
+    /// of the range.
     ZeroRange { keep_size: bool },
 }
 
 /// Changes a range of a file without writing data. Equivalent to `vfs_fallocate`.
 ///
 /// # Errors
-/// EINVAL for an empty range; EFBIG beyond 2^63 - 1 bytes; ESTALE if the inode does not exist; ENODEV unless
-/// it is a regular file; ENOSPC at the volume's limit.
+/// EINVAL if the range is empty; EFBIG if it ends beyond 2^63 - 1 bytes; ESTALE if the inode does not exist;
+/// ENODEV if it is not a regular file; ENOSPC if the file would grow beyond the volume's limit.
 #[derive(Debug)]
 pub struct Allocate {
     pub ino: Ino,
@@ -46,7 +47,6 @@ impl Op for Allocate {
         }
         let end = self.offset.checked_add(self.len).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         if inode.kind != FileType::Regular {
             return Err(Errno::ENODEV.into());
@@ -73,12 +73,13 @@ impl Op for Allocate {
 const CHUNKS_A_COPY: u64 = 4;
 
 /// Copies a range between files, or within one, without copying data: rows of the target refer to the same
-/// slices. Equivalent to `vfs_copy_file_range`. Replies with the number of bytes copied, which is less than
-/// requested at the end of the source and for a large range.
+/// slices. Equivalent to `vfs_copy_file_range`. Replies with the number of bytes copied. This is less than
+/// requested if the range extends beyond the end of the source, or if it is large ([`CHUNKS_A_COPY`]).
 ///
 /// # Errors
-/// EFBIG beyond 2^63 - 1 bytes; ESTALE if an inode does not exist; EINVAL unless both are regular files, and
-/// for overlapping ranges of one file; ENOSPC at the volume's limit.
+/// EFBIG if a range ends beyond 2^63 - 1 bytes; ESTALE if an inode does not exist; EINVAL if one of them is
+/// not a regular file, or if the ranges are in one file and overlap; ENOSPC if the target would grow beyond
+/// the volume's limit.
 #[derive(Debug)]
 pub struct CopyRange {
     pub from: Ino,
@@ -106,8 +107,8 @@ impl Op for CopyRange {
             return Err(Errno::EINVAL.into());
         }
         let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
-        // The cached size may be of any age. Without a guard, data that others have written since would not
-        // be copied.
+        // The cached size may be old. Without this guard, the copy could lack data that others have written
+        // since.
         let size = view.size(self.from)?;
         let end = (self.offset + self.len).min(size).min(furthest);
         let copied = end.saturating_sub(self.offset);
@@ -120,8 +121,8 @@ impl Op for CopyRange {
         let mut effects = Vec::new();
         zero(self.to, self.to_offset, self.to_offset + copied, &mut effects);
         for chunk in chunks.map(ChunkIndex) {
-            // A row keeps its blocks only as long as it exists, so all rows must still exist when the copy
-            // commits.
+            // The blocks of a row are kept only while a row refers to them, so all source rows must still
+            // exist when the copy commits.
             for row in view.all_rows(self.from, chunk)?.iter() {
                 self.copy_row(chunk, row, end, &mut effects);
             }
@@ -152,8 +153,8 @@ impl CopyRange {
     }
 }
 
-/// `len` bytes of a source, beginning at byte `skip`. A damaged row may have fewer; reading the missing ones
-/// gives an error.
+/// Returns `len` bytes of a source, beginning at byte `skip`. If the row is damaged, the source may have
+/// fewer bytes; reading the missing ones fails.
 pub(super) fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
     match source {
         SliceSource::Hole => SliceSource::Hole,
@@ -170,7 +171,7 @@ pub(super) fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
 /// Replaces the oldest rows of a chunk by new ones with the same content.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; EAGAIN if the old rows have changed: then nothing is replaced, and the
+/// ESTALE if the inode does not exist; EAGAIN if the old rows have changed. Nothing is replaced then, and the
 /// caller must remove the slices of the new rows.
 #[derive(Debug)]
 pub struct Compact {
@@ -185,7 +186,6 @@ impl Op for Compact {
     const NAME: &'static str = "compact";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         view.inode(self.ino)?;
         if !view.rows_begin_with(self.ino, self.chunk, &self.old) {
             return Err(Errno::EAGAIN.into());
@@ -200,15 +200,15 @@ impl Op for Compact {
     }
 }
 
-/// From now on, bytes from `size` on read as zeros, whatever is stored there and however the file grows
-/// later.
+/// Adds the effects of a truncation to `size`. Bytes from `size` on then read as zeros, even if the file
+/// grows again later.
 pub(super) fn truncate(ino: Ino, size: u64, effects: &mut Vec<Effect>) {
     effects.push(Effect::SetSize { ino, size });
     zero(ino, size, u64::MAX, effects);
 }
 
-/// From now on, bytes in `from..to` read as zeros: whole chunks lose their rows, and a hole covers the range
-/// in the others.
+/// Adds the effects by which the bytes in `from..to` read as zeros. Chunks that are entirely in the range
+/// lose their rows. In the other chunks, a hole covers the range.
 fn zero(ino: Ino, from: u64, to: u64, effects: &mut Vec<Effect>) {
     let (first, pos) = ChunkIndex::of(from);
     let (last, end) = ChunkIndex::of(to);

@@ -1,4 +1,4 @@
-//! Removal of names (unlink, rmdir), and of inodes without a name after the last close.
+//! Removal of names (unlink and rmdir), and of inodes that have no name after their last close.
 
 use meta::{Effect, Inode, RecordKey};
 use types::{Errno, Ino, Name, SessionId};
@@ -8,20 +8,27 @@ use crate::view::{PlanStop, View};
 
 /// Removes a name that does not refer to a directory. Equivalent to `vfs_unlink`.
 ///
-/// If it was the last name, the inode is removed too, unless it is `open`: then it becomes an orphan of this
-/// session until [`Reap`] removes it.
+/// If the inode has no other name, it is removed too. But if it is open (`open`), it becomes an orphan of
+/// this session until [`Reap`] removes it.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR; ENOENT; ESTALE; EACCES; EPERM by the sticky bit; EISDIR.
+/// - ENOENT: `parent` does not exist.
+/// - ENOTDIR: `parent` is not a directory.
+/// - ENOENT: the name does not exist.
+/// - EIO: the name refers to a missing inode.
+/// - ESTALE: the kernel checked with outdated attributes.
+/// - EACCES: the caller may not remove names from the directory.
+/// - EPERM: the directory is sticky, and the caller owns neither it nor the inode.
+/// - EISDIR: the name refers to a directory.
 #[derive(Debug)]
 pub struct Unlink {
     pub parent: Ino,
     pub name: Name,
-    /// The inode that the caller has open, if that is the one which loses its name.
+    /// An inode that a program on this client has open. It matters only if the name refers to this inode.
     pub open: Option<Ino>,
 }
 
-/// What happened to the inode that lost a name.
+/// The inode that lost a name, and whether it still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlinked {
     /// The inode before the operation.
@@ -31,10 +38,11 @@ pub struct Unlinked {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The inode has other names.
+    /// The inode still has other names.
     Linked,
     /// The inode has no name, but is open.
     Orphan,
+    /// The inode was removed.
     Gone,
 }
 
@@ -88,8 +96,9 @@ pub(super) fn drop_link(
 /// Removes an empty directory. Equivalent to `vfs_rmdir`.
 ///
 /// # Errors
-/// ENOENT if the parent does not exist; ENOTDIR; ENOENT; ESTALE; EACCES; EPERM by the sticky bit; ENOTDIR if
-/// the name does not refer to a directory; ENOTEMPTY.
+/// - ENOENT, ENOTDIR, ENOENT, EIO, ESTALE, EACCES, EPERM: as [`Unlink`].
+/// - ENOTDIR: the name does not refer to a directory.
+/// - ENOTEMPTY: the directory has entries.
 #[derive(Debug)]
 pub struct Rmdir {
     pub parent: Ino,
@@ -123,7 +132,8 @@ impl Op for Rmdir {
     }
 }
 
-/// Removes an orphan: an inode without a name that `session` had open.
+/// Removes an orphan, which is an inode without a name that `session` had open. If the inode has a name
+/// again, only the record of the orphan is removed.
 #[derive(Debug)]
 pub struct Reap {
     pub session: SessionId,
@@ -143,7 +153,6 @@ impl Op for Reap {
 
 impl Reap {
     fn reap(&self, view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         effects.push(Effect::DropOrphan { session: self.session, ino: self.ino });
         if view.find_inode(self.ino)?.is_some() && view.links(self.ino)? == 0 {
             effects.push(Effect::DropInode { ino: self.ino });

@@ -4,22 +4,35 @@ use meta::{Effect, Inode, RecordKey};
 use types::{Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::op::{Ctx, Op, Plan};
+use crate::quota::move_between;
 use crate::remove::{Unlinked, drop_link};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
 
 /// Moves a name. Equivalent to `vfs_rename` and the checks of `do_renameat2`.
 ///
-/// In the same commit, an inode that had the new name loses it, as by unlink or rmdir. If the old and new
-/// name refer to the same inode, nothing is changed. A directory cannot be moved into itself.
+/// If the new name exists, its inode loses that name in the same commit, as by unlink or rmdir. If the old
+/// and new name refer to the same inode, nothing is changed. A directory cannot be moved into itself.
 ///
 /// # Errors
-/// EINVAL for EXCHANGE with NOREPLACE or WHITEOUT; ENOENT if a directory does not exist; ENOTDIR; ENOENT if
-/// the old name does not exist (with EXCHANGE: either name); ESTALE; EEXIST under NOREPLACE; EINVAL if the
-/// old name is an ancestor of the new parent; ENOTEMPTY if the new name is an ancestor of the old parent
-/// (with EXCHANGE: EINVAL); EACCES; EPERM by a sticky bit; ENOTDIR for a directory onto a non-directory;
-/// EISDIR for the reverse; ENOTEMPTY onto a directory with entries. Under WHITEOUT, ENOSPC at the volume's
-/// limit.
+/// - EINVAL: EXCHANGE is combined with NOREPLACE or WHITEOUT.
+/// - ENOENT: one of the two parents does not exist.
+/// - ENOTDIR: one of the two parents is not a directory.
+/// - ENOENT: the old name does not exist.
+/// - EIO: a name refers to a missing inode.
+/// - EEXIST: under NOREPLACE, the new name exists.
+/// - ENOENT: under EXCHANGE, the new name does not exist.
+/// - EINVAL: the old name is the new parent or an ancestor of it.
+/// - ENOTEMPTY (with EXCHANGE: EINVAL): the new name is the old parent or an ancestor of it.
+/// - ESTALE: the kernel checked with outdated attributes.
+/// - EACCES: the caller may not remove the old name, add the new name, or move the directory.
+/// - EPERM: a parent is sticky, and the caller owns neither it nor the inode.
+/// - ENOTDIR: the old name is a directory, but the new one is not.
+/// - EISDIR: the new name is a directory, but the old one is not.
+/// - ENOTEMPTY: the new name is a directory with entries.
+/// - ENOSPC: under WHITEOUT, the volume is full.
+/// - EXDEV: the inode would come into another directory quota, and is a directory or has several names
+///   ([`move_between`]). Under EXCHANGE this is checked first for the inode of the new name.
 #[derive(Debug)]
 pub struct Rename {
     pub parent: Ino,
@@ -30,7 +43,7 @@ pub struct Rename {
     /// Under WHITEOUT, the inode to leave at the old name: a character device 0:0, which overlayfs treats as
     /// a deleted entry.
     pub whiteout: Option<Whiteout>,
-    /// The inode that the caller has open, if that is the one which is replaced.
+    /// An inode that a program on this client has open. It matters only if the new name refers to this inode.
     pub open: Option<Ino>,
 }
 
@@ -49,14 +62,14 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// What a rename did.
+/// The inodes that a rename has moved or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The inode that was moved.
     pub moved: Inode,
-    /// The inode that was moved the other way, under EXCHANGE.
+    /// Under EXCHANGE, the inode that was moved from the new name to the old one.
     pub exchanged: Option<Inode>,
-    /// The inode that lost the new name.
+    /// The inode that lost the new name, because it was replaced.
     pub replaced: Option<Unlinked>,
 }
 
@@ -95,6 +108,7 @@ impl Op for Rename {
             Some(target) if self.flags.exchange => {
                 renamed.exchanged = Some(target);
                 self.place(&target, self.parent, &self.name, self.new_parent, &mut effects);
+                move_between(view, &target, [&new_dir, &old_dir], &mut effects)?;
                 effects.push(super::touch_ctime(target.ino, ctx.now));
             }
             Some(target) => {
@@ -107,6 +121,7 @@ impl Op for Rename {
             require_room(view, ctx)?;
         }
         self.place(&source, self.new_parent, &self.new_name, self.parent, &mut effects);
+        move_between(view, &source, [&old_dir, &new_dir], &mut effects)?;
         effects.push(super::touch_ctime(source.ino, ctx.now));
         effects.push(super::touch_dir(self.parent, ctx.now));
         if self.new_parent != self.parent {
@@ -124,9 +139,10 @@ impl Rename {
         }
     }
 
-    /// Fails if the old name is a directory that is an ancestor of the new parent, or the new name one that
-    /// is an ancestor of the old parent. Every step up to the root is guarded, so no concurrent rename can
-    /// close a cycle. Equivalent to the ancestor search of `lock_rename`.
+    /// Fails if the old name is a directory that is the new parent or an ancestor of it. Also fails if the
+    /// new name is a directory that is the old parent or an ancestor of it. Every step up to the root is
+    /// guarded, so a concurrent rename cannot close a cycle. Equivalent to the ancestor search of
+    /// `lock_rename`.
     fn refuse_cycles(
         &self,
         view: &mut View<'_>,
@@ -147,8 +163,8 @@ impl Rename {
         }
     }
 
-    /// Equivalent to `may_delete` and `may_create`, and to the additional check of `vfs_rename`: a directory
-    /// that changes its parent, and so its `..`, must be writable.
+    /// Equivalent to `may_delete` and `may_create`, and to the additional check of `vfs_rename`: if a
+    /// directory changes its parent, its `..` changes too, so the caller must have write permission on it.
     fn admit(
         &self,
         view: &mut View<'_>,
@@ -180,7 +196,7 @@ impl Rename {
         Ok(())
     }
 
-    /// Removes the inode that has the new name, or its link.
+    /// Removes the target's inode, or only its link.
     fn replace(
         &self,
         view: &mut View<'_>,
@@ -217,7 +233,8 @@ impl Rename {
         }
     }
 
-    /// Puts an inode under its new name. A directory's `..` link moves with it.
+    /// Puts an inode under its new name. If a directory changes its parent, the link of its `..` moves with
+    /// it.
     fn place(&self, inode: &Inode, parent: Ino, name: &Name, from: Ino, effects: &mut Vec<Effect>) {
         effects.push(Effect::PutDirent { parent, name: name.clone(), ino: inode.ino, kind: inode.kind });
         if inode.kind.is_dir() && parent != from {
@@ -233,6 +250,7 @@ impl Whiteout {
         Inode {
             uid: self.uid,
             gid: if dir.mode.has(Mode::SGID) { dir.gid } else { self.gid },
+            quota: dir.quota,
             ..Inode::new(self.ino, FileType::CharDevice, Mode::default(), now)
         }
     }
@@ -240,13 +258,14 @@ impl Whiteout {
 
 /// Whether `ino` is `dir` or an ancestor of it.
 ///
-/// Cached parents may be from different moments and then form a cycle. Brent's algorithm detects it (BIT 20,
-/// 1980): a mark that moves up after 1, 2, 4, 8, ... steps. Then the recorded guards fail, and the conflict
-/// returns the current records; if they do not fail, the volume is damaged. See the test
+/// Cached parents may be from different moments and then form a cycle. Brent's algorithm (BIT 20, 1980)
+/// detects it: a mark moves up after 1, 2, 4, 8, ... steps, and the search has met a cycle when it reaches
+/// the mark. If only cached records form the cycle, the guards fail, and the conflict returns the current
+/// records. If the guards hold, the volume is damaged. See the test
 /// `stale_parents_that_form_a_cycle_are_read_again`.
 ///
 /// # Errors
-/// EIO for a cycle.
+/// EIO if the parents form a cycle.
 fn is_ancestor(view: &mut View<'_>, ino: Ino, dir: Ino) -> Result<bool, PlanStop> {
     let (mut at, mut mark, mut steps) = (dir, dir, 0_u64);
     while at != ino {
@@ -295,8 +314,8 @@ mod tests {
         records
     }
 
-    /// The lookups of a plan that moves the other directory into the deepest one: if a cache has all records, and
-    /// if the operation has read them itself.
+    /// The number of lookups in a plan that moves the other directory into the deepest one: first if a cache
+    /// has all records, then if the operation has read them itself.
     fn cost(depth: u64) -> [u64; 2] {
         let direct = Direct::new();
         let (records, nothing) = (chain(depth), OwnReads::default());

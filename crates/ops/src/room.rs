@@ -6,10 +6,10 @@ use types::Errno;
 use crate::op::Ctx;
 use crate::view::{PlanStop, View};
 
-/// Requires that the volume has room for one more inode.
+/// Requires that the volume has room for one more inode and one more block.
 ///
 /// # Errors
-/// ENOSPC at the volume's limit.
+/// ENOSPC if the volume is full: it has reached one of its limits.
 pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
         Some((max_inodes, max_blocks)) if !view.has_room(max_inodes, max_blocks) => Err(Errno::ENOSPC.into()),
@@ -17,8 +17,11 @@ pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), Pla
     }
 }
 
-/// Requires that the volume has room for all blocks by which a file grows if it is extended to `end`. One
-/// block would not do, because a flush may bring as much as the write buffers hold.
+/// Requires that the volume has room for all blocks by which a file grows if it is extended to `end` bytes. A
+/// check for one block is not enough, because one flush can write as much as the write buffers hold.
+///
+/// # Errors
+/// ENOSPC if the blocks would exceed the volume's limit.
 pub(super) fn make_room_to(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -29,9 +32,13 @@ pub(super) fn make_room_to(
 }
 
 /// Requires that the volume has room for `grown` more blocks.
+///
+/// # Errors
+/// ENOSPC if the blocks would exceed the volume's limit.
 pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, grown: u64) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
-        // The guard requires usage < limit, so subtract all new blocks but one.
+        // The guard requires usage < limit, which is room for one block. The limit is reduced by the other
+        // blocks.
         Some((_, max_blocks))
             if grown > 0 && !view.has_room(u64::MAX, max_blocks.saturating_sub(grown - 1)) =>
         {

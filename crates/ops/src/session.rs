@@ -10,11 +10,11 @@ use crate::maintenance::announced;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Registers a client that starts to use the volume. If a tool keeps it out, the reply is that tool, and
-/// nothing is changed.
+/// Registers a client that starts to use the volume. If an announced tool keeps the client out, the reply is
+/// that tool, and nothing is changed.
 ///
 /// # Errors
-/// ESTALE: the volume that the client has opened was removed, and another one may have replaced it.
+/// ESTALE: the volume that the client has opened does not exist any more; another one may have replaced it.
 #[derive(Clone, Debug)]
 pub struct BeginSession(pub Session);
 
@@ -56,7 +56,7 @@ impl Op for RenewSession {
 /// Removes the session of a client that is considered dead, if its heartbeat is still `heartbeat`.
 ///
 /// # Errors
-/// EAGAIN: the session was renewed or removed. So an operation can be run only once.
+/// EAGAIN: the session was renewed or removed. After that, the same operation cannot be run again.
 #[derive(Clone, Debug)]
 pub struct RemoveSession {
     session: SessionId,
@@ -84,7 +84,7 @@ impl Op for RemoveSession {
     }
 }
 
-/// Begins a term of a session, and ends the terms `ended`, whose operations all have answers.
+/// Begins a term of a session, and ends the terms `ended`. All operations of an ended term must have answers.
 #[derive(Clone, Debug)]
 pub struct BeginTerm {
     pub session: SessionId,

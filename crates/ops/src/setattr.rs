@@ -2,10 +2,10 @@
 
 use acl::nfs4::Mask;
 use acl::posix::Perm;
-use meta::{Access, AclKind, Effect, Inode, RecordKey};
+use meta::{Access, AclKind, Effect, Inode};
 use types::{AclId, Caps, Errno, FileType, Ino, Mode, Time};
 
-use crate::op::{Ctx, Op, Plan};
+use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::room::make_room_to;
 use crate::view::{PlanStop, View};
 use crate::write::kill_priv;
@@ -13,22 +13,25 @@ use crate::write::kill_priv;
 /// Changes attributes. Equivalent to `notify_change`.
 ///
 /// A chmod also changes the access ACL (`posix_acl_chmod`). A chown removes SUID, SGID and file capabilities,
-/// except from a directory; SGID remains if it does not mean "run as the group" and `keep_sgid` is set: the
-/// caller is in the group or has `CAP_FSETID` (`setattr_should_drop_sgid`). The times are set as given; ctime
-/// is updated by every change.
+/// except from a directory. SGID remains if the group may not execute the file and `keep_sgid` is set, which
+/// means that the caller is in the group or has `CAP_FSETID` (`setattr_should_drop_sgid`). atime and mtime
+/// are set as given, and every change sets ctime to the present time.
 ///
 /// On a volume with NFSv4 ACLs, chmod requires `WRITE_ACL`, and changes the ACL by the volume's policy. chown
-/// requires `WRITE_OWNER`, which only allows the caller's own uid and groups (`zfs_setattr`), or that the
-/// caller is the owner and in the new group. Truncation requires `WRITE_DATA`. Setting times requires
-/// `WRITE_ATTRIBUTES`; for the present time, `WRITE_DATA` suffices (RFC 8881 section 6.2.1.3.1).
+/// by the owner may change the group to one of the owner's groups. Any other chown requires `WRITE_OWNER`,
+/// and can only set the caller's own uid and groups (`zfs_setattr`). Truncation requires `WRITE_DATA`.
+/// Setting times requires `WRITE_ATTRIBUTES`; for the present time, `WRITE_DATA` suffices (RFC 8881 section
+/// 6.2.1.3.1).
 ///
 /// # Errors
-/// ESTALE if the inode does not exist, or if the kernel checked with outdated attributes; EPERM unless the
-/// caller owns the inode, if the mode, an owner or a given time is set, and without `CAP_CHOWN` for a new
-/// owner or a group that the caller is not in; EACCES without write permission for a size that is not set
-/// through an open file, and for setting the present time unless the caller owns the inode; EISDIR, EINVAL
-/// for the size of anything but a regular file; ENOSPC if it would grow beyond the volume's limit, which
-/// counts holes.
+/// - ESTALE: the inode does not exist, or the kernel checked with outdated attributes.
+/// - EPERM: the caller lacks `CAP_CHOWN`, and sets a new owner or a group that it is not in.
+/// - EPERM: the caller does not own the inode, and sets the mode, the owner, the group or a given time.
+/// - EACCES: the caller sets the present time, but neither owns the inode nor has write permission.
+/// - EACCES: the caller sets the size without an open file, and has no write permission.
+/// - EISDIR: the size of a directory is set.
+/// - EINVAL: the size of another inode that is not a regular file is set.
+/// - ENOSPC: the file would grow beyond the volume's limit. Holes count too.
 #[derive(Debug, Default)]
 pub struct SetAttr {
     pub ino: Ino,
@@ -38,13 +41,15 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// The times are to be set to the present time: `UTIME_NOW`.
+    /// The times are set to the present time: `UTIME_NOW`.
     pub is_set_times: bool,
     /// The file is truncated through a file description that is open for writing.
     pub is_open: bool,
     pub keep_sgid: bool,
-    /// The truncating caller lacks `CAP_FSETID`: SUID, SGID and file capabilities are removed.
+    /// The caller truncates the file and lacks `CAP_FSETID`, so SUID, SGID and file capabilities are removed.
     pub kill_suidgid: bool,
+    /// The caller is the superuser.
+    pub is_superuser: bool,
 }
 
 impl Op for SetAttr {
@@ -52,7 +57,6 @@ impl Op for SetAttr {
     const NAME: &'static str = "setattr";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         self.admit(view, ctx, &inode)?;
         let mut effects = Vec::with_capacity(6);
@@ -83,7 +87,7 @@ impl Op for SetAttr {
             effects.extend(super::write::drop_capabilities(view, &inode));
         }
         if let Some(mode) = self.mode {
-            // If the kernel is the authority, it has done this itself (`setattr_prepare`).
+            // If the kernel is the authority, it has removed the bit itself (`setattr_prepare`).
             let mode = if ctx.keeps_sgid(access.gid, true)? { mode } else { mode.without(Mode::SGID) };
             (access.mode, access.access_acl) = chmod(view, ctx, &inode, mode, &mut effects)?;
         }
@@ -97,6 +101,10 @@ impl Op for SetAttr {
             ctime: Some(ctx.now),
         });
         Ok(Plan { reply: (), effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::caller(self.is_superuser)
     }
 }
 
@@ -138,7 +146,7 @@ impl SetAttr {
         } else if sets_time && self.size.is_none() && ctx.admit_owner(inode).is_err() {
             ctx.admit(view, inode, Perm::WRITE)?;
         }
-        // EISDIR and EINVAL come after the permission check (`vfs_truncate`).
+        // EISDIR and EINVAL are checked after the permission (`vfs_truncate`).
         if self.size.is_some() && !self.is_open { ctx.admit(view, inode, Perm::WRITE) } else { Ok(()) }
     }
 

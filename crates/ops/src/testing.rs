@@ -46,7 +46,7 @@ impl Direct {
         let mut fresh = OwnReads::default();
         loop {
             let mut view = View::new(&nothing, None, &fresh);
-            match op.plan(&mut view, &self.ctx()) {
+            match crate::quota::plan(op, &mut view, &self.ctx()) {
                 Ok(plan) => {
                     let op_id = OpId(self.next_op.replace(self.next_op.get() + 1));
                     let txn = Txn { op_id, guards: view.into_guards(), effects: plan.effects };

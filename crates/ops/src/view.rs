@@ -1,14 +1,16 @@
-//! What a plan sees of the volume, and how each lookup becomes a guard.
+//! The view that a plan has of the volume. It turns each lookup into a guard.
 
 use host::Instant;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
-use host::RandomState;
-use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xattrs, xattr_blocks};
-use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
+use host::HashSet;
+use meta::{
+    Counter, Dirent, Guard, Inode, Lock, LockWait, Quota, QuotaKey, QuotaRule, RecordKey, Usage, Xattrs,
+    xattr_blocks,
+};
+use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, QuotaId, Slice, XattrName};
 
 use crate::known::{Acl, Key, KnownRecords, OwnReads, Value};
 
@@ -17,10 +19,10 @@ use crate::known::{Acl, Key, KnownRecords, OwnReads, Value};
 pub enum PlanStop {
     /// Records are missing; the driver reads them and calls the plan again.
     Missing,
-    /// The operation fails by its rules. That is certain only if the guards recorded so far hold.
+    /// The operation fails by its rules. This answer is certain only if the guards recorded so far hold.
     Refused(Errno),
-    /// The access attributes that the kernel has of the parent are out of date: it must look up again
-    /// (ESTALE).
+    /// The access attributes that the kernel has of an inode are out of date. The operation fails with
+    /// ESTALE, so that the kernel looks up again.
     KernelIsStale,
 }
 
@@ -37,17 +39,28 @@ pub struct View<'a> {
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
     guards: Vec<Guard>,
-    /// The directories whose parent is guarded. There may be many, so `guards` is not searched for them.
-    climbed: HashSet<Ino, RandomState>,
+    /// The directories whose parent is guarded. There may be many, so a set is used instead of a search in
+    /// `guards`.
+    climbed: HashSet<Ino>,
     wants: Vec<RecordKey>,
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
 }
 
+/// Looks up a record. If it is not known, it is missing.
+macro_rules! lookup {
+    ($view:ident, $kind:ident $($of:tt)?) => {
+        match $view.lookup(Key::$kind $($of)?) {
+            Some(Value::$kind(found)) => Ok(found),
+            _ => $view.missing(RecordKey::$kind $($of)?),
+        }
+    };
+}
+
 impl<'a> View<'a> {
-    /// A view of `fresh`, which the operation has read itself, and of those records in `known` that are not
-    /// older than `oldest`.
+    /// A view of the records in `fresh`, which the operation has read itself, and of the records in `known`,
+    /// which are used only if they are not older than `oldest`.
     pub fn new(known: &'a dyn KnownRecords, oldest: Option<Instant>, fresh: &'a OwnReads) -> Self {
         View {
             known,
@@ -84,7 +97,7 @@ impl<'a> View<'a> {
         if self.wants.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
     }
 
-    /// The inode, guarded in all that access to it depends on.
+    /// Looks up an inode, and guards all its fields that access depends on.
     pub fn find_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
         let inode = self.peek_inode(ino)?;
         self.guard(match inode {
@@ -131,8 +144,8 @@ impl<'a> View<'a> {
         Ok(inode.size)
     }
 
-    /// The parent of a directory, guarded. Callers walk up to the root: if this record is missing, the driver
-    /// reads all missing directories above it before it calls the plan again.
+    /// The parent of a directory, guarded. Callers walk up to the root. So if this record is missing, the
+    /// driver reads all missing directories above it before it calls the plan again.
     pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, PlanStop> {
         let inode = self.peek_inode(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
         let parent = inode.ok_or(Errno::ENOENT)?.parent;
@@ -156,8 +169,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::dirent`], for a name that most likely does not exist: if the entry is unknown, it is
-    /// assumed to be absent, and that is guarded.
+    /// As [`View::dirent`], for a name that most likely does not exist. If the entry is unknown, it is
+    /// assumed to be absent, and a guard checks that.
     pub fn dirent_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
         if self.find(&Key::Dirent(parent, name.clone())).is_some() {
             return self.dirent(parent, name);
@@ -167,7 +180,8 @@ impl<'a> View<'a> {
         Ok(None)
     }
 
-    /// Whether a directory is empty. Unless this operation has found an entry, that is assumed and guarded.
+    /// Whether a directory is empty. If this operation has not found an entry in it, it is assumed to be
+    /// empty, and a guard checks that.
     pub fn is_empty(&mut self, ino: Ino) -> bool {
         let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
         if empty {
@@ -177,8 +191,8 @@ impl<'a> View<'a> {
         empty
     }
 
-    /// The size of an xattr in blocks, 0 if it does not exist. If it is unknown, `likely` is assumed. The answer
-    /// is guarded in any case.
+    /// The size of an xattr in blocks, 0 if it does not exist. If the size is unknown, `likely` is assumed. A
+    /// guard checks the returned size in any case.
     pub fn xattr_blocks(&mut self, inode: &Inode, name: &XattrName, likely: u16) -> u16 {
         let ino = inode.ino;
         let found = self.lookup(Key::Xattrs(ino));
@@ -194,7 +208,7 @@ impl<'a> View<'a> {
     }
 
     /// Requires that the xattrs of an inode take at most `most` blocks. Returns `false` if this operation has
-    /// read that they take more.
+    /// read that they take more; otherwise adds a guard that checks it.
     pub fn xattrs_fit(&mut self, ino: Ino, most: u16) -> bool {
         if let Some(Value::Inode(Some(inode))) = self.find_fresh(&Key::Inode(ino))
             && inode.xattr_blocks > most
@@ -202,23 +216,20 @@ impl<'a> View<'a> {
             return false;
         }
         self.assumed = true;
-        self.guard(Guard::XattrBlocks { ino, most });
+        self.guard(Guard::XattrBlocks { ino, least: 0, most });
         true
     }
 
     /// All xattrs of an inode. Not guarded, because only reads depend on them.
     pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, PlanStop> {
-        match self.lookup(Key::Xattrs(ino)) {
-            Some(Value::Xattrs(xattrs)) => Ok(xattrs),
-            _ => self.missing(RecordKey::Xattrs(ino)),
-        }
+        lookup!(self, Xattrs(ino))
     }
 
     /// The POSIX ACL with this id; `None` for [`AclId::NONE`]. It needs no guard, because the ACL under an id
     /// never changes.
     ///
     /// # Errors
-    /// EIO if the ACL is not stored or corrupt: access is then denied, not decided by the mode.
+    /// EIO if the ACL is not stored or corrupt. Access is then denied; the mode does not decide.
     pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Posix(acl)) => Ok(Some(acl)),
@@ -230,7 +241,7 @@ impl<'a> View<'a> {
     /// As [`View::acl`], on a volume with NFSv4 ACLs.
     ///
     /// # Errors
-    /// As [`View::acl`].
+    /// EIO if the ACL is not stored or corrupt.
     pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Nfs4(acl)) => Ok(Some(acl)),
@@ -250,9 +261,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What the kernel is shown in place of an inode's NFSv4 ACL. It is computed once for each combination of
-    /// ACL (or mode, if there is no ACL), owner and group. `None` if the mode alone is exact. `traversers`
-    /// must be the same in all calls.
+    /// The POSIX ACL that the kernel is shown in place of an inode's NFSv4 ACL. It is computed once for each
+    /// combination of ACL (or mode, if there is no ACL), owner and group. `None` if the mode alone is exact.
+    /// `traversers` must be the same in all calls.
     ///
     /// # Errors
     /// As [`View::acl`].
@@ -298,8 +309,8 @@ impl<'a> View<'a> {
         self.known.put(key, Value::Inherited(access, rwx));
     }
 
-    /// Whether an ACL lets everybody search a directory whose mode lets everybody search, if this client has
-    /// computed that before.
+    /// Whether an access ACL lets everybody search a directory, if this client has computed that before. The
+    /// mode of the directory is checked separately.
     pub fn anyone_passes(&self, access: AclId) -> Option<bool> {
         match self.known.get(&Key::Anyone(access), None) {
             Some(Value::Anyone(passes)) => Some(passes),
@@ -313,17 +324,11 @@ impl<'a> View<'a> {
     }
 
     pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, PlanStop> {
-        match self.lookup(Key::Symlink(ino)) {
-            Some(Value::Symlink(target)) => Ok(target),
-            _ => self.missing(RecordKey::Symlink(ino)),
-        }
+        lookup!(self, Symlink(ino))
     }
 
     pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
-        match self.lookup(Key::Slices(ino, chunk)) {
-            Some(Value::Slices(rows)) => Ok(rows),
-            _ => self.missing(RecordKey::Slices(ino, chunk)),
-        }
+        lookup!(self, Slices(ino, chunk))
     }
 
     /// All rows of a chunk, guarded: they must still be there when the transaction commits.
@@ -333,8 +338,8 @@ impl<'a> View<'a> {
         Ok(rows)
     }
 
-    /// Requires that the oldest rows of a chunk are these, and guards that. Returns `false` if the chunk is
-    /// known to have others.
+    /// Requires that the oldest rows of a chunk are `rows`. Returns `false` if the chunk is known to have
+    /// others; otherwise adds a guard that checks it.
     pub fn rows_begin_with(&mut self, ino: Ino, chunk: ChunkIndex, rows: &Arc<[Slice]>) -> bool {
         let holds = match self.find(&Key::Slices(ino, chunk)) {
             Some(Value::Slices(found)) => found.starts_with(rows),
@@ -348,54 +353,35 @@ impl<'a> View<'a> {
 
     /// A setting of the volume, guarded; `None` if it is not set.
     pub fn setting(&mut self, name: &'static str) -> Result<Option<String>, PlanStop> {
-        match self.lookup(Key::Settings) {
-            Some(Value::Settings(settings)) => {
-                let value = settings.get(name).cloned();
-                self.guard(Guard::Setting { name, value: value.clone() });
-                Ok(value)
-            }
-            _ => self.missing(RecordKey::Settings),
-        }
+        let value = lookup!(self, Settings)?.get(name).cloned();
+        self.guard(Guard::Setting { name, value: value.clone() });
+        Ok(value)
     }
 
     /// All locks on an inode, guarded: they must be unchanged when the transaction commits.
     pub fn locks(&mut self, ino: Ino) -> Result<Arc<[Lock]>, PlanStop> {
-        match self.lookup(Key::Locks(ino)) {
-            Some(Value::Locks(locks)) => {
-                self.guard(Guard::Locks { ino, locks: Arc::clone(&locks) });
-                Ok(locks)
-            }
-            _ => self.missing(RecordKey::Locks(ino)),
-        }
+        let locks = lookup!(self, Locks(ino))?;
+        self.guard(Guard::Locks { ino, locks: Arc::clone(&locks) });
+        Ok(locks)
     }
 
-    /// All waits for locks. Not guarded, because a waiter checks again and again.
+    /// All waits for locks. Not guarded, because a waiting caller runs its operation again and again.
     pub fn waits(&mut self) -> Result<Arc<[LockWait]>, PlanStop> {
-        match self.lookup(Key::Waits) {
-            Some(Value::Waits(waits)) => Ok(waits),
-            _ => self.missing(RecordKey::Waits),
-        }
+        lookup!(self, Waits)
     }
 
     pub fn counter(&mut self, counter: Counter) -> Result<u64, PlanStop> {
-        match self.lookup(Key::Counter(counter)) {
-            Some(Value::Counter(value)) => {
-                self.guard(Guard::Counter { counter, value });
-                Ok(value)
-            }
-            _ => self.missing(RecordKey::Counter(counter)),
-        }
+        let value = lookup!(self, Counter(counter))?;
+        self.guard(Guard::Counter { counter, value });
+        Ok(value)
     }
 
     pub fn usage(&mut self) -> Result<Usage, PlanStop> {
-        match self.lookup(Key::Usage) {
-            Some(Value::Usage(usage)) => Ok(usage),
-            _ => self.missing(RecordKey::Usage),
-        }
+        lookup!(self, Usage)
     }
 
-    /// Requires that the volume has room below its limits, and guards that. Returns `false` if the volume is
-    /// known to be full.
+    /// Requires that the volume has room below its limits. Returns `false` if the volume is known to be full;
+    /// otherwise adds a guard that checks it.
     pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
         let full = match self.find(&Key::Usage) {
             Some(Value::Usage(usage)) => usage.inodes >= max_inodes || usage.blocks >= max_blocks,
@@ -406,6 +392,47 @@ impl<'a> View<'a> {
             self.guard(Guard::Room { max_inodes, max_blocks });
         }
         !full
+    }
+
+    /// The rule of a directory quota; `None` if it does not exist. Its directory never changes. The quota around
+    /// it is guarded by [`View::fits_quota`] and [`View::guard_chain`], and not here.
+    pub fn directory_quota(&mut self, id: QuotaId) -> Result<Option<QuotaRule>, PlanStop> {
+        let key = QuotaKey::Directory(id);
+        match self.lookup(Key::Quota(key)) {
+            Some(Value::Quota(quota)) => Ok(quota.map(|quota| quota.rule)),
+            _ => self.missing(RecordKey::Quota(key)),
+        }
+    }
+
+    /// A quota as this operation has read it. Not guarded.
+    pub fn quota(&mut self, key: QuotaKey) -> Result<Option<Quota>, PlanStop> {
+        match self.find_fresh(&Key::Quota(key)) {
+            Some(Value::Quota(quota)) => Ok(quota),
+            _ => self.missing(RecordKey::Quota(key)),
+        }
+    }
+
+    /// Requires that so many more inodes and blocks fit below the limits of the quota, and guards that and the
+    /// quota around it. Returns `false` if this operation has read that they do not fit.
+    pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
+        let full = match self.find_fresh(&Key::Quota(key)) {
+            Some(Value::Quota(Some(quota))) => !quota.fits(inodes, blocks),
+            _ => false,
+        };
+        if full {
+            self.guard_chain(key, outer);
+        } else {
+            self.assumed = true;
+            self.guard(Guard::Quota { key, outer, inodes, blocks });
+        }
+        !full
+    }
+
+    /// Requires that a directory quota still has this quota around it.
+    pub fn guard_chain(&mut self, key: QuotaKey, outer: Option<QuotaId>) {
+        if outer.is_some() {
+            self.guard(Guard::Quota { key, outer, inodes: 0, blocks: 0 });
+        }
     }
 
     /// Adds a guard for a record that was not looked up.
@@ -422,7 +449,7 @@ impl<'a> View<'a> {
         self.guards
     }
 
-    /// The directory from which the plan lacks the path up to the root.
+    /// The directory from which the path up to the root is missing, after [`PlanStop::Missing`].
     pub fn climbs_from(&self) -> Option<Ino> {
         self.climbs_from
     }
@@ -443,10 +470,7 @@ impl<'a> View<'a> {
     }
 
     fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
-        match self.lookup(Key::Inode(ino)) {
-            Some(Value::Inode(inode)) => Ok(inode),
-            _ => self.missing(RecordKey::Inode(ino)),
-        }
+        lookup!(self, Inode(ino))
     }
 
     fn missing<T>(&mut self, want: RecordKey) -> Result<T, PlanStop> {

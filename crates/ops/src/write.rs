@@ -1,6 +1,6 @@
 //! The metadata of writes: slices, size and times; and the removal of SUID, SGID and file capabilities.
 
-use meta::{Access, Effect, Guard, Inode, RecordKey};
+use meta::{Access, Effect, Guard, Inode};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time, XattrName};
 
 use crate::op::{Ctx, Op, Plan};
@@ -11,7 +11,7 @@ use crate::view::{PlanStop, View};
 /// Appends slices whose blocks are stored, and extends the file to their end.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; ENOSPC at the volume's limit.
+/// ESTALE if the inode does not exist; ENOSPC if the file would grow beyond the volume's limit.
 #[derive(Debug)]
 pub struct Write {
     pub ino: Ino,
@@ -27,7 +27,6 @@ impl Op for Write {
     const NAME: &'static str = "write";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         make_room_to(view, ctx, &inode, self.end)?;
         let append = |(chunk, slice): &(ChunkIndex, Slice)| Effect::AppendSlice {
@@ -43,15 +42,16 @@ impl Op for Write {
     }
 }
 
-/// Writes at the end of the file as of the commit (`O_APPEND`), even with concurrent appends. Replies with
-/// the offset.
+/// Writes at the end of the file (`O_APPEND`). The end is the one at the time of the commit, so concurrent
+/// appends do not overwrite each other. Replies with the offset.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; EFBIG beyond 2^63 - 1 bytes; ENOSPC at the volume's limit.
+/// ESTALE if the inode does not exist; EFBIG if the file would have more than 2^63 - 1 bytes; ENOSPC if it
+/// would grow beyond the volume's limit.
 #[derive(Debug)]
 pub struct Append {
     pub ino: Ino,
-    /// `len` bytes, at most one chunk.
+    /// The source of `len` bytes, which are at most one chunk.
     pub source: SliceSource,
     pub len: u32,
 }
@@ -61,7 +61,6 @@ impl Op for Append {
     const NAME: &'static str = "append";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<u64>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         let offset = view.size(self.ino)?;
         let end = offset.checked_add(self.len.into()).filter(|&end| end <= i64::MAX as u64);
@@ -101,7 +100,6 @@ impl Op for KillPriv {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<bool>, PlanStop> {
         let ino = self.0;
-        view.prefetch([RecordKey::Inode(ino)])?;
         let inode = view.inode(ino)?;
         let mode = kill_priv(inode.mode, true);
         let mut effects = drop_capabilities(view, &inode);
@@ -109,8 +107,8 @@ impl Op for KillPriv {
             effects.push(Effect::SetAccess { ino, access: Access { mode, ..Access::from(&inode) } });
             effects.push(super::touch_ctime(ino, ctx.now));
         }
-        // If an earlier attempt of this operation was in doubt and committed, it has set this ctime together
-        // with the mode.
+        // If the answer to an earlier attempt of this operation was lost, that attempt may have changed the
+        // mode. It then set this ctime, too.
         let changed = mode != inode.mode || inode.ctime == ctx.now;
         Ok(Plan { reply: changed, effects })
     }
@@ -122,7 +120,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// The effects that remove the file's capabilities, if it has any.
 pub(super) fn drop_capabilities(view: &mut View<'_>, inode: &Inode) -> Vec<Effect> {
     if inode.xattr_blocks == 0 {
-        view.guard(Guard::XattrBlocks { ino: inode.ino, most: 0 });
+        view.guard(Guard::XattrBlocks { ino: inode.ino, least: 0, most: 0 });
         return Vec::new();
     }
     #[expect(clippy::expect_used, reason = "a constant that is a valid name")]
@@ -130,8 +128,8 @@ pub(super) fn drop_capabilities(view: &mut View<'_>, inode: &Inode) -> Vec<Effec
     super::xattr::remove(view, inode, &name, 0)
 }
 
-/// The mode without SUID, and without SGID, which remains only if the group may not execute and `keep_sgid`
-/// is set.
+/// Returns the mode without SUID and SGID. SGID remains if `keep_sgid` is set and the group may not execute
+/// the file.
 pub(super) fn kill_priv(mode: Mode, keep_sgid: bool) -> Mode {
     let runs_as_group = mode.has(Mode::SGID | 0o010);
     let mode = mode.without(Mode::SUID);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Effect, Inode, RecordKey, xattr_blocks};
+use meta::{Effect, Inode, xattr_blocks};
 use types::{Errno, Ino, XattrName};
 
 use crate::op::{Ctx, Op, Plan};
@@ -11,7 +11,8 @@ use crate::view::{PlanStop, View};
 /// The longest value in bytes (`XATTR_SIZE_MAX`, limits.h).
 const MAX_VALUE_BYTES: usize = 65_536;
 
-/// Whether the attribute may, must not or must exist before: `setxattr(2)`.
+/// Whether the attribute may exist (`Set`), must not exist (`Create`) or must exist (`Replace`) before:
+/// `setxattr(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
     Set,
@@ -22,9 +23,15 @@ pub enum XattrMode {
 /// Sets an xattr. Equivalent to `vfs_setxattr`.
 ///
 /// # Errors
-/// E2BIG beyond 64 KiB; ESTALE if the inode does not exist; EPERM, EACCES; EEXIST under
-/// [`XattrMode::Create`]; ENODATA under [`XattrMode::Replace`]; ENOSPC if the attribute grows by more blocks
-/// than the inode ([`Inode::MAX_XATTR_BLOCKS`]) or the volume has room for.
+/// - E2BIG: the value is longer than 64 KiB.
+/// - ESTALE: the inode does not exist.
+/// - EPERM: the name is outside `user.`, and the caller lacks `CAP_SYS_ADMIN`; or the name is in `user.`, and
+///   the inode is a sticky directory that the caller does not own.
+/// - ESTALE: the kernel checked with outdated attributes.
+/// - EACCES: the name is in `user.`, and the caller has no write permission.
+/// - EEXIST: under [`XattrMode::Create`], the attribute exists.
+/// - ENODATA: under [`XattrMode::Replace`], the attribute does not exist.
+/// - ENOSPC: the inode's attributes would exceed [`Inode::MAX_XATTR_BLOCKS`], or the volume's limit.
 #[derive(Debug)]
 pub struct SetXattr {
     pub ino: Ino,
@@ -41,7 +48,6 @@ impl Op for SetXattr {
         if self.value.len() > MAX_VALUE_BYTES {
             return Err(Errno::E2BIG.into());
         }
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         ctx.admit_xattr(view, &inode, &self.name)?;
         let likely = if self.mode == XattrMode::Replace { 1 } else { 0 };
@@ -73,7 +79,7 @@ impl Op for SetXattr {
 /// Removes an xattr. Equivalent to `vfs_removexattr`.
 ///
 /// # Errors
-/// ESTALE if the inode does not exist; EPERM, EACCES; ENODATA.
+/// ESTALE, EPERM, EACCES: as [`SetXattr`]. ENODATA if the attribute does not exist.
 #[derive(Debug)]
 pub struct RemoveXattr {
     pub ino: Ino,
@@ -85,7 +91,6 @@ impl Op for RemoveXattr {
     const NAME: &'static str = "removexattr";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.ino)])?;
         let inode = view.inode(self.ino)?;
         ctx.admit_xattr(view, &inode, &self.name)?;
         let mut effects = remove(view, &inode, &self.name, 1);
@@ -97,7 +102,7 @@ impl Op for RemoveXattr {
     }
 }
 
-/// The effects that remove an xattr; none if it does not exist. `likely` is as for [`View::xattr_blocks`].
+/// The effects that remove an xattr; none if it does not exist. [`View::xattr_blocks`] explains `likely`.
 pub(super) fn remove(view: &mut View<'_>, inode: &Inode, name: &XattrName, likely: u16) -> Vec<Effect> {
     let ino = inode.ino;
     match view.xattr_blocks(inode, name, likely) {

@@ -7,11 +7,13 @@
 //! | `query`, `params` | a URL's parameters, and those that all engines have |
 //! | `tls` | trusted authorities, and the client's certificate |
 //! | `pool`, `request` | connections; a request on one, and the state after a failure |
+//! | `held` | records as of one moment, from a connection in a transaction |
 //! | `open` | why a volume could not be opened |
 //! | `again` | repetition: polls, parts of a batch, several places, attempts |
 //! | `tail`, `numbers` | the stream of changes from a polled log; which of its numbers are accounted for |
 
 mod again;
+mod held;
 mod numbers;
 mod open;
 mod params;
@@ -24,10 +26,11 @@ pub mod tls;
 mod url;
 
 pub use again::{Jitter, Turns, first, gradually, in_halves, in_parts};
+pub use held::Held;
 pub use numbers::Numbers;
 pub use open::{OpenError, check_version, ensure_version};
-pub use params::{ParamError, Params};
-pub use pool::{Connect, Pool, Pooled};
+pub use params::Params;
+pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};
 pub use request::{Asked, Failed, Leaves};
 pub use secret::Secret;

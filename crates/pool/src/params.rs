@@ -1,7 +1,12 @@
 //! The parameters of a metadata URL that every engine on a network has.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
+
+use crate::open::OpenError;
+use crate::query::Query;
+
+/// The maximum number of connections that a URL may ask for.
+const MOST: usize = 10_000;
 
 /// How connections are kept, and the prefix of tables or keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +26,6 @@ pub struct Params {
     pub table_prefix: String,
 }
 
-/// A parameter that is invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParamError {
-    #[error("{name}={value} is not {expected}")]
-    Value { name: &'static str, value: String, expected: &'static str },
-    #[error("unknown parameter '{0}'")]
-    Unknown(String),
-}
-
 impl Default for Params {
     fn default() -> Self {
         Params {
@@ -44,101 +40,46 @@ impl Default for Params {
     }
 }
 
-impl Params {
-    /// Takes the common parameters out of a URL's query. The rest is for the engine, which finally calls
-    /// [`Params::refuse_rest`].
+impl Query {
+    /// Takes the parameters that every engine has.
     ///
     /// # Errors
-    /// [`ParamError::Value`].
-    pub fn take(query: &mut BTreeMap<String, String>) -> Result<Self, ParamError> {
-        let mut params = Params::default();
-        take_count(query, "max_open_conns", &mut params.max_open_conns)?;
-        params.max_idle_conns = params.max_idle_conns.min(params.max_open_conns);
-        take_count(query, "max_idle_conns", &mut params.max_idle_conns)?;
-        take_time(query, "max_idle_time", &mut params.max_idle_time)?;
-        take_time(query, "max_life_time", &mut params.max_life_time)?;
-        take_time(query, "connect_timeout", &mut params.connect_timeout)?;
-        take_time(query, "op_timeout", &mut params.op_timeout)?;
-        let value_error =
-            |name, value: &str, expected| Err(ParamError::Value { name, value: value.to_owned(), expected });
-        for (name, time) in [("connect_timeout", params.connect_timeout), ("op_timeout", params.op_timeout)] {
-            if time.is_zero() {
-                return value_error(name, "0", "a time above zero");
-            }
-        }
-        if params.max_open_conns == 0 {
-            return value_error("max_open_conns", "0", "at least 1");
-        }
-        if let Some(prefix) = query.remove("table_prefix") {
-            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-            if prefix.len() > 32
-                || !prefix.chars().all(fits)
-                || prefix.starts_with(|c: char| c.is_ascii_digit())
-            {
-                let expected = "at most 32 of a-z, 0-9 and _, with no digit first";
-                return value_error("table_prefix", &prefix, expected);
-            }
-            params.table_prefix = prefix;
+    /// [`OpenError::Config`].
+    pub fn params(&mut self) -> Result<Params, OpenError> {
+        let usual = Params::default();
+        let max_open_conns = self.number("max_open_conns", usual.max_open_conns, 1..=MOST)?;
+        let max_idle_conns = usual.max_idle_conns.min(max_open_conns);
+        let some = Duration::from_millis(1);
+        let params = Params {
+            max_open_conns,
+            max_idle_conns: self.number("max_idle_conns", max_idle_conns, 0..=MOST)?,
+            max_idle_time: self.time("max_idle_time", usual.max_idle_time, Duration::ZERO)?,
+            max_life_time: self.time("max_life_time", usual.max_life_time, Duration::ZERO)?,
+            connect_timeout: self.time("connect_timeout", usual.connect_timeout, some)?,
+            op_timeout: self.time("op_timeout", usual.op_timeout, some)?,
+            table_prefix: self.take("table_prefix").unwrap_or(usual.table_prefix),
+        };
+        let prefix = &params.table_prefix;
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if prefix.len() > 32 || !prefix.chars().all(fits) || prefix.starts_with(|c: char| c.is_ascii_digit())
+        {
+            let expected = "at most 32 of a-z, 0-9 and _, with no digit first";
+            return Err(self.wrong(format!("table_prefix={prefix} is not {expected}")));
         }
         Ok(params)
     }
-
-    /// Refuses parameters that the engine did not take either: they are mistakes in the URL.
-    ///
-    /// # Errors
-    /// [`ParamError::Unknown`].
-    pub fn refuse_rest(query: &BTreeMap<String, String>) -> Result<(), ParamError> {
-        query.keys().next().map_or(Ok(()), |name| Err(ParamError::Unknown(name.clone())))
-    }
-}
-
-fn take_count(
-    query: &mut BTreeMap<String, String>,
-    name: &'static str,
-    count: &mut usize,
-) -> Result<(), ParamError> {
-    if let Some(value) = query.remove(name) {
-        let parsed = value.parse().ok().filter(|&count: &usize| count <= 10_000);
-        *count = parsed.ok_or(ParamError::Value { name, value, expected: "a number up to 10000" })?;
-    }
-    Ok(())
-}
-
-/// Takes a time: `500ms`, `30s` or `30`, `5m`, `1h`.
-fn take_time(
-    query: &mut BTreeMap<String, String>,
-    name: &'static str,
-    time: &mut Duration,
-) -> Result<(), ParamError> {
-    if let Some(value) = query.remove(name) {
-        let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let millis = match &value[digits.len()..] {
-            "ms" => Some(1),
-            "s" | "" => Some(1000),
-            "m" => Some(60_000),
-            "h" => Some(3_600_000),
-            _ => None,
-        };
-        let parsed = millis.zip(digits.parse::<u32>().ok());
-        let (millis, number) = parsed.ok_or(ParamError::Value {
-            name,
-            value,
-            expected: "a time such as 500ms, 30s, 5m or 1h",
-        })?;
-        *time = Duration::from_millis(millis * u64::from(number));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::url::Url;
 
-    fn take(pairs: &[(&str, &str)]) -> Result<Params, ParamError> {
-        let mut query = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let params = Params::take(&mut query)?;
-        Params::refuse_rest(&query)?;
-        Ok(params)
+    fn take(pairs: &[(&str, &str)]) -> Result<Params, String> {
+        let mut query = Query::new(&Url::parse("x://h").unwrap());
+        pairs.iter().for_each(|(name, value)| query.put(name, value));
+        let params = query.params().and_then(|params| query.end().map(|()| params));
+        params.map_err(|error| error.to_string())
     }
 
     #[test]
@@ -173,7 +114,7 @@ mod tests {
             ("table_prefix", "1a"),
             ("max_conns", "1"),
         ] {
-            let error = take(&[pair]).unwrap_err().to_string();
+            let error = take(&[pair]).unwrap_err();
             assert!(error.contains(pair.0), "{error}");
         }
     }

@@ -49,7 +49,7 @@ struct Idle<T> {
 }
 
 /// A connection in use. It returns to the pool when dropped, unless it is broken.
-pub struct Pooled<'a, C: Connect> {
+pub(crate) struct Pooled<'a, C: Connect> {
     pool: &'a Pool<C>,
     /// `Some` until it is dropped.
     connection: Option<C::Connection>,
@@ -80,7 +80,7 @@ impl<C: Connect> Pool<C> {
     /// # Errors
     /// Those of [`Connect::connect`]; a transient error if all connections are in use for the duration of
     /// `op_timeout`.
-    pub fn get(&self) -> Result<Pooled<'_, C>, EngineError> {
+    pub(crate) fn get(&self) -> Result<Pooled<'_, C>, EngineError> {
         let deadline = Instant::now() + self.patience;
         let mut too_old = Vec::new();
         let mut state = self.state();
@@ -109,7 +109,7 @@ impl<C: Connect> Pool<C> {
     }
 
     /// Closes idle connections: after a failure of the server they are probably dead too.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let idle = {
             let mut state = self.state();
             state.open -= state.idle.len();
@@ -117,11 +117,6 @@ impl<C: Connect> Pool<C> {
         };
         drop(idle);
         self.returned.notify_all();
-    }
-
-    /// The number of open connections, including idle ones.
-    pub fn open(&self) -> usize {
-        self.state().open
     }
 
     fn take_old(&self, state: &mut State<C::Connection>) -> Vec<Idle<C::Connection>> {
@@ -144,7 +139,7 @@ impl<C: Connect> Pool<C> {
 
 impl<C: Connect> Pooled<'_, C> {
     /// Marks the connection as being in an unknown state: it is closed instead of reused.
-    pub fn mark_broken(&mut self) {
+    pub(crate) fn mark_broken(&mut self) {
         self.broken = true;
     }
 }
@@ -185,15 +180,6 @@ impl<C: Connect> Drop for Pooled<'_, C> {
     }
 }
 
-impl<C: Connect> fmt::Debug for Pooled<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pooled")
-            .field("born", &self.born)
-            .field("broken", &self.broken)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<T> fmt::Debug for State<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("idle", &self.idle.len()).field("open", &self.open).finish()
@@ -229,6 +215,11 @@ mod tests {
         Pool::new(Numbers::default(), &params)
     }
 
+    /// The number of open connections, including idle ones.
+    fn open(pool: &Pool<Numbers>) -> usize {
+        pool.state().open
+    }
+
     #[test]
     fn connections_are_used_again_unless_broken() {
         let pool = pool(Params::default());
@@ -238,11 +229,11 @@ mod tests {
         again.mark_broken();
         drop(again);
         assert_eq!(*pool.get().unwrap(), 1);
-        assert_eq!(pool.open(), 1);
+        assert_eq!(open(&pool), 1);
         pool.clear();
-        assert_eq!(pool.open(), 0);
+        assert_eq!(open(&pool), 0);
         assert!(pool.get().is_err());
-        assert_eq!(pool.open(), 0, "a failed connection takes no place");
+        assert_eq!(open(&pool), 0, "a failed connection takes no place");
         assert_eq!(*pool.get().unwrap(), 3);
     }
 
@@ -258,7 +249,7 @@ mod tests {
         });
         let impatient = Pool { patience: Duration::from_millis(1), ..pool };
         let _held = impatient.get().unwrap();
-        let error = impatient.get().unwrap_err();
+        let error = impatient.get().err().unwrap();
         assert!(error.message.contains("max_open_conns"), "{error}");
     }
 
@@ -266,12 +257,12 @@ mod tests {
     fn idle_and_worn_connections_are_closed() {
         let none_idle = pool(Params { max_idle_conns: 0, ..Params::default() });
         drop(none_idle.get().unwrap());
-        assert_eq!(none_idle.open(), 0);
+        assert_eq!(open(&none_idle), 0);
         let idle = pool(Params { max_idle_time: Duration::ZERO, ..Params::default() });
         drop(idle.get().unwrap());
         assert_eq!(*idle.get().unwrap(), 1, "the first was idle for too long");
         let worn = pool(Params { max_life_time: Duration::from_nanos(1), ..Params::default() });
         drop(worn.get().unwrap());
-        assert_eq!(worn.open(), 0);
+        assert_eq!(open(&worn), 0);
     }
 }

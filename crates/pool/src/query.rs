@@ -6,9 +6,9 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::open::OpenError;
-use crate::params::Params;
 use crate::url::Url;
 
 /// The parameters that were not taken yet, and the URL for messages.
@@ -28,14 +28,6 @@ pub struct NamedFile {
 impl Query {
     pub fn new(url: &Url) -> Self {
         Query { url: url.to_string(), left: url.query.clone() }
-    }
-
-    /// Takes the parameters that every engine has.
-    ///
-    /// # Errors
-    /// [`OpenError::Config`].
-    pub fn params(&mut self) -> Result<Params, OpenError> {
-        Params::take(&mut self.left).map_err(|error| self.wrong(error))
     }
 
     pub fn take(&mut self, name: &str) -> Option<String> {
@@ -78,6 +70,30 @@ impl Query {
         })
     }
 
+    /// Takes a time of at least `least`, such as `500ms`, `30s` or `30`, `5m`, `1h`; `usual` if it is not given.
+    pub(crate) fn time(
+        &mut self,
+        name: &str,
+        usual: Duration,
+        least: Duration,
+    ) -> Result<Duration, OpenError> {
+        let Some(value) = self.take(name) else { return Ok(usual) };
+        let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let millis = match &value[digits.len()..] {
+            "ms" => Some(1),
+            "s" | "" => Some(1000),
+            "m" => Some(60_000),
+            "h" => Some(3_600_000),
+            _ => None,
+        };
+        let time = millis.zip(digits.parse::<u32>().ok());
+        let time = time.map(|(millis, number)| Duration::from_millis(millis * u64::from(number)));
+        time.filter(|time| *time >= least).ok_or_else(|| {
+            let above = if least.is_zero() { "" } else { " above zero" };
+            self.wrong(format!("{name}={value} is not a time{above}, such as 500ms, 30s, 5m or 1h"))
+        })
+    }
+
     pub fn file(&mut self, parameter: &'static str) -> NamedFile {
         NamedFile { parameter, path: self.take(parameter).map(PathBuf::from) }
     }
@@ -87,7 +103,8 @@ impl Query {
     /// # Errors
     /// [`OpenError::Config`].
     pub fn end(&self) -> Result<(), OpenError> {
-        Params::refuse_rest(&self.left).map_err(|error| self.wrong(error))
+        let left = self.left.keys().next();
+        left.map_or(Ok(()), |name| Err(self.wrong(format!("unknown parameter '{name}'"))))
     }
 
     /// An error about the URL.

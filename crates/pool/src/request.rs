@@ -63,7 +63,8 @@ impl<C: Connect> Pool<C> {
     /// Sends a request on a connection of the pool, and closes connections that a failure makes unusable.
     ///
     /// # Errors
-    /// Those of [`Pool::get`], and the error of the failed request.
+    /// Those of [`Connect::connect`]; a transient error if all connections are in use for the duration of
+    /// `op_timeout`; the error of the failed request.
     pub fn request<T, F: Failed>(
         &self,
         asked: Asked,

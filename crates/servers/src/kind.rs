@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::geteuid;
@@ -34,13 +35,21 @@ pub enum Kind {
     Postgres,
     Mariadb,
     Etcd,
+    /// Unistore (`tests/tikv`).
+    Tikv,
 }
 
 impl Kind {
+    /// What is missing to run the server, if it is one that this repository builds with tools that not every machine
+    /// has. Builds it if necessary.
+    pub fn missing(self) -> Option<String> {
+        if self == Kind::Tikv { unistore().err() } else { None }
+    }
+
     /// Creates what the server expects in its directory, which is its working directory.
     pub(crate) fn prepare(self, directory: &Path) {
         match self {
-            Kind::Redis | Kind::Etcd => {}
+            Kind::Redis | Kind::Etcd | Kind::Tikv => {}
             Kind::Postgres => {
                 let data = directory.join("data");
                 fs::create_dir(&data).unwrap();
@@ -131,6 +140,11 @@ impl Kind {
                 // The only member elects itself soon.
                 command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
             }
+            Kind::Tikv => {
+                command = Command::new(unistore().unwrap());
+                command.args(["--listen", &format!("127.0.0.1:{port}")]);
+                command.args(durable.then_some("--dir=data"));
+            }
         }
         command.args(&settings.arguments);
         command
@@ -162,6 +176,7 @@ impl Kind {
             // A packet that begins with the protocol version.
             Kind::Mariadb => first_bytes(port, b"").is_some_and(|[.., version]| version == 10),
             Kind::Etcd => get(port, "/health").is_some_and(|answer| answer.contains("\"true\"")),
+            Kind::Tikv => get(port, "/counts").is_some(),
         }
     }
 
@@ -172,11 +187,13 @@ impl Kind {
             Kind::Postgres => format!("postgres://limen@127.0.0.1:{port}/postgres?sslmode=disable&"),
             Kind::Mariadb => format!("mysql://root@127.0.0.1:{port}/limen?"),
             Kind::Etcd => format!("etcd://127.0.0.1:{port}/?"),
+            Kind::Tikv => format!("tikv://127.0.0.1:{port}/?"),
         };
         format!("{address}table_prefix={database}_&op_timeout=2s&connect_timeout=1s")
     }
 
-    /// Bytes that the client sends over the connection of its stream of changes, and over no other.
+    /// Bytes that the client sends over the connection of its stream of changes. Except on TiKV, where the client has
+    /// one connection to each server, it sends them over no other.
     pub(crate) fn of_stream(self) -> &'static [u8] {
         match self {
             Kind::Redis => b"XREAD",
@@ -184,6 +201,8 @@ impl Kind {
             Kind::Mariadb => b"SELECT 0, epoch",
             // The end of the range of the log's keys, and the filter against deletions: a watch request.
             Kind::Etcd => b"/m*\x01\x01",
+            // The first key of the heads, and the tag of the limit: a scan.
+            Kind::Tikv => b"/b\x18",
         }
     }
 
@@ -194,12 +213,19 @@ impl Kind {
             Kind::Postgres => "PostgreSQL ",
             Kind::Mariadb => "MariaDB ",
             Kind::Etcd => "etcd ",
+            Kind::Tikv => "TiKV ",
         }
     }
 
-    /// Whether the server can run without durability.
+    /// Whether the server can run without durability, and says so.
     pub fn can_skip_durability(self) -> bool {
-        self != Kind::Etcd
+        !matches!(self, Kind::Etcd | Kind::Tikv)
+    }
+
+    /// The requests that one change of a record costs at most; a read costs no more. On TiKV: a timestamp, a read of
+    /// keys and of two ranges at the same time, and a commit.
+    pub fn requests_a_change(self) -> u64 {
+        if self == Kind::Tikv { 5 } else { 1 }
     }
 
     /// Client requests that the server has executed, by its own count. Excluded are those of the stream of
@@ -228,6 +254,12 @@ impl Kind {
                 let calls = metrics.lines().filter(|line| line.starts_with("grpc_server_handled_total{"));
                 let calls = calls.filter(|line| line.contains("grpc_type=\"unary\""));
                 calls.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>() as u64
+            }
+            // A poll takes a timestamp and reads the heads; if there are changes, it also reads these.
+            Kind::Tikv => {
+                let counts = unistore_counts(port);
+                let count = |what: &str| counts.get(what).copied().unwrap_or_default();
+                count("Requests") + count("Timestamps") - 2 * count("Polls") - count("ReadsOfChanges")
             }
         }
     }
@@ -264,6 +296,7 @@ impl Kind {
                 let keys = answer["kvs"].as_array().into_iter().flatten();
                 keys.map(|kv| kv["key"].as_str().unwrap().to_owned() + "\n").collect()
             }
+            Kind::Tikv => get_body(port, "/keys"),
         };
         // redis-cli numbers the keys.
         let name = |line: &str| {
@@ -287,7 +320,7 @@ impl Kind {
                 command.args(["--no-defaults", "--host=127.0.0.1", "--user=root", "--port", &port]);
                 command.args(["--batch", "--skip-column-names"]);
             }
-            Kind::Redis | Kind::Etcd => panic!("{self:?} has no SQL"),
+            Kind::Redis | Kind::Etcd | Kind::Tikv => panic!("{self:?} has no SQL"),
         }
         command
     }
@@ -379,6 +412,35 @@ pub(crate) fn ask_http(port: u16, request: &str) -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+/// The body of a response.
+pub(crate) fn get_body(port: u16, path: &str) -> String {
+    let answer = get(port, path).expect("an answer");
+    answer.split_once("\r\n\r\n").expect("a response of HTTP").1.to_owned()
+}
+
+/// The program of `tests/tikv`, or why it cannot be built.
+fn unistore() -> Result<PathBuf, String> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/tikv/build.sh");
+        let output =
+            Command::new(&script).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        if output.status.success() {
+            Ok(PathBuf::from(stdout.trim_end()))
+        } else {
+            Err(format!("a server for TiKV's tests, which Go 1.20 or later builds: {}", stderr.trim_end()))
+        }
+    };
+    PROGRAM.get_or_init(build).clone()
+}
+
+/// What the server of `tests/tikv` has counted.
+pub(crate) fn unistore_counts(port: u16) -> BTreeMap<String, u64> {
+    serde_json::from_str(&get_body(port, "/counts")).expect("an object of numbers")
 }
 
 /// The number of calls of each command.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::kind::{Kind, get_body, unistore_counts};
 use crate::server::Server;
 
 /// Which traffic a [`Proxy`] holds back, in both directions. Connections stay open.
@@ -22,12 +23,17 @@ pub enum Cut {
 #[derive(Debug)]
 pub struct Proxy {
     pub port: u16,
+    /// The port of the server.
+    server: u16,
     seen: Arc<Seen>,
 }
 
 /// What a proxy holds back, and counters of the stream of changes.
 #[derive(Debug, Default)]
 struct Seen {
+    /// The client sends its polls over the same connection as everything else (TiKV), so the server holds them
+    /// back and counts them.
+    is_shared: bool,
     cut: AtomicU8,
     streams: AtomicU64,
     polls: AtomicU64,
@@ -45,7 +51,7 @@ impl Proxy {
     pub fn to(server: &Server) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Seen { is_shared: server.kind == Kind::Tikv, ..Seen::default() });
         let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
         // The thread, like those of its connections, ends with the test program.
         thread::spawn(move || {
@@ -66,11 +72,15 @@ impl Proxy {
                 }
             }
         });
-        Proxy { port, seen }
+        Proxy { port, server, seen }
     }
 
     pub fn cut(&self, cut: Cut) {
-        self.seen.cut.store(cut as u8, Ordering::SeqCst);
+        let before = self.seen.cut.swap(cut as u8, Ordering::SeqCst);
+        if self.seen.is_shared && (before == Cut::Stream as u8) != (cut == Cut::Stream) {
+            let how = if cut == Cut::Stream { "hold" } else { "release" };
+            get_body(self.server, &format!("/{how}?of=127.0.0.1:{}", self.port));
+        }
     }
 
     /// How many streams of changes were started.
@@ -81,6 +91,10 @@ impl Proxy {
     /// How often the client has polled on a stream, each time after it received the previous answer. So when
     /// the client sends poll `n + 1`, it has applied what the server knew before poll `n`.
     pub fn polls(&self) -> u64 {
+        if self.seen.is_shared {
+            let counts = unistore_counts(self.server);
+            return counts.get(&format!("Polls of 127.0.0.1:{}", self.port)).copied().unwrap_or_default();
+        }
         self.seen.polls.load(Ordering::SeqCst)
     }
 }
@@ -104,7 +118,8 @@ fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connecti
         }
         loop {
             let cut = seen.cut.load(Ordering::SeqCst);
-            let held = cut == Cut::Everything as u8 || cut == Cut::Stream as u8 && is_stream;
+            let is_cut = cut == Cut::Stream as u8 && is_stream && !seen.is_shared;
+            let held = cut == Cut::Everything as u8 || is_cut;
             if !held {
                 break;
             }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::kind::{Kind, START_TIMEOUT, Settings, ask_http, redis_calls};
+use crate::kind::{Kind, START_TIMEOUT, Settings, ask_http, redis_calls, unistore_counts};
 
 /// A database server. It is killed and its directory is removed when this is dropped, or when this process ends
 /// in any way.
@@ -100,7 +100,12 @@ impl Server {
         self.kind.client(self.port)
     }
 
-    /// The answer of the server to an HTTP request (etcd).
+    /// What the server has counted, by method (TiKV).
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        unistore_counts(self.port)
+    }
+
+    /// The answer of the server to an HTTP request (etcd, TiKV).
     pub fn http(&self, request: &str) -> Option<String> {
         ask_http(self.port, request)
     }

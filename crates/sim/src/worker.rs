@@ -58,7 +58,7 @@ fn perform(shared: &Shared, clients: &Clients, number: usize, order: &Order) {
         return;
     }
     let Some(client) = clients.get(number) else { return };
-    client.meta.set_patience(if order.patient { LONG } else { Duration::ZERO });
+    client.meta.set_retry_timeout(if order.patient { LONG } else { Duration::ZERO });
     if order.rejoin && client.meta.is_fenced() {
         client.rejoin(shared);
     }

@@ -43,6 +43,15 @@ pub fn later(step: &str) {
     say("LATER", step);
 }
 
+/// Whether this is `make test-long`, which sets `LIMEN_LONG`. If not, skips the calling test.
+pub fn is_long() -> bool {
+    let is_long = env::var_os("LIMEN_LONG").is_some();
+    if !is_long {
+        say("SKIPPED", "it is a part of `make test-long`");
+    }
+    is_long
+}
+
 /// Whether this process runs as root. If not, skips the calling test like [`missing`].
 ///
 /// # Panics

@@ -1,13 +1,13 @@
 //! Answers record keys from the rows of a reply.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use host::{HashMap, HashSet};
 use meta::{Dirent, Inode, Lock, LockWait, Record, RecordKey, Session, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::kind;
-use crate::reply::{Malformed, ReplyRow, Row, Values};
+use crate::reply::{Malformed, ReplyRow, Row};
 
 /// The kind of the rows that answer a record key.
 pub fn kind_of(key: &RecordKey) -> i16 {
@@ -24,7 +24,8 @@ pub fn kind_of(key: &RecordKey) -> i16 {
         RecordKey::Usage => kind::USAGE,
         RecordKey::Locks(_) => kind::LOCK,
         RecordKey::Waits => kind::LOCK_WAIT,
-        RecordKey::Session(_) => kind::SESSION,
+        // No quota is stored: see `lib.rs`.
+        RecordKey::Session(_) | RecordKey::Quota(_) => kind::SESSION,
     }
 }
 
@@ -41,70 +42,89 @@ pub struct Found {
     acls: HashMap<AclId, Arc<str>>,
     settings: Settings,
     counters: HashMap<String, u64>,
-    usage: Usage,
+    pub usage: Usage,
     locks: HashMap<Ino, Vec<Lock>>,
     waits: Vec<LockWait>,
     sessions: HashMap<SessionId, Session>,
 }
 
 impl Found {
+    /// The records of `wants`, in order, from all rows of a reply.
+    ///
+    /// # Errors
+    /// The first error of `rows`; those of [`Found::take`].
+    pub fn in_rows<R: Row, F: From<Malformed>>(
+        rows: impl IntoIterator<Item = Result<ReplyRow<R>, F>>,
+        wants: &[RecordKey],
+    ) -> Result<Vec<Record>, F> {
+        let mut found = Found::default();
+        for row in rows {
+            found.take(&row?)?;
+        }
+        Ok(found.answer(wants))
+    }
+
     /// # Errors
     /// [`Malformed`], also for rows of a kind that answers no record key.
     pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
-        let values = row.values();
         match row.kind {
-            kind::INODE => self.take_inode(&values)?,
-            kind::DIRENT => self.take_dirent(&values)?,
-            kind::NOT_EMPTY => drop(self.filled.insert(values.ino(0)?)),
+            kind::INODE => self.take_inode(row, 0, 0)?,
+            kind::DIRENT => self.take_dirent(row)?,
+            kind::NOT_EMPTY => drop(self.filled.insert(row.ino(0)?)),
             kind::XATTR => {
-                let name = XattrName::new(values.bytes(0)?);
+                let name = XattrName::new(row.bytes(0)?);
                 let name = name.map_err(|_| Malformed("an extended attribute has an invalid name"))?;
-                self.xattrs.entry(values.ino(0)?).or_default().insert(name, values.bytes(1)?.into());
+                self.xattrs.entry(row.ino(0)?).or_default().insert(name, row.bytes(1)?.into());
             }
-            kind::SYMLINK => drop(self.symlinks.insert(values.ino(0)?, values.bytes(0)?.into())),
-            kind::SLICE => {
-                let (chunk, place, slice) = values.slice()?;
-                self.slices.entry(chunk).or_default().push((place, slice));
-            }
-            kind::ACL => self.acls.extend([values.acl()?]),
-            kind::SETTING => {
-                drop(self.settings.insert(values.text(0)?.to_owned(), values.text(1)?.to_owned()))
-            }
-            kind::COUNTER => drop(self.counters.insert(values.text(0)?.to_owned(), values.number(0)?)),
+            kind::SYMLINK => drop(self.symlinks.insert(row.ino(0)?, row.bytes(0)?.into())),
+            kind::SLICE => self.slices.entry(row.chunk()?).or_default().push(row.slice()?),
+            kind::ACL => self.acls.extend([row.acl()?]),
+            kind::SETTING => drop(self.settings.insert(row.text(0)?.to_owned(), row.text(1)?.to_owned())),
+            kind::COUNTER => drop(self.counters.insert(row.text(0)?.to_owned(), row.number(0)?)),
             kind::USAGE => {
-                let known = |at| values.signed(at).map(|sum| u64::try_from(sum).unwrap_or(0));
+                let known = |at| row.signed(at).map(|sum| u64::try_from(sum).unwrap_or(0));
                 self.usage = Usage { inodes: known(0)?, blocks: known(1)? };
             }
-            kind::LOCK => self.locks.entry(values.ino(0)?).or_default().push(values.lock()?),
+            kind::LOCK => self.locks.entry(row.ino(0)?).or_default().push(row.lock()?),
             kind::SESSION => {
-                let session = values.session()?;
+                let session = row.session()?;
                 self.sessions.insert(session.id, session);
             }
-            kind::LOCK_WAIT => self.waits.push(LockWait { ino: values.ino(0)?, lock: values.lock()? }),
+            kind::LOCK_WAIT => self.waits.push(LockWait { ino: row.ino(0)?, lock: row.lock()? }),
             kind::DIRENT_WITH_INODE => {
-                self.take_dirent(&values)?;
-                self.take_joined(&values)?;
+                self.take_dirent(row)?;
+                self.take_joined(row)?;
             }
             _ => return Err(Malformed("a row of an unknown kind")),
         }
         Ok(())
     }
 
-    fn take_dirent<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let (parent, name, dirent) = values.dirent()?;
+    fn take_dirent<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+        let (parent, name, dirent) = row.dirent()?;
         self.dirents.insert((parent, name), dirent);
         Ok(())
     }
 
     /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if it is not absent.
-    pub(crate) fn take_joined<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let inode = values.behind(3, 1);
-        if inode.optional(0)?.is_some() { self.take_inode(&inode) } else { Ok(()) }
+    pub(crate) fn take_joined<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+        if row.optional(3)?.is_some() { self.take_inode(row, 3, 1) } else { Ok(()) }
     }
 
-    fn take_inode<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let inode = values.inode()?;
-        self.acls.extend(values.acls_of(&inode)?);
+    /// Takes the inode whose values begin at these positions, and the texts of its ACLs, which follow.
+    fn take_inode<R: Row>(
+        &mut self,
+        row: &ReplyRow<R>,
+        number: usize,
+        string: usize,
+    ) -> Result<(), Malformed> {
+        let inode = row.inode_at(number, string)?;
+        for (at, id) in [(2, inode.access_acl), (3, inode.default_acl)] {
+            if !id.is_none() && !self.acls.contains_key(&id) {
+                let text = row.acl_text(string + at)?;
+                self.acls.extend(text.map(|text| (id, text.into())));
+            }
+        }
         self.inodes.insert(inode.ino, inode);
         Ok(())
     }
@@ -144,8 +164,10 @@ impl Found {
                 }
                 RecordKey::Usage => records.push(Record::Usage(self.usage)),
                 RecordKey::Locks(ino) => {
-                    let locks = self.locks.get(ino).cloned().unwrap_or_default();
-                    records.push(Record::Locks(*ino, sorted(locks)));
+                    // By unsigned numbers; the order of the table may differ.
+                    let mut locks = self.locks.get(ino).cloned().unwrap_or_default();
+                    locks.sort_unstable();
+                    records.push(Record::Locks(*ino, locks.into()));
                 }
                 RecordKey::Waits => {
                     let mut waits = self.waits.clone();
@@ -153,6 +175,7 @@ impl Found {
                     records.push(Record::Waits(waits.into()));
                 }
                 RecordKey::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
+                RecordKey::Quota(key) => records.push(Record::Quota(*key, None)),
             }
         }
         records
@@ -171,10 +194,4 @@ impl Found {
         records.push(self.inode(ino));
         records.extend(self.inodes.get(&ino).iter().flat_map(|inode| inode.acls()).map(|id| self.acl(id)));
     }
-}
-
-/// Sorts locks by unsigned numbers; the order of the table may differ.
-pub(crate) fn sorted(mut locks: Vec<Lock>) -> Arc<[Lock]> {
-    locks.sort_unstable();
-    locks.into()
 }

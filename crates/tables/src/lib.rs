@@ -3,6 +3,8 @@
 //!
 //! A row of a reply has a [`kind`], numbers and byte strings. A record without rows in the reply is absent.
 //!
+//! Quotas are not kept yet: [`refuse_quotas`] refuses every transaction that would need one.
+//!
 //! | kind | row | numbers | byte strings |
 //! |---|---|---|---|
 //! | `INODE` | inode | ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks | access ACL, default ACL; their texts, if they were read |
@@ -25,9 +27,10 @@
 //! | `values` | the values of records as stored in columns |
 //! | `found` | answers record keys from the rows of a reply |
 //! | `page` | answers scans from the rows of a reply |
-//! | `table`, `scan` | the tables and their columns; scans as statements |
+//! | `table`, `scan`, `source` | the tables and their columns; scans as statements; the columns of selects |
 //! | `line` | the rows of a record key, and the rows that an effect puts and removes |
 //! | `part` | the inodes and names of guards and effects; the locks of transactions; their effects on inodes |
+//! | `quotas` | refuses quotas |
 //! | `text`, `literal` | helpers for the texts of statements |
 //! | `stage` | stages: the effects that statements may apply together, and the changes of an inode's row |
 
@@ -37,8 +40,10 @@ mod line;
 pub mod literal;
 mod page;
 mod part;
+mod quotas;
 mod reply;
 mod scan;
+mod source;
 mod stage;
 mod table;
 mod text;
@@ -46,10 +51,12 @@ pub mod values;
 
 pub use found::{Found, kind_of};
 pub use line::{Line, put, removed, wanted};
-pub use page::page;
+pub use page::PageBuilder;
 pub use part::{Locks, follow, free, holder, made, named, puts_free_names};
+pub use quotas::refuse_quotas;
 pub use reply::{Malformed, ReplyRow, Row};
 pub use scan::{Arg, Select, select};
+pub use source::Source;
 pub use stage::{Change, Size, Stage, Sum, stages};
 pub use table::Table;
 pub use text::{fill, hex, joined, list};

@@ -78,6 +78,8 @@ pub fn wanted(want: &RecordKey) -> Line<'_> {
         RecordKey::Locks(ino) => of(Table::LOCK, ino),
         RecordKey::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
         RecordKey::Session(id) => Line::new(Table::SESSION, [id.0], []),
+        // No quota is stored, and no session has this number.
+        RecordKey::Quota(_) => Line::new(Table::SESSION, [0], []),
     }
 }
 

@@ -2,111 +2,118 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Page, Record, Scan, Seq, Snapshot};
-use types::{SessionId, SliceId};
+use meta::{Beside, Dirent, Page, Record, RecordKey, Scan, Seq, Snapshot};
+use types::{Ino, Name, SessionId, SliceId};
 
-use crate::found::{Found, sorted};
+use crate::found::Found;
 use crate::kind;
 use crate::reply::{Malformed, ReplyRow, Row};
 
-/// Builds the page from these rows. They are in the order of the scan, except those of a directory. An ACL
-/// that several inodes have is returned once.
-///
-/// # Errors
-/// [`Malformed`], also for rows that do not belong to the scan.
-pub fn page<R: Row>(scan: &Scan, seq: Seq, rows: &[ReplyRow<R>]) -> Result<Page, Malformed> {
-    let limit = scan.limit();
-    let (mut records, more) = match scan {
-        Scan::Dir { beside, .. } => entries(rows, limit, *beside)?,
-        _ => {
-            // Rows of one chunk, and locks on one inode, are one record.
-            let together = |one: &ReplyRow<R>, next: &ReplyRow<R>| match one.kind {
-                kind::SLICE => one.number(0) == next.number(0) && one.number(1) == next.number(1),
-                kind::LOCK => one.number(0) == next.number(0),
-                _ => false,
-            };
-            let mut records = rows.chunk_by(together).map(record).collect::<Result<Vec<_>, _>>()?;
-            let more = records.len() > limit;
-            records.truncate(limit);
-            (records, more)
-        }
-    };
-    records.shrink_to_fit();
-    Ok(Page { snapshot: Snapshot { seq, records }, more })
+/// The answer to a scan, built row by row.
+#[derive(Debug)]
+pub struct PageBuilder<'s> {
+    scan: &'s Scan,
+    dirents: Vec<(Ino, Name, Dirent)>,
+    /// Chunks and inodes of which all rows are one record, in order.
+    keys: Vec<RecordKey>,
+    /// What belongs to the dirents and keys.
+    found: Found,
+    /// All other records.
+    records: Vec<Record>,
 }
 
-fn entries<R: Row>(
-    rows: &[ReplyRow<R>],
-    limit: usize,
-    beside: Beside,
-) -> Result<(Vec<Record>, bool), Malformed> {
-    let mut entries = Vec::with_capacity(rows.len());
-    let mut found = Found::default();
-    for row in rows {
-        match row.kind {
-            kind::DIRENT => entries.push(row.values().dirent()?),
-            kind::DIRENT_WITH_INODE => {
-                entries.push(row.values().dirent()?);
-                found.take_joined(&row.values())?;
+impl<'s> PageBuilder<'s> {
+    pub fn new(scan: &'s Scan) -> Self {
+        let (dirents, keys, records) = Default::default();
+        PageBuilder { scan, dirents, keys, found: Found::default(), records }
+    }
+
+    /// Takes the next row. The rows are in the order of the scan, except those of a directory.
+    ///
+    /// # Errors
+    /// [`Malformed`], also for a row of a kind that answers no scan.
+    pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+        let key = match row.kind {
+            kind::DIRENT | kind::DIRENT_WITH_INODE => {
+                self.dirents.push(row.dirent()?);
+                return if row.kind == kind::DIRENT { Ok(()) } else { self.found.take_joined(row) };
             }
-            _ => found.take(row)?,
+            kind::INODE | kind::ACL if matches!(self.scan, Scan::Dir { .. }) => return self.found.take(row),
+            kind::SLICE => {
+                let (ino, chunk) = row.chunk()?;
+                RecordKey::Slices(ino, chunk)
+            }
+            kind::LOCK => RecordKey::Locks(row.ino(0)?),
+            _ => {
+                self.records.push(record(row)?);
+                return Ok(());
+            }
+        };
+        if self.keys.last() != Some(&key) {
+            self.keys.push(key);
         }
+        self.found.take(row)
     }
-    entries.sort_unstable_by(|(_, one, _), (_, other, _)| one.cmp(other));
-    let more = entries.len() > limit;
-    entries.truncate(limit);
-    let mut records = Vec::with_capacity(2 * entries.len());
-    let mut seen = HashSet::new();
-    for (parent, name, dirent) in entries {
-        records.push(Record::Dirent(parent, name, Some(dirent)));
-        if beside != Beside::Nothing {
-            records.push(found.inode(dirent.ino));
+
+    /// The page. An ACL that several inodes have is returned once.
+    pub fn finish(mut self, seq: Seq) -> Page {
+        let limit = self.scan.limit();
+        let more = self.dirents.len() > limit || self.keys.len() > limit || self.records.len() > limit;
+        self.dirents.sort_unstable_by(|(_, one, _), (_, other, _)| one.cmp(other));
+        self.dirents.truncate(limit);
+        self.keys.truncate(limit);
+        self.records.truncate(limit);
+        let PageBuilder { scan, dirents, keys, found, mut records } = self;
+        records.extend(found.answer(&keys));
+        let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
+        let mut seen = HashSet::new();
+        for (parent, name, dirent) in dirents {
+            records.push(Record::Dirent(parent, name, Some(dirent)));
+            if beside != Beside::Nothing {
+                records.push(found.inode(dirent.ino));
+            }
+            if beside == Beside::InodesWithAcls {
+                let acls = found.inodes.get(&dirent.ino).into_iter().flat_map(|inode| inode.acls());
+                records.extend(acls.filter(|id| seen.insert(*id)).map(|id| found.acl(id)));
+            }
         }
-        if beside == Beside::InodesWithAcls {
-            let acls = found.inodes.get(&dirent.ino).into_iter().flat_map(|inode| inode.acls());
-            records.extend(acls.filter(|id| seen.insert(*id)).map(|id| found.acl(id)));
-        }
+        records.shrink_to_fit();
+        Page { snapshot: Snapshot { seq, records }, more }
     }
-    Ok((records, more))
 }
 
-fn record<R: Row>(rows: &[ReplyRow<R>]) -> Result<Record, Malformed> {
-    let Some(row) = rows.first() else { return Err(Malformed("no row")) };
-    let values = row.values();
+fn record<R: Row>(row: &ReplyRow<R>) -> Result<Record, Malformed> {
     Ok(match row.kind {
-        kind::INODE => Record::Inode(values.ino(0)?, Some(values.inode()?)),
-        kind::SLICE => {
-            let ((ino, chunk), ..) = values.slice()?;
-            let slices = rows.iter().map(|row| Ok(row.values().slice()?.2));
-            Record::Slices(ino, chunk, slices.collect::<Result<_, _>>()?)
-        }
+        kind::INODE => Record::Inode(row.ino(0)?, Some(row.inode()?)),
         kind::ACL => {
-            let (id, text) = values.acl()?;
+            let (id, text) = row.acl()?;
             Record::Acl(id, Some(text))
         }
-        kind::LOCK => {
-            let locks = rows.iter().map(|row| row.values().lock()).collect::<Result<_, _>>()?;
-            Record::Locks(values.ino(0)?, sorted(locks))
-        }
         kind::SESSION => {
-            let session = values.session()?;
+            let session = row.session()?;
             Record::Session(session.id, Some(session))
         }
-        kind::ORPHAN => Record::Orphan(SessionId(values.number(0)?), values.ino(1)?),
-        kind::GARBAGE => Record::Garbage(values.garbage()?),
-        kind::SHARED => Record::Shared(SliceId(values.number(0)?), values.number(1)?),
+        kind::ORPHAN => Record::Orphan(SessionId(row.number(0)?), row.ino(1)?),
+        kind::GARBAGE => Record::Garbage(row.garbage()?),
+        kind::SHARED => Record::Shared(SliceId(row.number(0)?), row.number(1)?),
         _ => return Err(Malformed("a row that does not belong to the scan")),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use meta::{Counter, RecordKey};
-    use types::{ChunkIndex, FileType, Ino, Slice, SliceSource};
+    use meta::Counter;
+    use types::{ChunkIndex, FileType, Slice, SliceSource};
 
     use super::*;
 
     type Line = (Vec<Option<i64>>, Vec<Option<&'static str>>);
+
+    fn page(scan: &Scan, seq: Seq, rows: &[ReplyRow<Line>]) -> Result<Page, Malformed> {
+        let mut page = PageBuilder::new(scan);
+        rows.iter().try_for_each(|row| page.take(row))?;
+        Ok(page.finish(seq))
+    }
 
     fn reply_row(kind: i16, numbers: &[i64], strings: &[&'static str]) -> ReplyRow<Line> {
         let numbers = numbers.iter().copied().map(Some).collect();

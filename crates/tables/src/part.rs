@@ -1,7 +1,8 @@
 //! The inodes, names and sessions of guards and effects, and the locks of transactions.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use host::HashMap;
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::{Ino, Name, SessionId};
 

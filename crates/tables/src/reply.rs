@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, Session};
+use meta::{Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, QuotaTag, Session};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
 
 /// Data that limenfs never writes.
@@ -22,6 +22,14 @@ pub trait Row {
     /// # Errors
     /// [`Malformed`].
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed>;
+
+    /// The quota tag of the row's inode. Engines that keep no quotas have none.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    fn quota_tag(&self) -> Result<Option<i64>, Malformed> {
+        Ok(None)
+    }
 }
 
 /// A row as its numbers and its byte strings.
@@ -42,24 +50,13 @@ pub struct ReplyRow<R> {
     pub row: R,
 }
 
-/// The values of a row from a position on.
-pub(crate) struct Values<'r, R> {
-    row: &'r R,
-    numbers: usize,
-    strings: usize,
-}
-
 impl<R: Row> ReplyRow<R> {
-    pub(crate) fn values(&self) -> Values<'_, R> {
-        Values { row: &self.row, numbers: 0, strings: 0 }
-    }
-
     /// A number that must not be NULL.
     ///
     /// # Errors
     /// [`Malformed`].
     pub fn number(&self, at: usize) -> Result<u64, Malformed> {
-        self.values().number(at)
+        self.signed(at).map(|number| number as u64)
     }
 
     /// A number, `None` for NULL.
@@ -75,7 +72,7 @@ impl<R: Row> ReplyRow<R> {
     /// # Errors
     /// [`Malformed`].
     pub fn bytes(&self, at: usize) -> Result<&[u8], Malformed> {
-        self.values().bytes(at)
+        self.row.bytes(at)?.ok_or(Malformed("a value is missing"))
     }
 
     /// The inode of a row of kind [`INODE`](crate::kind::INODE).
@@ -83,26 +80,11 @@ impl<R: Row> ReplyRow<R> {
     /// # Errors
     /// [`Malformed`].
     pub fn inode(&self) -> Result<Inode, Malformed> {
-        self.values().inode()
-    }
-}
-
-impl<'r, R: Row> Values<'r, R> {
-    /// The values after this many numbers and strings.
-    pub(crate) fn behind(&self, numbers: usize, strings: usize) -> Values<'r, R> {
-        Values { row: self.row, numbers: self.numbers + numbers, strings: self.strings + strings }
-    }
-
-    pub(crate) fn optional(&self, at: usize) -> Result<Option<i64>, Malformed> {
-        self.row.number(self.numbers + at)
+        self.inode_at(0, 0)
     }
 
     pub(crate) fn signed(&self, at: usize) -> Result<i64, Malformed> {
-        self.optional(at)?.ok_or(Malformed("a number is missing"))
-    }
-
-    pub(crate) fn number(&self, at: usize) -> Result<u64, Malformed> {
-        self.signed(at).map(|n| n as u64)
+        self.row.number(at)?.ok_or(Malformed("a number is missing"))
     }
 
     fn small<T: TryFrom<i64>>(&self, at: usize) -> Result<T, Malformed> {
@@ -117,20 +99,12 @@ impl<'r, R: Row> Values<'r, R> {
         self.signed(at).map(Time::from_nanos)
     }
 
-    fn optional_bytes(&self, at: usize) -> Result<Option<&'r [u8]>, Malformed> {
-        self.row.bytes(self.strings + at)
-    }
-
-    pub(crate) fn bytes(&self, at: usize) -> Result<&'r [u8], Malformed> {
-        self.optional_bytes(at)?.ok_or(Malformed("a value is missing"))
-    }
-
-    pub(crate) fn text(&self, at: usize) -> Result<&'r str, Malformed> {
+    pub(crate) fn text(&self, at: usize) -> Result<&str, Malformed> {
         str::from_utf8(self.bytes(at)?).map_err(|_| Malformed("a text is not UTF-8"))
     }
 
     fn acl_id(&self, at: usize) -> Result<AclId, Malformed> {
-        let Some(id) = self.optional_bytes(at)? else { return Ok(AclId::NONE) };
+        let Some(id) = self.row.bytes(at)? else { return Ok(AclId::NONE) };
         id.try_into().map(AclId::from_bytes).map_err(|_| Malformed("the id of an ACL does not have 16 bytes"))
     }
 
@@ -139,36 +113,32 @@ impl<'r, R: Row> Values<'r, R> {
         kind.ok_or(Malformed("an inode has an unknown type"))
     }
 
-    pub(crate) fn inode(&self) -> Result<Inode, Malformed> {
+    /// The inode whose values begin at these positions.
+    pub(crate) fn inode_at(&self, number: usize, string: usize) -> Result<Inode, Malformed> {
         Ok(Inode {
-            ino: self.ino(0)?,
-            kind: self.kind(1)?,
-            mode: Mode::new(self.small(2)?),
-            uid: self.small(3)?,
-            gid: self.small(4)?,
-            rdev: self.small(5)?,
-            nlink: self.small(6)?,
-            size: self.number(7)?,
-            atime: self.time(8)?,
-            mtime: self.time(9)?,
-            ctime: self.time(10)?,
-            parent: self.ino(11)?,
-            access_rev: self.number(12)?,
-            xattr_blocks: self.small(13)?,
-            access_acl: self.acl_id(0)?,
-            default_acl: self.acl_id(1)?,
+            ino: self.ino(number)?,
+            kind: self.kind(number + 1)?,
+            mode: Mode::new(self.small(number + 2)?),
+            uid: self.small(number + 3)?,
+            gid: self.small(number + 4)?,
+            rdev: self.small(number + 5)?,
+            nlink: self.small(number + 6)?,
+            size: self.number(number + 7)?,
+            atime: self.time(number + 8)?,
+            mtime: self.time(number + 9)?,
+            ctime: self.time(number + 10)?,
+            parent: self.ino(number + 11)?,
+            access_rev: self.number(number + 12)?,
+            xattr_blocks: self.small(number + 13)?,
+            quota: self.row.quota_tag()?.map_or(QuotaTag::NONE, |tag| QuotaTag::from_number(tag as u64)),
+            access_acl: self.acl_id(string)?,
+            default_acl: self.acl_id(string + 1)?,
         })
     }
 
-    /// The ACLs of the inode whose texts were read and found.
-    pub(crate) fn acls_of(&self, inode: &Inode) -> Result<Vec<(AclId, Arc<str>)>, Malformed> {
-        let mut acls = Vec::new();
-        for (at, id) in [(2, inode.access_acl), (3, inode.default_acl)] {
-            if !id.is_none() && self.optional_bytes(at)?.is_some() {
-                acls.push((id, self.text(at)?.into()));
-            }
-        }
-        Ok(acls)
+    /// The text of an ACL, if it was read and found.
+    pub(crate) fn acl_text(&self, at: usize) -> Result<Option<&str>, Malformed> {
+        if self.row.bytes(at)?.is_some() { self.text(at).map(Some) } else { Ok(None) }
     }
 
     pub(crate) fn dirent(&self) -> Result<(Ino, Name, Dirent), Malformed> {
@@ -176,17 +146,22 @@ impl<'r, R: Row> Values<'r, R> {
         Ok((self.ino(0)?, name, Dirent { ino: self.ino(1)?, kind: self.kind(2)? }))
     }
 
-    /// The row's inode and chunk, its position in the chunk, and the slice.
-    pub(crate) fn slice(&self) -> Result<((Ino, ChunkIndex), i64, Slice), Malformed> {
-        let source = match (self.optional_bytes(0)?, self.optional(4)?) {
+    /// The row's inode and chunk.
+    pub(crate) fn chunk(&self) -> Result<(Ino, ChunkIndex), Malformed> {
+        Ok((self.ino(0)?, ChunkIndex(self.number(1)?)))
+    }
+
+    /// The row's position in its chunk, and the slice.
+    pub(crate) fn slice(&self) -> Result<(i64, Slice), Malformed> {
+        let source = match (self.row.bytes(0)?, self.optional(4)?) {
             (Some(data), _) => SliceSource::Inline(data.into()),
             (None, Some(id)) => {
-                SliceSource::Blocks { id: SliceId(id as u64), offset: self.small(5)?, size: self.small(6)? }
+                SliceSource::Blocks { id: SliceId(id), offset: self.small(5)?, size: self.small(6)? }
             }
             (None, None) => SliceSource::Hole,
         };
         let slice = Slice { pos: self.small(2)?, len: self.small(3)?, source };
-        Ok(((self.ino(0)?, ChunkIndex(self.number(1)?)), self.optional(7)?.unwrap_or(0), slice))
+        Ok((self.row.number(7)?.unwrap_or(0), slice))
     }
 
     pub(crate) fn acl(&self) -> Result<(AclId, Arc<str>), Malformed> {

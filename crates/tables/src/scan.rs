@@ -67,6 +67,8 @@ pub fn select(scan: &Scan) -> Select<'_> {
             let range = "WHERE r.id > ?1 ORDER BY r.id LIMIT ?2";
             (Table::ACL, "`@acl` r", range, vec![Arg::Bytes(after.to_bytes().to_vec().into())])
         }
+        // No quota is stored.
+        Scan::Quotas { .. } => (Table::SESSION, "`@session` r", "WHERE r.id < ?1 LIMIT ?2", vec![number(0)]),
     };
     args.push(number(u64::try_from(scan.limit()).unwrap_or(u64::MAX).saturating_add(1)));
     Select { table, from, range, args }

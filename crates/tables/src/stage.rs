@@ -1,8 +1,9 @@
 //! Divides effects into stages: effects of one stage may be applied together, kind by kind.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::mem::take;
 
+use host::HashSet;
 use meta::{Access, Effect, Footprint, Inode, Part};
 use types::{Ino, Time};
 

@@ -80,4 +80,10 @@ impl Table {
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
         self.numbers.iter().chain(self.strings).copied()
     }
+
+    /// Whether a column of strings holds texts, and not byte strings.
+    pub fn is_text(&self, column: &str) -> bool {
+        matches!(self.kind, kind::SETTING | kind::COUNTER | kind::SESSION) && self.strings.contains(&column)
+            || self.kind == kind::ACL && column == "text"
+    }
 }

@@ -26,11 +26,16 @@ pub fn fill<T: Display>(text: &str, values: &[T]) -> String {
 
 /// The bytes as two hexadecimal digits each.
 pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
+    put_hex(&mut text, bytes);
+    text
+}
+
+/// Appends the bytes as two hexadecimal digits each.
+pub(crate) fn put_hex(text: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
-    text
 }
 
 #[cfg(test)]

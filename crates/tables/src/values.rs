@@ -61,7 +61,7 @@ pub fn lock(lock: &Lock) -> [i128; 7] {
 
 #[cfg(test)]
 mod tests {
-    use meta::{LockKind, LockOwner, Record, RecordKey};
+    use meta::{LockKind, LockOwner, QuotaTag, Record, RecordKey};
     use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
 
     use super::*;
@@ -86,6 +86,7 @@ mod tests {
             parent: Ino(10),
             access_rev: 11,
             xattr_blocks: u16::MAX,
+            quota: QuotaTag::NONE,
         };
         let owner = LockOwner { session: SessionId(3), owner: u64::MAX, kind: LockKind::Flock };
         let held = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };

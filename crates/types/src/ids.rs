@@ -38,6 +38,10 @@ id! {
     Term(u32)
 }
 id! {
+    /// A directory quota; 0 for none. Never reused within a volume.
+    QuotaId(u64)
+}
+id! {
     /// The id of one transaction, the same in all its retries, so that it is applied at most once. From the
     /// highest bits down: session (64), term (32), count within the term (32).
     OpId(u128)

@@ -12,7 +12,7 @@ mod time;
 pub use boot::BootInstant;
 pub use cred::{Caps, Cred};
 pub use errno::Errno;
-pub use ids::{AclId, ChunkIndex, Ino, OpId, SessionId, SliceId, Term};
+pub use ids::{AclId, ChunkIndex, Ino, OpId, QuotaId, SessionId, SliceId, Term};
 pub use mode::{FileType, Mode};
 pub use name::{Name, NameError, XattrName};
 pub use slice::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceSource};

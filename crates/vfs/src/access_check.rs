@@ -1,7 +1,8 @@
 //! Access checks that the kernel cannot make.
 //!
-//! Holds cached decisions and compiled ACLs, and the mapping of ids between this machine and the volume, which says
-//! whether callers are squashed. Depends on [`Meta`] only. No lock is held while records are read.
+//! [`AccessCheck`] holds cached decisions and compiled ACLs, and the mapping of ids between this machine and
+//! the volume, which says whether callers are squashed. It depends on [`Meta`] only. No lock is held while
+//! records are read.
 //!
 //! Decisions are cached ([`acl::cache`]), so a repeated decision costs one lookup, however many groups the
 //! caller has and however long the ACL is. The check first uses what the request itself says about the
@@ -10,16 +11,16 @@
 //! Most accesses are granted whatever groups the caller is in. Groups and capabilities are read from
 //! `/proc`, and for a caller with user id 0 they are not cached.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
-use acl::cache::{self, DecisionCache};
+use acl::cache::DecisionCache;
 use acl::idmap::{Ids, Squash};
 use acl::nfs4::{self, Mask};
 pub use acl::posix::Perm;
 use acl::posix::{self, Compiled};
 use client::{Failure, Meta};
+use host::HashMap;
 use meta::{AclKind, Inode};
 use ops::{Admit, Authority, GetAcl, GetCompiled, Lookup};
 use types::{AclId, Errno, Ino};
@@ -28,14 +29,15 @@ use crate::caller::{BY_KERNEL, Caller, Identity};
 
 /// Cached decisions, of 64 bytes each: 8 MiB.
 const DECISIONS: usize = 1 << 17;
-/// Memory for compiled ACLs. A cached decision does not need one.
+/// The limit of memory for compiled ACLs. A cached decision needs no compiled ACL.
 const MAX_COMPILED_BYTES: usize = 16 << 20;
 
+/// Access checks.
 #[derive(Debug)]
-pub(crate) struct AccessCheck {
+pub struct AccessCheck {
     meta: Arc<Meta>,
     /// The mapping of ids between this machine and the volume.
-    pub(crate) ids: Ids,
+    pub ids: Ids,
     decisions: DecisionCache,
     compiled: RwLock<Prepared>,
     skipped: AtomicU64,
@@ -61,7 +63,8 @@ impl Prepared {
     }
 }
 
-/// Counts of the checks whether a caller may search a directory, if this client makes them.
+/// Counts of lookups for which this client, not the kernel, decides whether the caller may search the
+/// directory. It does so only if callers are squashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SearchCounts {
     /// Lookups in directories that everyone may search; the caller's credential was not needed.
@@ -102,7 +105,8 @@ impl AccessCheck {
         if self.kernel_check_suffices() { BY_KERNEL } else { Authority::Both(caller) }
     }
 
-    /// Denies `want` on an inode if its NFSv4 ACL does not grant it. Does nothing on other volumes.
+    /// Fails if the NFSv4 ACL of an inode does not grant the caller `want`. Does nothing on volumes without
+    /// NFSv4 ACLs.
     ///
     /// # Errors
     /// Those of [`Admit`].
@@ -116,17 +120,17 @@ impl AccessCheck {
 
     /// Whether callers are squashed, that is, have other ids here than in the kernel. The kernel may then
     /// grant access that it should not, so each operation checks its caller itself.
-    pub(crate) fn is_squashing(&self) -> bool {
+    pub fn is_squashing(&self) -> bool {
         self.ids.squash.is_some()
     }
 
-    /// Whether the kernel checks no caller, because all of them are squashed.
-    pub(crate) fn decides_alone(&self) -> bool {
+    /// Whether all callers are squashed, so that the kernel checks none of them.
+    pub fn is_squashing_all(&self) -> bool {
         self.ids.squash == Some(Squash::All)
     }
 
-    /// Lookups so far, by whether the caller was checked.
-    pub(crate) fn search_counts(&self) -> SearchCounts {
+    /// How many lookups needed the caller's credential so far, and how many did not.
+    pub fn search_counts(&self) -> SearchCounts {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         SearchCounts { skipped: count(&self.skipped), checked: count(&self.checked) }
     }
@@ -145,11 +149,11 @@ impl AccessCheck {
         Ok(self.meta.run(op, &self.authority(caller))?)
     }
 
-    /// Denies access to a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs, [`Self::admit`]
-    /// checks all callers instead.
+    /// Checks the access of a squashed caller by the rules of POSIX. On volumes of NFSv4 ACLs,
+    /// [`Self::admit`] checks all callers instead.
     ///
     /// # Errors
-    /// EACCES; those of [`Self::permits`].
+    /// Those of [`Self::permits`]; EACCES if the caller lacks a permission in `want`.
     pub(crate) fn admit_posix(&self, caller: &Caller<'_>, inode: &Inode, want: Perm) -> Result<(), Errno> {
         if self.has_nfs4_acls() || !self.is_squashing() || self.permits(caller, inode, want)? {
             Ok(())
@@ -175,7 +179,8 @@ impl AccessCheck {
     /// As [`Self::permits`], for a caller whose credential is known.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EIO if the ACL is missing or damaged; [`Failure::Engine`].
+    /// [`Failure::Refused`] with EIO if the ACL is missing or damaged; [`Failure::Engine`] if the database
+    /// fails.
     pub(crate) fn permits_identity(
         &self,
         identity: &Identity,
@@ -183,7 +188,7 @@ impl AccessCheck {
         want: Perm,
     ) -> Result<bool, Failure> {
         let load = || self.compiled(inode.access_acl);
-        let decision = self.decisions.posix(&identity.credential, &as_decided(inode), load)?;
+        let decision = self.decisions.posix(&identity.credential, &inode.as_decided(), load)?;
         Ok(posix::check(decision, identity.caps, want, inode.mode, inode.kind.is_dir()).is_ok())
     }
 
@@ -196,7 +201,7 @@ impl AccessCheck {
             return self.permits_identity(identity, inode, Perm::READ);
         }
         let load = || self.meta.run(&GetCompiled(inode.access_acl), &BY_KERNEL);
-        let decision = self.decisions.nfs4(&identity.credential, &as_decided(inode), load)?;
+        let decision = self.decisions.nfs4(&identity.credential, &inode.as_decided(), load)?;
         // This flag matters only for execute permission, which reading does not need.
         let any_execute = false;
         let (caps, is_dir) = (identity.caps, inode.kind.is_dir());
@@ -204,25 +209,15 @@ impl AccessCheck {
     }
 
     fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {
-        let known = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        let known = host::read(&self.compiled);
         if let Some(compiled) = known.acls.get(&id) {
             return Ok(Arc::clone(compiled));
         }
         drop(known);
         let acl = self.meta.run(&GetAcl(id), &BY_KERNEL)?.ok_or(Errno::EIO)?;
         let compiled = Arc::new(Compiled::new((*acl).clone()));
-        self.compiled.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&compiled));
+        host::write(&self.compiled).insert(Arc::clone(&compiled));
         Ok(compiled)
-    }
-}
-
-fn as_decided(inode: &Inode) -> cache::Inode {
-    cache::Inode {
-        uid: inode.uid,
-        gid: inode.gid,
-        mode: inode.mode,
-        is_dir: inode.kind.is_dir(),
-        acl: inode.access_acl,
     }
 }
 
@@ -287,27 +282,27 @@ mod tests {
     fn groups_are_read_only_if_they_matter() {
         let (vfs, _) = volume(AtimeMode::Never);
         let ino = file(&vfs, 0o640);
-        let inode = vfs.parts.attributes.inode(ino).unwrap();
+        let inode = vfs.attributes.inode(ino).unwrap();
         let register = Register::of(&[50], Caps::NONE);
         let may = |uid, gid, want| {
             let caller = Caller::new(&Ids::default(), uid, gid, 1, &register);
-            let first = vfs.permits(&caller, &inode, want).unwrap();
-            assert_eq!(vfs.permits(&caller, &inode, want), Ok(first));
+            let first = vfs.access.permits(&caller, &inode, want).unwrap();
+            assert_eq!(vfs.access.permits(&caller, &inode, want), Ok(first));
             (first, register.reads())
         };
         assert_eq!(may(5, 1, Perm::READ | Perm::WRITE), (true, 0), "the owner");
         assert_eq!(may(6, 50, Perm::READ), (true, 0), "by the primary group");
         assert_eq!(may(6, 1, Perm::READ), (true, 1), "by another group, which is read once per request");
         assert_eq!(may(6, 1, Perm::WRITE), (false, 1));
-        let open = vfs.parts.attributes.inode(file_of_all(&vfs)).unwrap();
+        let open = vfs.attributes.inode(file_of_all(&vfs)).unwrap();
         assert_eq!(
-            vfs.permits(&Caller::new(&Ids::default(), 9, 9, 0, &register), &open, Perm::READ),
+            vfs.access.permits(&Caller::new(&Ids::default(), 9, 9, 0, &register), &open, Perm::READ),
             Ok(true)
         );
         assert_eq!(register.reads(), 0, "everyone may read");
         let nobody = Caller::new(&Ids::default(), 6, 1, 0, &register);
         assert_eq!(
-            vfs.permits(&nobody, &inode, Perm::READ),
+            vfs.access.permits(&nobody, &inode, Perm::READ),
             Err(Errno::EACCES),
             "denied if the groups are unknown"
         );
@@ -326,11 +321,11 @@ mod tests {
         let ino = file(&vfs, 0o640);
         let acl = PosixAcl::from_storage("u::rw-,u:7:rw-,g::r--,g:70:-w-,m::rw-,o::---").unwrap();
         let set = SetAcl { ino, which: AclType::Access, acl: Some(acl), kill_sgid: false };
-        vfs.parts.commits.change(&set).unwrap();
-        let inode = vfs.parts.attributes.inode(ino).unwrap();
+        vfs.commits.change(&set).unwrap();
+        let inode = vfs.attributes.inode(ino).unwrap();
         let may = |uid, groups: &[u32], caps, want| {
             let register = Register::of(groups, caps);
-            let may = vfs.permits(&Caller::new(&Ids::default(), uid, 1, 1, &register), &inode, want);
+            let may = vfs.access.permits(&Caller::new(&Ids::default(), uid, 1, 1, &register), &inode, want);
             (may.unwrap(), register.reads())
         };
         assert_eq!(may(7, &[], Caps::NONE, Perm::READ | Perm::WRITE), (true, 1));

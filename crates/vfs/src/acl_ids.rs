@@ -6,30 +6,35 @@ use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use types::Errno;
 
-/// An ACL in the ids of this machine, without the entries whose id has no mapping here.
-pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
+/// Converts an ACL to the ids of this machine. Entries whose id has no mapping here are left out; also
+/// returns how many these are.
+pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize), Errno> {
     if !ids.is_mapping() {
-        return Ok(acl.clone());
+        return Ok((acl.clone(), 0));
     }
-    let mapped = |id| Some(id).filter(|id| *id != UNMAPPED);
-    let user = |uid| mapped(ids.user_here(uid));
-    Ok(acl.renumbered(user, |gid| mapped(ids.group_here(gid)))?.0)
+    Ok(acl.renumbered(|uid| mapped(ids.user_here(uid)), |gid| mapped(ids.group_here(gid)))?)
 }
 
 /// An ACL in the ids of the volume.
 ///
 /// # Errors
 /// EINVAL if it names an id that has no mapping in the volume.
-pub(crate) fn posix_in_volume(ids: &Ids, here: &PosixAcl) -> Result<PosixAcl, Errno> {
-    let mapped = |id| Some(id).filter(|id| *id != UNMAPPED);
-    let user = |uid| mapped(ids.user_in_volume(uid));
-    match here.renumbered(user, |gid| mapped(ids.group_in_volume(gid)))? {
+pub(crate) fn posix_in_volume(ids: &Ids, here: PosixAcl) -> Result<PosixAcl, Errno> {
+    if !ids.is_mapping() {
+        return Ok(here);
+    }
+    match here.renumbered(|uid| mapped(ids.user_in_volume(uid)), |gid| mapped(ids.group_in_volume(gid)))? {
         (acl, 0) => Ok(acl),
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// An ACL in the ids of this machine, and the number of entries whose id has no mapping here.
+fn mapped(id: u32) -> Option<u32> {
+    Some(id).filter(|id| *id != UNMAPPED)
+}
+
+/// Converts an ACL to the ids of this machine. Also returns the number of entries whose id has no mapping
+/// here.
 pub(crate) fn nfs4_here(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
     if !ids.is_mapping() {
         return (acl.clone(), 0);

@@ -1,7 +1,7 @@
 //! Access times: reads are recorded in memory and committed in batches, so that no read waits for a commit of
 //! its own.
 //!
-//! Holds the recorded access times. Depends on [`Commits`] only.
+//! [`Accesses`] holds the recorded access times, and depends on [`Commits`] only.
 //!
 //! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
 //! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
@@ -10,7 +10,7 @@
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
 use host::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ops::{Accessed, AtimeMode};
 use types::{Errno, Ino, Time};
@@ -40,8 +40,8 @@ impl Accesses {
         self.mode
     }
 
-    /// Whether a read of an inode changes its atime, so that the kernel must not answer it from its cache. `attr` gives
-    /// the inode's attributes; it is called only if they decide.
+    /// Whether a read of an inode changes its atime, so that the kernel must not answer it from its cache.
+    /// `attr` returns the inode's attributes; it is called only if the result depends on them.
     pub(crate) fn is_due(&self, attr: impl FnOnce() -> Result<Attr, Errno>) -> bool {
         match self.mode {
             AtimeMode::Never => false,
@@ -52,13 +52,13 @@ impl Accesses {
 
     /// Records that an inode was read now.
     pub(crate) fn note(&self, ino: Ino) {
-        let mut noted = self.noted();
+        let mut noted = host::lock(&self.noted);
         noted.insert(ino, Time::now());
         let full = noted.len() >= MAX_NOTED;
         drop(noted);
         if full && let Err(errno) = self.write() {
             tracing::warn!(%errno, "cannot store access times; they are discarded");
-            self.noted().clear();
+            host::lock(&self.noted).clear();
         }
     }
 
@@ -67,16 +67,17 @@ impl Accesses {
         if self.mode == AtimeMode::Never {
             return attr;
         }
-        Attr { atime: self.noted().get(&attr.ino).copied().unwrap_or(attr.atime), ..attr }
+        Attr { atime: host::lock(&self.noted).get(&attr.ino).copied().unwrap_or(attr.atime), ..attr }
     }
 
-    /// Keeps batches from being committed while an atime is set, so that an earlier read cannot overwrite it.
+    /// Keeps batches from being committed while the returned guard exists. To be held while an atime is set,
+    /// so that the time of an earlier read cannot overwrite it.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+        host::lock(&self.order)
     }
 
     pub(crate) fn forget(&self, ino: Ino) {
-        self.noted().remove(&ino);
+        host::lock(&self.noted).remove(&ino);
     }
 
     /// Commits the recorded access times in one transaction.
@@ -85,24 +86,21 @@ impl Accesses {
     /// Those of the database; the recorded times are kept.
     pub(crate) fn write(&self) -> Result<(), Errno> {
         let _order = self.hold();
-        let batch: Vec<(Ino, Time)> = self.noted().iter().map(|(&ino, &time)| (ino, time)).collect();
+        let batch: Vec<(Ino, Time)> =
+            host::lock(&self.noted).iter().map(|(&ino, &time)| (ino, time)).collect();
         if batch.is_empty() {
             return Ok(());
         }
         self.commits.change(&Accessed(batch.clone()))?;
         // Removed only after the commit: until here getattr sees the times in both places rather than in
         // neither.
-        let mut noted = self.noted();
+        let mut noted = host::lock(&self.noted);
         for (ino, time) in batch {
             if noted.get(&ino) == Some(&time) {
                 noted.remove(&ino);
             }
         }
         Ok(())
-    }
-
-    fn noted(&self) -> MutexGuard<'_, HashMap<Ino, Time>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,13 +116,13 @@ mod tests {
         let inos: Vec<Ino> = (0..MAX_NOTED).map(|n| make(&vfs, &n.to_string())).collect();
         let before = engine.counts();
         for _ in 0..10 {
-            inos[1..].iter().for_each(|&ino| vfs.accessed(ino));
+            inos[1..].iter().for_each(|&ino| vfs.attributes.accessed(ino));
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
-        vfs.accessed(inos[0]);
+        vfs.attributes.accessed(inos[0]);
         assert_eq!((engine.counts() - before).round_trips(), 1, "one commit when the limit is reached");
-        assert!(vfs.parts.accesses.noted().is_empty());
-        let written = vfs.getattr(inos[0]).unwrap();
+        assert!(host::lock(&vfs.base.accesses.noted).is_empty());
+        let written = vfs.attributes.getattr(inos[0]).unwrap();
         assert!(written.atime > written.mtime && written.ctime == written.mtime);
     }
 
@@ -132,21 +130,25 @@ mod tests {
     fn earlier_read_never_overwrites_an_atime_that_was_set() {
         let (vfs, _) = volume(AtimeMode::Relative);
         let ino = make(&vfs, "f");
-        vfs.accessed(ino);
-        let noted = vfs.getattr(ino).unwrap().atime;
-        assert!(noted > vfs.getattr(ino).unwrap().mtime);
-        vfs.accessed(ino);
-        assert_eq!(vfs.getattr(ino).unwrap().atime, noted, "relatime does not count a second read");
+        vfs.attributes.accessed(ino);
+        let noted = vfs.attributes.getattr(ino).unwrap().atime;
+        assert!(noted > vfs.attributes.getattr(ino).unwrap().mtime);
+        vfs.attributes.accessed(ino);
+        assert_eq!(
+            vfs.attributes.getattr(ino).unwrap().atime,
+            noted,
+            "relatime does not count a second read"
+        );
         let past = Time::new(5, 5);
         let set =
             vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
         assert_eq!(set.atime, past);
-        vfs.parts.accesses.write().unwrap();
-        assert_eq!(vfs.getattr(ino).unwrap().atime, past);
-        vfs.accessed(ino);
-        vfs.parts.accesses.write().unwrap();
+        vfs.base.accesses.write().unwrap();
+        assert_eq!(vfs.attributes.getattr(ino).unwrap().atime, past);
+        vfs.attributes.accessed(ino);
+        vfs.base.accesses.write().unwrap();
         assert!(
-            vfs.getattr(ino).unwrap().atime > set.ctime,
+            vfs.attributes.getattr(ino).unwrap().atime > set.ctime,
             "the atime was older than the ctime, so the read counts"
         );
     }

@@ -56,13 +56,6 @@ impl From<&Inode> for Attr {
     }
 }
 
-/// The result of a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// `None`: the name is free.
-    pub attr: Option<Attr>,
-}
-
 /// How long the kernel may cache a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {

@@ -1,15 +1,15 @@
-//! Attributes: inodes as stored, and as callers and the kernel are shown them.
+//! The attributes of inodes, as they are stored, and as callers and the kernel see them.
 //!
-//! Holds the unlinked inodes that the kernel still uses. Depends on [`Meta`], the table of open files (unflushed writes),
-//! [`Accesses`] (access times that are not committed), [`AccessCheck`] (ids, projections of NFSv4 ACLs) and [`Caches`],
-//! which must know what the kernel is given.
+//! [`Attributes`] holds the unlinked inodes that the kernel still uses. It depends on [`Meta`], the table of
+//! open files (unflushed writes), [`Accesses`] (access times that are not committed), [`AccessCheck`] (ids,
+//! projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use acl::nfs4::Mask;
 use client::{Failure, Meta};
-use meta::Inode;
+use meta::{AclKind, Inode};
 use ops::{GetInode, GetProjection};
 use types::{Errno, Ino, Time};
 
@@ -20,8 +20,9 @@ use crate::caller::{BY_KERNEL, Caller};
 use crate::coherence::Caches;
 use crate::open::OpenTable;
 
+/// Attributes of inodes.
 #[derive(Debug)]
-pub(crate) struct Attributes {
+pub struct Attributes {
     meta: Arc<Meta>,
     open: Arc<OpenTable>,
     accesses: Arc<Accesses>,
@@ -30,6 +31,8 @@ pub(crate) struct Attributes {
     /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
     /// descriptor, with their last attributes. They are removed when the kernel forgets them.
     unlinked: Mutex<HashMap<Ino, Inode>>,
+    /// Whether the kernel knows of no ACLs, because the volume had none when it was mounted.
+    is_kernel_without_acls: bool,
 }
 
 impl Attributes {
@@ -47,30 +50,34 @@ impl Attributes {
             access: Arc::clone(access),
             caches: Arc::clone(caches),
             unlinked: Mutex::default(),
+            is_kernel_without_acls: meta.volume().acl == AclKind::Off,
         }
     }
 
-    /// An inode as stored; a deleted inode that the kernel still holds, with its last attributes.
+    /// An inode as it is stored. If it was deleted and the kernel still holds it, returns its last
+    /// attributes.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
         match self.meta.run(&GetInode(ino), &BY_KERNEL) {
             Ok(inode) => Ok(inode),
-            Err(Failure::Refused(Errno::ESTALE)) => self.unlinked().get(&ino).copied().ok_or(Errno::ESTALE),
+            Err(Failure::Refused(Errno::ESTALE)) => {
+                host::lock(&self.unlinked).get(&ino).copied().ok_or(Errno::ESTALE)
+            }
             Err(failure) => Err(failure.into()),
         }
     }
 
     /// Keeps the attributes of a deleted inode for stat(2).
     pub(crate) fn keep_deleted(&self, inode: &Inode) {
-        self.unlinked().insert(inode.ino, Inode { nlink: 0, ctime: Time::now(), ..*inode });
+        host::lock(&self.unlinked).insert(inode.ino, Inode { nlink: 0, ctime: Time::now(), ..*inode });
     }
 
     /// The attributes of an inode, including unflushed writes.
     ///
     /// # Errors
     /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
-    /// with the session. Not ESTALE in that case, because programs take that as "open the file again by its
-    /// name", and the name may now lead to another file.
-    pub(crate) fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+    /// with the session. ESTALE would be wrong in that case: programs then open the file again by its name,
+    /// and the name may now lead to another file.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         match self.inode(ino) {
             Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
             inode => Ok(self.attr_of(&inode?)),
@@ -82,7 +89,7 @@ impl Attributes {
     /// # Errors
     /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
     /// decide that.
-    pub(crate) fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
         let attr = self.getattr(ino)?;
         if attr.per_caller && attr.kind.is_dir() {
             self.access.admit(caller, ino, Mask::SEARCH)?;
@@ -90,8 +97,9 @@ impl Attributes {
         Ok(attr)
     }
 
-    /// The attributes of an inode. For an open file, the buffer is read first and then the record, again:
-    /// what a flush moves between the two then shows in both rather than in neither.
+    /// The attributes of an inode. For an open file, the unflushed writes are read first, and then the record
+    /// is read again: writes that are flushed between the two reads are then in both results. In the other
+    /// order they could be in neither.
     pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
         let Some(file) = self.open.get(inode.ino) else {
             self.caches.note_given(inode);
@@ -107,11 +115,22 @@ impl Attributes {
         self.accesses.overlay(attr)
     }
 
+    /// Whether the kernel checks permissions, but was told at mount time that the volume has no ACLs.
+    pub(crate) fn kernel_lacks_acls(&self) -> bool {
+        self.is_kernel_without_acls && !self.access.is_squashing_all()
+    }
+
     /// The attributes that the kernel gets.
     pub(crate) fn shown(&self, inode: &Inode) -> Attr {
         let (uid, gid) = (self.access.ids.user_here(inode.uid), self.access.ids.group_here(inode.gid));
         let attr = Attr { uid, gid, ..Attr::from(inode) };
         let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
+        if !inode.access_acl.is_none() && self.kernel_lacks_acls() {
+            // If an inode has an ACL, the group bits of its mode are the ACL's mask. A kernel that knows no
+            // ACLs would grant them to the group, so it gets only the owner's bits, until the volume is
+            // mounted again.
+            return Attr { mode: inode.mode.without(0o077), ..attr };
+        }
         if !self.access.has_nfs4_acls() || inode.access_acl.is_none() && !is_lent {
             return attr;
         }
@@ -131,11 +150,12 @@ impl Attributes {
         }
     }
 
-    /// The check of access(2) and chdir(2), if the kernel cannot make it.
+    /// Checks the caller for access(2) and chdir(2), if the kernel cannot.
     ///
     /// # Errors
-    /// EACCES; those of [`AccessCheck::permits`].
-    pub(crate) fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
+    /// On volumes of NFSv4 ACLs, those of [`ops::Admit`]. On others, those of [`AccessCheck::permits`], and
+    /// EACCES if a squashed caller lacks a permission in `want`.
+    pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
         if !self.access.has_nfs4_acls() {
             return self.access.admit_posix(caller, &self.inode(ino)?, want);
         }
@@ -152,25 +172,21 @@ impl Attributes {
     }
 
     /// Records that an inode was read: its data, its names, or the target of a symbolic link.
-    pub(crate) fn accessed(&self, ino: Ino) {
+    pub fn accessed(&self, ino: Ino) {
         if self.is_access_due(ino) {
             self.accesses.note(ino);
         }
     }
 
     /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
-    pub(crate) fn is_access_due(&self, ino: Ino) -> bool {
+    pub fn is_access_due(&self, ino: Ino) -> bool {
         self.accesses.is_due(|| self.getattr(ino))
     }
 
-    /// The kernel gives back references to an inode, as many as `lookups` replies gave it.
-    pub(crate) fn forget(&self, ino: Ino, lookups: u64) {
+    /// The kernel gives back the references to an inode that `lookups` replies gave it.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
         if self.caches.forget_lookups(ino, lookups) {
-            self.unlinked().remove(&ino);
+            host::lock(&self.unlinked).remove(&ino);
         }
-    }
-
-    fn unlinked(&self) -> MutexGuard<'_, HashMap<Ino, Inode>> {
-        self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use acl::credential::Credential;
 use acl::idmap::{Ids, UNMAPPED};
 use ops::{Authority, CredentialSource};
-use types::{Caps, Cred, Errno};
+use types::{Caps, Errno};
 
-/// All that an access decision may depend on: user, groups and capabilities.
+/// The properties of a caller that an access decision may depend on: user, groups and capabilities.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub credential: Arc<Credential>,
@@ -17,16 +17,7 @@ pub struct Identity {
     pub caps: Caps,
 }
 
-impl Identity {
-    /// The form that operations take which check access themselves ([`ops::Authority::Daemon`]).
-    pub fn cred(&self) -> Cred {
-        let mut cred = self.credential.cred().clone();
-        cred.caps = self.caps;
-        cred
-    }
-}
-
-/// Reads the credential of a caller that its request does not contain.
+/// Reads the groups and capabilities of a caller, which its request does not contain.
 pub trait IdentitySource: Send + Sync + fmt::Debug {
     /// The identity, in ids of the volume, of the thread `pid`, which must still have user `uid` and primary
     /// group `gid` on this machine.
@@ -51,9 +42,9 @@ pub struct Caller<'a> {
     here: (u32, u32),
     /// The thread id; 0 if the thread is in another PID namespace.
     pid: u32,
-    /// Whether this mount squashes callers, so that the kernel may know this one by other ids.
+    /// Whether this mount squashes callers, so that the kernel may know this caller by other ids.
     pub(crate) is_squashed: bool,
-    /// Whether this is user 0 of this machine, not squashed.
+    /// Whether the caller is user 0 of this machine and is not squashed.
     pub(crate) is_superuser: bool,
     source: Option<&'a dyn IdentitySource>,
     identity: OnceLock<Result<Identity, Errno>>,

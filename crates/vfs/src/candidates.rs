@@ -1,8 +1,9 @@
 //! Chunks that may have many rows: reads and flushes note them, compaction takes them.
 //!
-//! Holds a number of rows per chunk. Depends on nothing; its lock is held only within a call.
+//! [`Candidates`] holds the number of rows of each such chunk, and depends on no other part. Its lock is held
+//! only within a call.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use host::HashMap;
 use types::{ChunkIndex, Ino};
@@ -19,7 +20,7 @@ pub(crate) const FEW_ROWS: usize = 16;
 impl Candidates {
     /// Records that a chunk was found to have, or got, this number of rows.
     pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = host::lock(&self.0);
         if known.len() >= MAX_CANDIDATES {
             known.retain(|_, rows| *rows >= FEW_ROWS);
         }
@@ -29,7 +30,7 @@ impl Candidates {
     }
 
     pub(crate) fn take(&self) -> Vec<(Ino, ChunkIndex)> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = host::lock(&self.0);
         known.extract_if(|_, rows| *rows >= FEW_ROWS).map(|(chunk, _)| chunk).collect()
     }
 }

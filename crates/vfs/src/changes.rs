@@ -1,40 +1,28 @@
 //! Changes that callers request, and who has checked the caller: the kernel, this client, or both.
 //!
-//! Holds nothing of its own. Depends on [`Commits`], [`AccessCheck`] and [`Caches`], which knows the revisions that the
-//! kernel checked with.
+//! [`Caches`](crate::coherence::Caches) knows the revisions that the kernel checked with.
 
-use std::sync::Arc;
-
-use client::{Failure, Meta};
+use client::Failure;
 use meta::Inode;
 use ops::Authority;
 use types::{Errno, Ino};
 
-use crate::access_check::{AccessCheck, Perm};
+use crate::access_check::Perm;
+use crate::base::Base;
 use crate::caller::Caller;
-use crate::coherence::Caches;
-use crate::commits::Commits;
 use crate::kernel_cache::Held;
 
-#[derive(Debug)]
-pub(crate) struct CallerChanges {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) access: Arc<AccessCheck>,
-    pub(crate) caches: Arc<Caches>,
-}
-
-impl CallerChanges {
+impl Base {
     /// Runs an operation that may change the volume, for a caller.
     pub(crate) fn change_for<O: ops::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
         Ok(self.commits.change_by(op, &self.access.authority(caller))?)
     }
 
-    /// Runs an operation for a caller that may change the volume, on these inodes or on names in them.
+    /// As [`Self::change_for`], for an operation that changes these inodes or names in them.
     ///
-    /// If the kernel checked outdated permissions, this client checks the caller itself. ESTALE, after which
-    /// the kernel looks up and checks again, would be wrong for calls on a file descriptor, which are not
-    /// retried, and if the attributes change again meanwhile.
+    /// If the kernel checked outdated permissions, this client checks the caller itself. ESTALE would make
+    /// the kernel look up and check again, but the kernel does not retry calls on a file descriptor, and the
+    /// attributes may change again before the retry.
     ///
     /// # Errors
     /// Those of the operation; ESTALE if the caller must be checked and its credential cannot be read.
@@ -71,7 +59,9 @@ impl CallerChanges {
     /// after the kernel checked it. On volumes of NFSv4 ACLs the daemon does its own check.
     ///
     /// # Errors
-    /// EACCES; ESTALE if the caller's credential cannot be read: the kernel then looks up and checks again.
+    /// If the kernel's attributes are outdated: ESTALE if the caller's credential cannot be read, after which
+    /// the kernel looks up and checks again; EACCES if the current attributes deny the access; those of
+    /// [`AccessCheck::permits`](crate::access_check::AccessCheck::permits).
     pub(crate) fn admit_by_kernel(
         &self,
         caller: &Caller<'_>,

@@ -1,33 +1,30 @@
-//! Sessions that ended without unmounting: how this is detected, and how their state is removed.
+//! Detects sessions that ended without unmounting, and removes their state.
 //!
-//! Holds whether this mount cleans up for all mounts, and whether there is something to clean up. Depends on [`Meta`], the
-//! [`BlockStore`] and [`Commits`]; it has no locks.
+//! [`Cleanup`] holds whether this mount cleans up for all mounts, and whether there is something to clean up.
+//! It has no locks.
 //!
-//! The session's record is removed first, guarded by the heartbeat that was read last. From then on nothing
-//! can be committed under that session. Only then are its locks and its unlinked inodes removed, so none can
-//! be added after the removal. The mount that removed the record may stop before it finishes: any mount that
-//! finds state of an unknown session removes it.
+//! The record of a dead session is removed first, guarded by the heartbeat that was read last. From then on
+//! nothing can be committed under that session. Only then are its locks and its unlinked inodes removed, so
+//! none can be added after the removal. The mount that removed the record may stop before it finishes: any
+//! mount that finds state of an unknown session removes it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use chunk::BlockStore;
-use client::Meta;
 use meta::{Garbage, Record, Scan, Session};
 use ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
+use crate::activity::Event;
+use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::commits::Commits;
 use crate::process::is_gone;
-use crate::session::SessionTimes;
-use crate::stop::Stop;
 
 /// At the end of a session, the blocks of at most this many slices that no file refers to are removed,
-/// because each of them takes requests to the store, and umount and the next mount wait for that. The next
-/// mount removes the rest while it serves requests.
+/// because umount waits for that, and each slice takes requests to the store. The next mount removes the rest
+/// while it serves requests.
 pub(crate) const COLLECT_AT_END: usize = 64;
 /// Rows read at a time.
 pub(crate) const PAGE: usize = 256;
@@ -81,75 +78,65 @@ impl Watch {
 
 #[derive(Debug)]
 pub(crate) struct Cleanup {
-    meta: Arc<Meta>,
-    store: Arc<BlockStore>,
-    commits: Arc<Commits>,
-    times: SessionTimes,
-    stop: Stop,
+    base: Arc<Base>,
     /// Whether this mount cleans up for all mounts.
     elected: AtomicBool,
+    /// The number of other sessions when they were last read.
+    others: AtomicU64,
+    pub(crate) removed: Event,
+    pub(crate) failed: Event,
     /// Whether a session was removed whose state may not be cleaned up yet.
     leftovers: AtomicBool,
 }
 
 impl Cleanup {
-    pub(crate) fn new(
-        meta: &Arc<Meta>,
-        store: &Arc<BlockStore>,
-        commits: &Arc<Commits>,
-        times: SessionTimes,
-        stop: &Stop,
-    ) -> Self {
+    pub(crate) fn new(base: &Arc<Base>) -> Self {
         Cleanup {
-            meta: Arc::clone(meta),
-            store: Arc::clone(store),
-            commits: Arc::clone(commits),
-            times,
-            stop: stop.clone(),
-            elected: AtomicBool::new(false),
-            leftovers: AtomicBool::new(false),
+            base: Arc::clone(base),
+            elected: AtomicBool::default(),
+            others: AtomicU64::default(),
+            removed: Event::default(),
+            failed: Event::default(),
+            leftovers: AtomicBool::default(),
         }
     }
 
     /// Whether this mount has the oldest session, and so cleans up for all mounts.
     pub(crate) fn is_elected(&self) -> bool {
-        self.meta.is_exclusive() || self.elected.load(Ordering::Acquire)
+        self.base.meta.is_exclusive() || self.elected.load(Ordering::Acquire)
+    }
+
+    /// The number of sessions, including this one, when they were last read.
+    pub(crate) fn sessions(&self) -> u64 {
+        1 + self.others.load(Ordering::Relaxed)
     }
 
     /// Reads all other sessions, and removes those that are dead.
     pub(crate) fn watch_sessions(&self, watch: &mut Watch) -> Result<(), Errno> {
-        let own = self.meta.session();
+        let own = self.base.meta.session();
         let began = BootInstant::now();
         let mut sessions = Vec::new();
-        let mut after = SessionId(0);
-        self.each_page(
-            |last| {
-                if let Some(Record::Session(session, _)) = last {
-                    after = *session;
-                }
-                Scan::Sessions { after, limit: PAGE }
-            },
-            |record| {
-                if let Record::Session(_, Some(session)) = record {
-                    sessions.extend((session.id != own).then(|| session.clone()));
-                }
-                Ok(())
-            },
-        )?;
-        watch.update(sessions.iter(), began, self.times.heartbeat * 2);
-        let is_silent = |session: &Session| watch.silent_for(session.id) >= self.times.remove_after;
+        self.each_record(Scan::Sessions { after: SessionId(0), limit: PAGE }, |record| {
+            if let Record::Session(_, Some(session)) = record {
+                sessions.extend((session.id != own).then(|| session.clone()));
+            }
+            Ok(())
+        })?;
+        self.others.store(sessions.len() as u64, Ordering::Relaxed);
+        watch.update(sessions.iter(), began, self.base.times.heartbeat * 2);
+        let is_silent = |session: &Session| watch.silent_for(session.id) >= self.base.times.remove_after;
         let live = |session: &&Session| !is_silent(session) && !is_gone(session);
         let is_oldest = sessions.iter().filter(live).all(|session| session.id > own);
         self.elected.store(is_oldest, Ordering::Release);
         for session in &sessions {
             let reason = match () {
-                () if self.meta.is_exclusive() => "no other mount is possible",
+                () if self.base.meta.is_exclusive() => "no other mount is possible",
                 () if is_gone(session) => "its process has ended",
                 () if is_oldest && is_silent(session) => "its heartbeat stopped",
                 () => continue,
             };
-            if self.meta.remove_session(session.id, session.heartbeat)? {
-                self.commits.note_change();
+            if self.base.meta.remove_session(session.id, session.heartbeat)? {
+                self.base.commits.note_change();
                 self.set_leftovers();
                 let Session { id, host, pid, mountpoint, .. } = session;
                 tracing::warn!(session = %id, host, pid, mountpoint, reason, "removed the session of a mount that has stopped");
@@ -158,30 +145,31 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Whether a session was removed since the last call, whose state is to be removed now.
+    /// Whether the state of a removed session may have to be removed now. Resets the mark.
     pub(crate) fn take_leftovers(&self) -> bool {
         self.leftovers.swap(false, Ordering::AcqRel)
     }
 
-    /// The state of ended sessions could not be removed.
+    /// Marks that the state of a removed session may have to be removed.
     pub(crate) fn set_leftovers(&self) {
         self.leftovers.store(true, Ordering::Release);
     }
 
     /// Removes the state of sessions that have no record: locks, waits for locks, and unlinked inodes.
     pub(crate) fn clean_leftovers(&self) -> Result<(), Errno> {
-        let mut over = HashMap::from([(self.meta.session(), false)]);
+        let mut over = HashMap::from([(self.base.meta.session(), false)]);
         self.drop_orphans(|session| self.is_over(session, &mut over))?;
         self.drop_locks(|session| self.is_over(session, &mut over))
     }
 
-    /// Whether a session that left state behind has ended. A session's record exists before any of its state.
+    /// Whether a session that has state has ended: it has no record. A session's record exists before any of
+    /// its state.
     fn is_over(&self, session: SessionId, over: &mut HashMap<SessionId, bool>) -> Result<bool, Errno> {
         if let Some(&over) = over.get(&session) {
             return Ok(over);
         }
         let after = SessionId(session.0.saturating_sub(1));
-        let page = self.meta.scan(&Scan::Sessions { after, limit: 1 })?;
+        let page = self.base.meta.scan(&Scan::Sessions { after, limit: 1 })?;
         let there = |record: &Record| matches!(record, Record::Session(found, Some(_)) if *found == session);
         let is_over = !page.snapshot.records.iter().any(there);
         over.insert(session, is_over);
@@ -189,27 +177,18 @@ impl Cleanup {
     }
 
     fn drop_orphans(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
-        let mut after = (SessionId(0), Ino(0));
         let mut gone: Vec<Reap> = Vec::with_capacity(REAPED_AT_ONCE);
-        self.each_page(
-            |last| {
-                if let Some(Record::Orphan(session, ino)) = last {
-                    after = (*session, *ino);
+        self.each_record(Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }, |record| {
+            if let Record::Orphan(session, ino) = record
+                && is_over(*session)?
+            {
+                gone.push(Reap { session: *session, ino: *ino });
+                if gone.len() == REAPED_AT_ONCE {
+                    self.reap(&std::mem::take(&mut gone))?;
                 }
-                Scan::Orphans { after, limit: PAGE }
-            },
-            |record| {
-                if let Record::Orphan(session, ino) = record
-                    && is_over(*session)?
-                {
-                    gone.push(Reap { session: *session, ino: *ino });
-                    if gone.len() == REAPED_AT_ONCE {
-                        self.reap(&std::mem::take(&mut gone))?;
-                    }
-                }
-                Ok(())
-            },
-        )?;
+            }
+            Ok(())
+        })?;
         self.reap(&gone)
     }
 
@@ -219,47 +198,39 @@ impl Cleanup {
         if gone.is_empty() {
             return Ok(());
         }
-        self.commits
+        self.base
+            .commits
             .change(&ReapAll(gone))
-            .or_else(|_| gone.iter().try_for_each(|reap| self.commits.change(reap)))
+            .or_else(|_| gone.iter().try_for_each(|reap| self.base.commits.change(reap)))
     }
 
     pub(crate) fn drop_locks(
         &self,
         mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
-        let mut after = Ino(0);
-        self.each_page(
-            |last| {
-                if let Some(Record::Locks(ino, _)) = last {
-                    after = *ino;
+        self.each_record(Scan::Locks { after: Ino(0), limit: PAGE }, |record| {
+            let Record::Locks(ino, locks) = record else { return Ok(()) };
+            let holders: BTreeSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
+            for session in holders {
+                if is_over(session)? {
+                    self.base.commits.change(&DropLocks { ino: *ino, session })?;
                 }
-                Scan::Locks { after, limit: PAGE }
-            },
-            |record| {
-                let Record::Locks(ino, locks) = record else { return Ok(()) };
-                let holders: BTreeSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
-                for session in holders {
-                    if is_over(session)? {
-                        self.commits.change(&DropLocks { ino: *ino, session })?;
-                    }
-                }
-                Ok(())
-            },
-        )?;
-        let waits = self.meta.run(&GetWaits, &BY_KERNEL)?;
+            }
+            Ok(())
+        })?;
+        let waits = self.base.meta.run(&GetWaits, &BY_KERNEL)?;
         for owner in waits.iter().map(|wait| wait.lock.owner) {
             if is_over(owner.session)? {
-                self.commits.change(&StopWaiting(owner))?;
+                self.base.commits.change(&StopWaiting(owner))?;
             }
         }
         Ok(())
     }
 
-    /// Removes the blocks of all slices that no file refers to. It stops when the session ends, because
-    /// umount waits for it.
+    /// Removes the blocks of all slices that no file refers to. Stops early when the session ends, because
+    /// umount waits for this.
     pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
-        self.collect(usize::MAX, COLLECTORS, &|| self.stop.is_set())
+        self.collect(usize::MAX, COLLECTORS, &|| self.base.stop.is_set())
     }
 
     /// Removes the blocks of at most `most` slices that no file refers to, `at_once` of them in parallel.
@@ -272,14 +243,14 @@ impl Cleanup {
     ) -> Result<(), Errno> {
         let (mut after, mut left) = (SliceId(0), most);
         while left > 0 && !stop() {
-            let page = self.meta.scan(&Scan::Garbage { after, limit: PAGE.min(left) })?;
+            let page = self.base.meta.scan(&Scan::Garbage { after, limit: PAGE.min(left) })?;
             let garbage = page.snapshot.records.iter().filter_map(|record| match record {
                 Record::Garbage(garbage) => Some(garbage),
                 _ => None,
             });
             let garbage: Vec<&Garbage> = garbage.collect();
             let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {
-                (!stop()).then(|| self.store.delete_slice(*slice, *size).map(|()| *slice))
+                (!stop()).then(|| self.base.store.delete_slice(*slice, *size).map(|()| *slice))
             });
             let mut gone = Vec::with_capacity(results.len());
             let mut done = Ok(());
@@ -287,6 +258,7 @@ impl Cleanup {
                 match result {
                     Ok(slice) => gone.push(slice),
                     Err(error) => {
+                        self.failed.add(1);
                         tracing::warn!(%error, "cannot remove blocks that no file refers to");
                         done = Err(error.errno());
                     }
@@ -294,8 +266,9 @@ impl Cleanup {
             }
             after = garbage.last().map_or(after, |garbage| garbage.slice);
             if !gone.is_empty() {
-                self.commits.note_change();
-                self.meta.drop_garbage(&gone)?;
+                self.base.commits.note_change();
+                self.base.meta.drop_garbage(&gone)?;
+                self.removed.add(gone.len());
             }
             if done.is_err() || !page.more || page.snapshot.records.is_empty() {
                 return done;
@@ -305,21 +278,16 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Calls `each` for every record of a range; `next` gives the scan that continues after the last record.
-    fn each_page(
+    /// Calls `each` for every record of a scan, and of the scans that continue it.
+    fn each_record(
         &self,
-        mut next: impl FnMut(Option<&Record>) -> Scan,
+        scan: Scan,
         mut each: impl FnMut(&Record) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let mut last = None;
-        loop {
-            let page = self.meta.scan(&next(last.as_ref()))?;
-            page.snapshot.records.iter().try_for_each(&mut each)?;
-            last = page.snapshot.records.last().cloned();
-            if !page.more || last.is_none() {
-                return Ok(());
-            }
+        for page in scan.pages(|scan| self.base.meta.scan(scan)) {
+            page?.iter().try_for_each(&mut each)?;
         }
+        Ok(())
     }
 }
 
@@ -367,11 +335,11 @@ mod tests {
     fn syncfs_commits_written_data_and_syncs_the_database() {
         let (vfs, engine) = volume(AtimeMode::Always);
         let inos = ["a", "b"].map(|name| make(&vfs, name));
-        inos.iter().for_each(|&ino| vfs.write(ino, 10, b"text").unwrap());
-        vfs.accessed(inos[0]);
-        let shown = inos.map(|ino| vfs.getattr(ino).unwrap());
+        inos.iter().for_each(|&ino| vfs.files.write(ino, 10, b"text").unwrap());
+        vfs.attributes.accessed(inos[0]);
+        let shown = inos.map(|ino| vfs.attributes.getattr(ino).unwrap());
         let before = engine.counts();
-        vfs.sync().unwrap();
+        vfs.lifecycle.sync().unwrap();
         assert!((engine.counts() - before).syncs > 0);
         let stranger = Meta::open(engine, 1000).unwrap();
         for (ino, shown) in inos.into_iter().zip(shown) {
@@ -384,11 +352,11 @@ mod tests {
     fn heartbeats_stop_at_the_end_of_a_session() {
         let vfs = Arc::new(volume(AtimeMode::Never).0);
         let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
-        vfs.begin(&info).unwrap();
-        vfs.start_housekeeping(info).unwrap();
-        assert!(Arc::strong_count(&vfs.parts.housekeeping.work) > 1);
-        vfs.end().unwrap();
-        assert_eq!(Arc::strong_count(&vfs.parts.housekeeping.work), 1);
+        vfs.lifecycle.begin(info).unwrap();
+        vfs.lifecycle.start_threads().unwrap();
+        assert!(Arc::strong_count(&vfs.lifecycle) > 1);
+        vfs.lifecycle.end().unwrap();
+        assert_eq!(Arc::strong_count(&vfs.lifecycle), 1);
         let sessions = vfs.meta().scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
         assert!(sessions.snapshot.records.is_empty());
     }
@@ -398,7 +366,7 @@ mod tests {
         let (vfs, engine) = volume(AtimeMode::Always);
         remove_files(&vfs, 2 * PAGE);
         let before = engine.counts();
-        vfs.parts.lifecycle.cleanup.collect_garbage().unwrap();
+        vfs.lifecycle.cleanup.collect_garbage().unwrap();
         assert_eq!((engine.counts() - before).round_trips(), 4);
         let rest = vfs.meta().scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
         assert!(rest.snapshot.records.is_empty());
@@ -408,9 +376,9 @@ mod tests {
         for n in 0..count {
             let name = n.to_string();
             let ino = make(vfs, &name);
-            vfs.write(ino, 0, &[1; 5000]).unwrap();
-            vfs.close(ino).unwrap();
-            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            vfs.files.write(ino, 0, &[1; 5000]).unwrap();
+            vfs.files.close(ino).unwrap();
+            vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
         }
     }
 
@@ -418,29 +386,25 @@ mod tests {
     fn end_and_begin_of_a_session_do_not_wait_for_all_garbage() {
         let (vfs, engine) = volume(AtimeMode::Never);
         let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
-        vfs.begin(&info).unwrap();
+        vfs.lifecycle.begin(info.clone()).unwrap();
         let count = COLLECT_AT_END + 2 * PAGE;
         remove_files(&vfs, count);
-        let deletes = || vfs.parts.files.rows.store.requests().deletes as usize;
+        let deletes = || vfs.base.store.requests().deletes as usize;
         assert_eq!(deletes(), 0);
-        vfs.end().unwrap();
+        vfs.lifecycle.end().unwrap();
         assert_eq!(deletes(), COLLECT_AT_END);
 
         let meta = Meta::open(engine, 1000).unwrap();
         meta.set_exclusive(true);
-        let next = Arc::new(Vfs::new(
-            Arc::new(meta),
-            Arc::clone(&vfs.parts.files.rows.store),
-            VfsOptions::default(),
-        ));
-        next.begin(&info).unwrap();
+        let next = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&vfs.base.store), VfsOptions::default()));
+        next.lifecycle.begin(info).unwrap();
         assert_eq!(deletes(), COLLECT_AT_END);
-        next.start_housekeeping(info).unwrap();
+        next.lifecycle.start_threads().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while deletes() < count && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
         }
-        next.end().unwrap();
+        next.lifecycle.end().unwrap();
         assert_eq!(deletes(), count);
         let rest = next.meta().scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
         assert!(rest.snapshot.records.is_empty());
@@ -450,11 +414,11 @@ mod tests {
     fn garbage_collection_stops_when_the_session_ends() {
         let vfs = volume(AtimeMode::Never).0;
         remove_files(&vfs, 10);
-        let deletes = || vfs.parts.files.rows.store.requests().deletes;
-        vfs.parts.lifecycle.cleanup.collect(usize::MAX, 1, &|| deletes() == 3).unwrap();
+        let deletes = || vfs.base.store.requests().deletes;
+        vfs.lifecycle.cleanup.collect(usize::MAX, 1, &|| deletes() == 3).unwrap();
         assert_eq!(deletes(), 3);
-        vfs.parts.housekeeping.work.stop.set();
-        vfs.parts.lifecycle.cleanup.collect_garbage().unwrap();
+        vfs.base.stop.set();
+        vfs.lifecycle.cleanup.collect_garbage().unwrap();
         assert_eq!(deletes(), 3);
         let rest = vfs.meta().scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
         assert_eq!(rest.snapshot.records.len(), 7);
@@ -488,12 +452,12 @@ mod tests {
         let count = 3 * REAPED_AT_ONCE + 1;
         for n in 0..count {
             make(&old, &n.to_string());
-            old.unlink(&root(), Ino::ROOT, n.to_string().as_bytes()).unwrap();
+            old.names.unlink(&root(), Ino::ROOT, n.to_string().as_bytes()).unwrap();
         }
         let session = shared.session(old.meta().session()).unwrap();
         assert!(new.meta().remove_session(session.id, session.heartbeat).unwrap());
         let before = shared.engine.counts();
-        new.parts.lifecycle.cleanup.clean_leftovers().unwrap();
+        new.lifecycle.cleanup.clean_leftovers().unwrap();
         assert_eq!((shared.engine.counts() - before).commits, 4);
         let left = new.meta().scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
         assert!(left.snapshot.records.is_empty());
@@ -543,7 +507,7 @@ mod tests {
             id
         });
         let second = shared.mount(NO_WAIT);
-        second.parts.lifecycle.cleanup.watch_sessions(&mut Watch::default()).unwrap();
+        second.lifecycle.cleanup.watch_sessions(&mut Watch::default()).unwrap();
         assert_eq!(ids.map(|id| shared.session(id).is_some()), [false, true, true, true]);
         assert!(shared.session(first.meta().session()).is_some());
     }
@@ -559,11 +523,9 @@ mod tests {
             let long = (own.heartbeat, Duration::MAX);
             // Silent for longer than any limit.
             watch.silent.insert(id, long);
-            vfs.parts.lifecycle.cleanup.watch_sessions(&mut watch).unwrap();
+            vfs.lifecycle.cleanup.watch_sessions(&mut watch).unwrap();
             assert_eq!(shared.session(id).is_none(), is_removed);
         }
-        assert!(
-            oldest.parts.lifecycle.cleanup.is_elected() && !youngest.parts.lifecycle.cleanup.is_elected()
-        );
+        assert!(oldest.lifecycle.cleanup.is_elected() && !youngest.lifecycle.cleanup.is_elected());
     }
 }

@@ -1,7 +1,8 @@
 //! Cache coherence: how changes by other clients invalidate this client's cache and the kernel's.
 //!
-//! Holds what the kernel is believed to cache, the replies in flight, and the invalidations to be repeated. Depends on
-//! [`Meta`], which holds this client's cache, and on [`AccessCheck`]. No lock is held while the kernel is called.
+//! [`Caches`] holds the inodes that the kernel is believed to cache, the replies in flight, and the
+//! invalidations to be repeated. It depends on [`Meta`], which holds this client's cache, and on
+//! [`AccessCheck`]. No lock is held while the kernel is called.
 //!
 //! If the engine streams changes, this client answers from its cache while it holds a lease of [`LEASE`].
 //! Each answer of the stream, an empty one too, renews the lease. When the answers stop, the lease expires:
@@ -10,7 +11,7 @@
 //!
 //! A reply that is in flight when a change arrives may reach the kernel after the invalidation: see
 //! [`crate::in_flight`]. The kernel also checks permissions with the attributes that it has cached:
-//! [`crate::kernel_cache`] detects outdated ones, and [`Self::change_inodes`] then checks the caller.
+//! [`crate::kernel_cache`] detects outdated ones, and `change_inodes` (`changes.rs`) then checks the caller.
 
 use host::Instant;
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ use meta::{Changes, Inode, Invalidation};
 use types::{BootInstant, Ino};
 
 use crate::access_check::AccessCheck;
+use crate::activity::Event;
 use crate::attr::{Attr, Lifetimes};
 use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
 use crate::kernel_cache::{Held, KernelCache};
@@ -47,7 +49,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn can_expire_all(&self) -> bool;
 }
 
-/// The lease: how long the cache is valid after the start of a poll of the stream that succeeded.
+/// The lease: how long the cache is valid after the start of a successful poll of the stream.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 /// The longest time that one poll of the stream waits for changes.
 const POLL_FOR: Duration = Duration::from_millis(100);
@@ -70,9 +72,9 @@ pub(crate) const NOTIFIED_LIFETIME: Duration = Duration::from_secs(60);
 pub enum Coherence {
     /// There are no other clients.
     Exclusive,
-    /// It is notified of their changes.
+    /// This client is notified of changes by other clients.
     Notified,
-    /// It reads a record again when the cached one is older than the lifetime (polling).
+    /// This client reads a record again when the cached one is older than the lifetime (polling).
     Polling,
 }
 
@@ -95,7 +97,7 @@ impl Coherence {
 
 /// The caches of this client and of the kernel.
 #[derive(Debug)]
-pub(crate) struct Caches {
+pub struct Caches {
     meta: Arc<Meta>,
     access: Arc<AccessCheck>,
     stop: Stop,
@@ -103,6 +105,15 @@ pub(crate) struct Caches {
     in_flight: InFlight,
     repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
+    pub(crate) stream: StreamEvents,
+}
+
+/// Counts of the answers, changes and failures of the stream of changes.
+#[derive(Debug, Default)]
+pub(crate) struct StreamEvents {
+    pub(crate) answers: Event,
+    pub(crate) changes: Event,
+    pub(crate) failures: Event,
 }
 
 impl Caches {
@@ -115,10 +126,11 @@ impl Caches {
             in_flight: InFlight::default(),
             repeats: Repeats::default(),
             kernel: OnceLock::new(),
+            stream: StreamEvents::default(),
         }
     }
 
-    pub(crate) fn coherence(&self) -> Coherence {
+    pub fn coherence(&self) -> Coherence {
         match (self.meta.is_exclusive(), self.meta.is_current()) {
             (true, _) => Coherence::Exclusive,
             (false, true) => Coherence::Notified,
@@ -126,68 +138,51 @@ impl Caches {
         }
     }
 
-    /// Sets the kernel whose caches are to be invalidated. Only the first call counts;
-    /// [`Self::start_watching`] sets it too.
+    /// The number of inodes that the kernel is believed to hold.
+    pub(crate) fn kernel_inodes(&self) -> u64 {
+        self.cache.count()
+    }
+
+    /// Sets the kernel whose caches are to be invalidated. Only the first call counts.
     pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
     }
 
     /// Invalidates an inode's attributes in the kernel, before the request about the inode is answered.
     pub(crate) fn forget_attributes(&self, ino: Ino) {
-        self.cache.note_forgotten(ino, Instant::now());
-        if let Some(kernel) = self.kernel.get() {
-            kernel.forget_attributes(ino);
-        }
+        self.forget_inode(ino, false);
     }
 
     /// Drops the kernel's pages of a range, asynchronously.
     pub(crate) fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.forget_range(ino, offset, len);
-        }
+        self.notify(|kernel| kernel.forget_range(ino, offset, len));
     }
 
-    /// As [`Self::forget_attributes`], unless that was done a short time ago: then the kernel has read them
-    /// again, or will.
+    /// As [`Self::forget_attributes`], but does nothing if the attributes were invalidated a short time ago:
+    /// the kernel has then read them again, or will.
     pub(crate) fn forget_if_kept(&self, ino: Ino) {
         if !self.cache.is_forgotten(ino, Instant::now()) {
             self.forget_attributes(ino);
         }
     }
 
-    /// Starts the threads that receive changes by other clients, unless this client is alone or the engine
-    /// has no stream of changes. They end with the session.
+    /// Sets the kernel whose caches are to be invalidated. Unless this mount is exclusive, starts the threads
+    /// that receive changes by other clients. They end with the session.
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
-    pub(crate) fn start_watching(
-        self: &Arc<Self>,
-        kernel: Arc<dyn Kernel>,
-    ) -> io::Result<Vec<JoinHandle<()>>> {
+    pub fn start_watching(self: &Arc<Self>, kernel: Arc<dyn Kernel>) -> io::Result<Vec<JoinHandle<()>>> {
+        self.set_kernel(kernel);
         if self.meta.is_exclusive() {
             return Ok(Vec::new());
         }
-        let kernel = Arc::clone(self.kernel.get_or_init(|| kernel));
         let (watching, checking) = (Arc::clone(self), Arc::clone(self));
-        let watched = Arc::clone(&kernel);
-        let watch = host::spawn("limen-watch", move || watching.watch(&*watched))?;
-        let check = host::spawn("limen-lease", move || {
-            let mut was_current = false;
-            while !checking.stop.is_set() {
-                let is_current = checking.meta.is_current();
-                if was_current && !is_current {
-                    tracing::warn!("no answer from the stream of changes: all caches are invalidated");
-                    checking.forget_all(&*kernel);
-                }
-                was_current = is_current;
-                checking.repeats.wait(CHECK_EVERY);
-                checking.repeat(&*kernel);
-            }
-        })?;
+        let watch = host::spawn("limen-watch", move || watching.watch())?;
+        let check = host::spawn("limen-lease", move || checking.check_lease())?;
         Ok(vec![watch, check])
     }
 
-    /// Must be called before a request waits for anything.
+    /// The revisions that the kernel has now. Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> Held<'_> {
         self.cache.held()
     }
@@ -204,7 +199,7 @@ impl Caches {
         }
     }
 
-    /// As [`Self::note_given`], for the reply to SETATTR.
+    /// As [`Self::note_given`], for the reply to SETATTR, whose attributes the kernel always applies.
     pub(crate) fn note_given_for_sure(&self, attr: &Attr) {
         if !self.meta.is_exclusive() {
             self.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
@@ -213,28 +208,44 @@ impl Caches {
 
     /// Records that a reply gives the kernel a reference to the inode in addition to its attributes. Called
     /// before the reply is written.
-    pub(crate) fn looked_up(&self, attr: &Attr) {
+    pub fn looked_up(&self, attr: &Attr) {
         if !self.meta.is_exclusive() {
             self.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
         }
     }
 
-    /// The kernel gives back references to an inode. Returns true if it may hold the inode no longer.
+    /// The kernel gives back references to an inode. Returns false if the kernel certainly still holds the
+    /// inode.
     pub(crate) fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
         self.meta.is_exclusive() || self.cache.forget_lookups(ino, lookups)
     }
 
-    /// Must be called before the request reads any record.
-    pub(crate) fn begin_reply(&self) -> ReplyGuard<'_> {
+    /// Counts a request whose reply the kernel may cache. Must be called before the request reads any record.
+    pub fn begin_reply(&self) -> ReplyGuard<'_> {
         ReplyGuard::new((!self.meta.is_exclusive()).then_some(&self.in_flight), || self.lifetimes())
     }
 
-    fn watch(&self, kernel: &dyn Kernel) {
+    fn check_lease(&self) {
+        let mut was_current = false;
+        while !self.stop.is_set() {
+            let is_current = self.meta.is_current();
+            if was_current && !is_current {
+                tracing::warn!("no answer from the stream of changes: all caches are invalidated");
+                self.forget_all();
+            }
+            was_current = is_current;
+            self.repeats.wait(CHECK_EVERY);
+            self.repeat();
+        }
+    }
+
+    fn watch(&self) {
         while !self.stop.is_set() {
             match self.meta.engine().watch() {
                 Ok(None) => return,
-                Ok(Some(changes)) => self.follow(changes, kernel),
+                Ok(Some(changes)) => self.follow(changes),
                 Err(error) => {
+                    self.stream.failures.add(1);
                     tracing::warn!(%error, "cannot open the stream of other clients' changes; retrying");
                 }
             }
@@ -243,19 +254,22 @@ impl Caches {
     }
 
     /// Applies the changes of the stream until it fails.
-    fn follow(&self, mut changes: Box<dyn Changes>, kernel: &dyn Kernel) {
-        self.forget_all(kernel);
+    fn follow(&self, mut changes: Box<dyn Changes>) {
+        self.forget_all();
         tracing::info!("receiving other clients' changes");
         while !self.stop.is_set() {
             let polled = BootInstant::now();
             let received = match changes.next(POLL_FOR) {
                 Ok(received) => received,
                 Err(error) => {
+                    self.stream.failures.add(1);
                     tracing::warn!(%error, "the stream of changes failed: all caches are invalidated");
-                    return self.forget_all(kernel);
+                    return self.forget_all();
                 }
             };
-            self.apply(&received, kernel);
+            self.stream.answers.add(1);
+            self.stream.changes.add(received.len());
+            self.apply(&received);
             self.meta.set_current_until(polled + LEASE);
             if !received.is_empty() {
                 host::sleep(GATHER_FOR);
@@ -265,11 +279,11 @@ impl Caches {
 
     /// Applies changes by other clients, first to this client's cache, so that requests that the kernel sends
     /// after its invalidation see them.
-    fn apply(&self, changes: &[meta::Change], kernel: &dyn Kernel) {
+    fn apply(&self, changes: &[meta::Change]) {
         let mut parts = BTreeSet::new();
         for change in changes.iter().filter(|change| self.meta.is_news(change)) {
             self.meta.apply_remote(change);
-            // A caller that waits for a lock polls anyway.
+            // The kernel caches no locks, and a caller that waits for a lock polls.
             parts.extend(
                 change.invalidations.iter().filter(|part| !matches!(part, Invalidation::Locks(_))).cloned(),
             );
@@ -279,79 +293,76 @@ impl Caches {
         }
         let outdated = Outdated::Parts(parts.iter().cloned().collect());
         if self.repeats.add(outdated, &self.in_flight) {
-            parts.iter().for_each(|part| self.invalidate(kernel, part, true));
+            parts.iter().for_each(|part| self.invalidate(part, true));
         } else {
             tracing::warn!("too many changes of other clients at once: all caches are invalidated");
-            self.forget_all(kernel);
+            self.forget_all();
         }
     }
 
     /// Repeats the invalidations whose effect a reply in flight may have undone.
-    fn repeat(&self, kernel: &dyn Kernel) {
+    fn repeat(&self) {
         for outdated in self.repeats.due(Instant::now(), &self.in_flight) {
             match &*outdated {
-                // Cached pages need no repetition: the kernel locks those that are being read, and drops them
-                // after that.
-                Outdated::Parts(parts) => parts.iter().for_each(|part| self.invalidate(kernel, part, false)),
-                Outdated::Everything => self.forget_in_kernel(kernel, false),
+                // Cached pages need no repetition: the kernel locks a page while it is being read, and drops
+                // it after that.
+                Outdated::Parts(parts) => parts.iter().for_each(|part| self.invalidate(part, false)),
+                Outdated::Everything => self.forget_in_kernel(false),
             }
         }
     }
 
     /// Invalidates this client's cache and the kernel's caches.
-    pub(crate) fn forget_everything(&self) {
-        match self.kernel.get() {
-            Some(kernel) => self.forget_all(&**kernel),
-            None => self.meta.set_outdated(),
-        }
-    }
-
-    /// Invalidates this client's cache and the kernel's caches.
-    fn forget_all(&self, kernel: &dyn Kernel) {
+    pub(crate) fn forget_all(&self) {
         self.meta.set_outdated();
         self.repeats.add(Outdated::Everything, &self.in_flight);
-        self.forget_in_kernel(kernel, true);
+        self.forget_in_kernel(true);
     }
 
-    fn forget_in_kernel(&self, kernel: &dyn Kernel, content: bool) {
-        kernel.expire_all();
-        self.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
+    fn forget_in_kernel(&self, content: bool) {
+        self.notify(|kernel| kernel.expire_all());
+        self.cache.all().into_iter().for_each(|ino| self.forget_inode(ino, content));
     }
 
     /// How long the kernel may cache the reply to a request that begins now.
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         let both = |lifetime| Lifetimes { name: lifetime, attributes: lifetime };
         match self.coherence() {
-            // The kernel would let callers pass by their local uid, not by the one they are squashed to: it
-            // must look up each name.
+            // The kernel would check callers by their local uid, not by the uid that they are squashed to. So
+            // it must look up each name.
             _ if self.access.is_squashing() => Lifetimes::NONE,
             Coherence::Exclusive => both(EXCLUSIVE_LIFETIME),
-            Coherence::Notified if self.can_expire_all() => both(NOTIFIED_LIFETIME),
+            Coherence::Notified if self.kernel.get().is_some_and(|kernel| kernel.can_expire_all()) => {
+                both(NOTIFIED_LIFETIME)
+            }
             // When the lease expires, the kernel can be told to invalidate each inode, but not each name.
             Coherence::Notified => Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME },
             Coherence::Polling => both(self.meta.lifetime()),
         }
     }
 
-    fn can_expire_all(&self) -> bool {
-        self.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
-    }
-
-    fn invalidate(&self, kernel: &dyn Kernel, part: &Invalidation, content: bool) {
+    fn invalidate(&self, part: &Invalidation, content: bool) {
         match part {
-            Invalidation::Data(ino) => self.forget_inode(kernel, *ino, content),
-            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_inode(kernel, *ino, false),
-            Invalidation::Dirent(parent, name) => kernel.expire_name(*parent, name.as_bytes()),
+            Invalidation::Data(ino) => self.forget_inode(*ino, content),
+            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_inode(*ino, false),
+            Invalidation::Dirent(parent, name) => {
+                self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));
+            }
             Invalidation::Locks(_) => {}
         }
     }
 
-    fn forget_inode(&self, kernel: &dyn Kernel, ino: Ino, content: bool) {
+    fn forget_inode(&self, ino: Ino, content: bool) {
         self.cache.note_forgotten(ino, Instant::now());
-        if content {
-            kernel.forget_content(ino);
-        } else {
-            kernel.forget_attributes(ino);
+        self.notify(|kernel| match content {
+            true => kernel.forget_content(ino),
+            false => kernel.forget_attributes(ino),
+        });
+    }
+
+    fn notify(&self, send: impl FnOnce(&dyn Kernel)) {
+        if let Some(kernel) = self.kernel.get() {
+            send(&**kernel);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Commits: every change of this mount to the volume, and when it becomes durable.
 //!
-//! Holds which blocks may not be durable yet, and whether anything was committed since the last sync. Depends on
-//! [`Meta`] and the [`BlockStore`] only. Blocks become durable before the rows that name them.
+//! [`Commits`] holds the slices whose blocks may not be durable yet, and whether anything was committed since
+//! the last sync. It depends on [`Meta`] and the [`BlockStore`] only. Blocks become durable before the rows
+//! that name them.
 //!
 //! The embedded engine commits lazily, and a sync covers all earlier commits of all threads. So the thread
 //! that syncs must first make the blocks of *all* committed rows durable, not only those of its file.
@@ -9,7 +10,7 @@
 //! Lock order: `order`, then `pending`, then the locks of the store and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use chunk::BlockStore;
 use client::{Doubt, Failure, Meta};
@@ -18,8 +19,9 @@ use types::{Errno, SliceId};
 
 use crate::caller::BY_KERNEL;
 
+/// Commits of this mount.
 #[derive(Debug)]
-pub(crate) struct Commits {
+pub struct Commits {
     meta: Arc<Meta>,
     store: Arc<BlockStore>,
     /// Held shared while rows are committed, and exclusively from the last read of `pending` to the end of
@@ -87,7 +89,7 @@ impl Commits {
     ) -> Result<T, Errno> {
         let _shared = host::read(&self.order);
         if self.meta.is_exclusive() {
-            self.pending().extend_from_slice(slices);
+            host::lock(&self.pending).extend_from_slice(slices);
         } else {
             self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
         }
@@ -102,7 +104,7 @@ impl Commits {
     ///
     /// # Errors
     /// Those of the store and the database.
-    pub(crate) fn make_durable(&self) -> Result<(), Errno> {
+    pub fn make_durable(&self) -> Result<(), Errno> {
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
         let _alone = host::write(&self.order);
@@ -111,21 +113,17 @@ impl Commits {
         Ok(self.meta.sync()?)
     }
 
-    /// As [`Self::make_durable`], if anything was committed since the last sync.
+    /// As [`Self::make_durable`], but does nothing if nothing was committed since the last sync.
     pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
         if self.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
     }
 
     fn sync_pending(&self) -> Result<(), Errno> {
-        let slices = std::mem::take(&mut *self.pending());
+        let slices = std::mem::take(&mut *host::lock(&self.pending));
         self.store.make_durable(&slices).map_err(|error| {
-            self.pending().extend(slices);
+            host::lock(&self.pending).extend(slices);
             sync_error(&error)
         })
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Vec<SliceId>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

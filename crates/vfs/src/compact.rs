@@ -1,115 +1,91 @@
-//! Compaction: many rows of a chunk are replaced by few, and the slices that they hid become garbage.
-//!
-//! Holds nothing of its own. Depends on [`Flusher`] (stores the new rows' data), [`Commits`], [`Attributes`] and the open
-//! files, whose cached rows it drops.
+//! Compaction: many rows of a chunk are replaced by few, and the slices of the old rows become garbage.
 //!
 //! A chunk is rewritten as a whole, so it is compacted only when it has more than one row for every
-//! [`BYTES_A_ROW`] of its data. So the bytes that compaction writes are bounded by the bytes that were
-//! written before.
+//! [`BYTES_A_ROW`] of its data. This bounds the bytes that compaction writes by the bytes that were written
+//! before.
 
 use std::sync::Arc;
 
-use chunk::{BlockStore, PieceSource};
-use client::Meta;
+use chunk::PieceSource;
 use ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
-use crate::attributes::Attributes;
+use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::candidates::{Candidates, FEW_ROWS};
-use crate::commits::Commits;
+use crate::candidates::FEW_ROWS;
 use crate::fencing::Within;
-use crate::flush::Flusher;
-use crate::numbers::Numbers;
-use crate::open::OpenTable;
-use crate::stop::Stop;
 
-/// A chunk with more rows is always compacted.
+/// A chunk with this many rows is compacted however much data it has.
 const MANY_ROWS: usize = 1024;
 const BYTES_A_ROW: u64 = 64 << 10;
 
-#[derive(Debug)]
-pub(crate) struct Compactor {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) store: Arc<BlockStore>,
-    pub(crate) slices: Arc<Numbers>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) flusher: Arc<Flusher>,
-    pub(crate) candidates: Arc<Candidates>,
-    pub(crate) stop: Stop,
+/// Compacts the chunks that have many rows.
+pub(crate) fn compact_candidates(base: &Base) {
+    for (ino, chunk) in base.candidates.take() {
+        if base.stop.is_set() {
+            return;
+        }
+        match compact(base, ino, chunk) {
+            // The file was deleted or changed meanwhile.
+            Ok(()) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
+            Err(errno) => tracing::warn!(%ino, %chunk, %errno, "cannot compact a chunk"),
+        }
+    }
 }
 
-impl Compactor {
-    /// Compacts the chunks that have many rows.
-    pub(crate) fn compact_candidates(&self) {
-        for (ino, chunk) in self.candidates.take() {
-            if self.stop.is_set() {
-                return;
-            }
-            match self.compact(ino, chunk) {
-                // The file was deleted or changed meanwhile.
-                Ok(()) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
-                Err(errno) => tracing::warn!(%ino, %chunk, %errno, "cannot compact a chunk"),
-            }
-        }
+fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
+    let (session, _hold) = (base.meta.session(), base.slices.hold());
+    let old = base.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
+    let runs = runs(&old);
+    let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
+    let enough = (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64);
+    if (old.len() as u64) < enough || runs.len() >= old.len() {
+        return Ok(());
     }
-
-    fn compact(&self, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
-        let (session, _hold) = (self.meta.session(), self.slices.hold());
-        let old = self.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
-        let runs = runs(&old);
-        let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
-        let enough = (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64);
-        if (old.len() as u64) < enough || runs.len() >= old.len() {
-            return Ok(());
-        }
-        let inline = self.flusher.inline_limit(self.attributes.inode(ino)?.size);
-        let mut slices = Vec::new();
-        let new: Result<Arc<[Slice]>, Errno> =
-            runs.iter().map(|run| self.rewrite(&old, run, inline, &mut slices)).collect();
-        let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
-        let mut doubt = None;
-        let replaced = new.and_then(|new| {
-            let op = Within(session, &Compact { ino, chunk, old, new });
-            self.commits.commit_rows_once(&op, &ids, &mut doubt)
-        });
-        // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
-        if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
-            self.discard(&slices);
-        }
-        if (replaced.is_ok() || doubt.is_some())
-            && let Some(file) = self.open.get(ino)
-        {
-            file.lock().rows.clear();
-        }
-        replaced
+    let inline = base.inline_limit(base.attributes.inode(ino)?.size);
+    let mut slices = Vec::new();
+    let new: Result<Arc<[Slice]>, Errno> =
+        runs.iter().map(|run| rewrite(base, &old, run, inline, &mut slices)).collect();
+    let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
+    let mut doubt = None;
+    let replaced = new.and_then(|new| {
+        let op = Within(session, &Compact { ino, chunk, old, new });
+        base.commits.commit_rows_once(&op, &ids, &mut doubt)
+    });
+    // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
+    if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
+        discard(base, &slices);
     }
-
-    /// Stores the data of a run as one new row.
-    fn rewrite(
-        &self,
-        old: &[Slice],
-        run: &Run,
-        inline: Option<u32>,
-        slices: &mut Vec<(SliceId, u32)>,
-    ) -> Result<Slice, Errno> {
-        let mut buf = vec![0; run.len as usize];
-        self.store.read_chunk(old, run.pos, &mut buf).map_err(|error| {
-            tracing::error!(%error, "cannot read file data to compact it");
-            error.errno()
-        })?;
-        let (source, stored) = self.flusher.store_bytes(buf, inline)?;
-        slices.extend(stored.into_iter().map(|id| (id, run.len)));
-        Ok(Slice { pos: run.pos, len: run.len, source })
+    if (replaced.is_ok() || doubt.is_some())
+        && let Some(file) = base.open.get(ino)
+    {
+        file.lock().rows.clear();
     }
+    replaced
+}
 
-    fn discard(&self, slices: &[(SliceId, u32)]) {
-        for &(id, size) in slices {
-            if let Err(error) = self.store.delete_slice(id, size) {
-                tracing::warn!(%error, "cannot remove the blocks of a failed compaction");
-            }
+/// Stores the data of a run as one new row.
+fn rewrite(
+    base: &Base,
+    old: &[Slice],
+    run: &Run,
+    inline: Option<u32>,
+    slices: &mut Vec<(SliceId, u32)>,
+) -> Result<Slice, Errno> {
+    let mut buf = vec![0; run.len as usize];
+    base.store.read_chunk(old, run.pos, &mut buf).map_err(|error| {
+        tracing::error!(%error, "cannot read file data to compact it");
+        error.errno()
+    })?;
+    let (source, stored) = base.store_bytes(buf, inline)?;
+    slices.extend(stored.into_iter().map(|id| (id, run.len)));
+    Ok(Slice { pos: run.pos, len: run.len, source })
+}
+
+fn discard(base: &Base, slices: &[(SliceId, u32)]) {
+    for &(id, size) in slices {
+        if let Err(error) = base.store.delete_slice(id, size) {
+            tracing::warn!(%error, "cannot remove the blocks of a failed compaction");
         }
     }
 }
@@ -138,7 +114,8 @@ fn runs(rows: &[Slice]) -> Vec<Run> {
 mod tests {
     use std::time::Duration;
 
-    use meta::{Effect, Engine, Fault, Txn};
+    use meta::{Effect, Engine, Txn};
+    use suite::Fault;
     use types::{OpId, SliceSource};
 
     use super::*;
@@ -163,10 +140,10 @@ mod tests {
         let ino = fixture::make(&vfs, "f");
         let bytes: Vec<u8> = (0..40 * 5000_u32).map(|i| (i / 251) as u8).collect();
         for at in (0..bytes.len()).step_by(5000) {
-            vfs.write(ino, at as u64, &bytes[at..at + 5000]).unwrap();
-            vfs.flush(ino).unwrap();
+            vfs.files.write(ino, at as u64, &bytes[at..at + 5000]).unwrap();
+            vfs.files.flush(ino).unwrap();
         }
-        vfs.parts.files.candidates.take();
+        vfs.base.candidates.take();
         // The compaction commits, its answer is lost, and the database drops its result before the retry.
         engine.set_rival(|inner| {
             for number in 0..20_000 {
@@ -175,13 +152,13 @@ mod tests {
             }
         });
         engine.script([Fault::None, Fault::After, Fault::Rival]);
-        assert_eq!(vfs.parts.housekeeping.work.compactor.compact(ino, ChunkIndex(0)), Err(Errno::EIO));
+        assert_eq!(compact(&vfs.base, ino, ChunkIndex(0)), Err(Errno::EIO));
         engine.script([]);
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
         assert_eq!(rows.len(), 1, "the compaction was committed");
         // Read the store, not the block cache.
         let SliceSource::Blocks { id, size, .. } = rows[0].source else { panic!("{rows:?}") };
-        vfs.parts.files.rows.store.verify_block(id, size, 0).unwrap();
-        assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
+        vfs.base.store.verify_block(id, size, 0).unwrap();
+        assert!(vfs.files.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
     }
 }

@@ -1,10 +1,10 @@
-//! A mount whose session other mounts have removed, because it seemed dead.
+//! The loss of this mount's session: other mounts have removed it, because this mount seemed dead.
 //!
-//! Holds the last loss. Depends on [`Meta`] only. Lock order: an open file's data before `last`. The steps that begin a
-//! new session are in [`crate::lifecycle`].
+//! [`Fencing`] holds the last loss, and depends on [`Meta`] only. Lock order: an open file's data before
+//! `last`. The steps that begin a new session are in [`crate::lifecycle`].
 //!
-//! Nothing can be committed under the old session any more: see [`Meta::is_fenced`]. The data that the
-//! mount holds in memory is treated in two ways:
+//! Nothing can be committed under the old session any more: see [`Meta::is_fenced`]. The data that this mount
+//! holds in memory is treated in two ways:
 //!
 //! - Files that cannot continue are *lost*: each call on them fails with EIO until they are closed, and their
 //!   uncommitted data is dropped. These are files on which this mount held locks (another mount may hold them
@@ -17,11 +17,11 @@
 //! operation to it. Files are marked as lost before the new session is published, so a thread that sees the
 //! new session also sees the marks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Meta;
-use ops::{Ctx, Op, Plan, PlanStop, View};
+use ops::{BoundBy, Ctx, Op, Plan, PlanStop, View};
 use types::{Errno, SessionId, Time};
 
 use crate::open::{FileData, OpenFile};
@@ -53,6 +53,10 @@ impl<O: Op> Op for Within<'_, O> {
         }
         self.1.plan(view, ctx)
     }
+
+    fn bound_by(&self) -> BoundBy {
+        self.1.bound_by()
+    }
 }
 
 #[derive(Debug)]
@@ -71,7 +75,7 @@ impl Fencing {
 
     /// The last loss of this mount's session, if there was one.
     pub(crate) fn session_loss(&self) -> Option<SessionLoss> {
-        *self.last()
+        *host::lock(&self.last)
     }
 
     /// The session under which a call may use an open file. The file's lock is held.
@@ -91,10 +95,7 @@ impl Fencing {
         if !file.is_fenced() {
             return Ok(session);
         }
-        data.in_doubt = None;
-        data.buffer.truncate(0);
-        data.hold = None;
-        file.set_clean();
+        file.drop_written(data);
         Err(Errno::EIO)
     }
 
@@ -109,7 +110,7 @@ impl Fencing {
 
     /// Records the loss of a session, unless an earlier attempt to replace it has recorded that already.
     pub(crate) fn note_loss(&self, session: SessionId) {
-        let mut last = self.last();
+        let mut last = host::lock(&self.last);
         if last.is_none_or(|loss| loss.session != session) {
             *last = Some(SessionLoss { session, at: Time::now(), files: 0 });
         }
@@ -119,16 +120,12 @@ impl Fencing {
     pub(crate) fn mark_lost(&self, file: &OpenFile, reason: &str) -> bool {
         let is_new = file.set_fenced();
         if is_new {
-            if let Some(loss) = self.last().as_mut() {
+            if let Some(loss) = host::lock(&self.last).as_mut() {
                 loss.files += 1;
             }
             tracing::error!(ino = %file.ino, reason, "an open file is lost with its session; calls on it fail with EIO until it is closed");
         }
         is_new
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<SessionLoss>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,42 +152,43 @@ mod tests {
             let shared = Shared::new();
             let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
             let ino = make(&old, "f");
-            assert_eq!(old.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
-            old.write(ino, 0, b"old").unwrap();
+            assert_eq!(old.locks.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
+            old.files.write(ino, 0, b"old").unwrap();
             // The old mount stops, and its session is removed.
             shared.remove(&new, &old);
-            new.open(&root(), ino, ANY)
-                .or_else(|_| new.getattr(ino).and_then(|_| new.open(&root(), ino, ANY)))
+            new.files
+                .open(&root(), ino, ANY)
+                .or_else(|_| new.attributes.getattr(ino).and_then(|_| new.files.open(&root(), ino, ANY)))
                 .unwrap();
-            assert_eq!(new.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
-            new.write(ino, 0, b"new").unwrap();
-            new.flush(ino).unwrap();
+            assert_eq!(new.locks.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
+            new.files.write(ino, 0, b"new").unwrap();
+            new.files.flush(ino).unwrap();
             // The old mount continues.
-            assert_eq!(old.flush(ino), Err(Errno::EIO));
+            assert_eq!(old.files.flush(ino), Err(Errno::EIO));
             assert!(old.meta().is_fenced());
-            old.parts.lifecycle.recover().unwrap();
-            assert_eq!(old.flush(ino), Err(Errno::EIO));
-            assert_eq!(old.write(ino, 0, b"old"), Err(Errno::EIO));
-            assert_eq!(old.read(ino, 0, 3), Err(Errno::EIO));
-            assert_eq!(old.take_lock(ino, 1, lock(kind, 2), false), Err(Errno::EIO));
-            old.close(ino).unwrap();
-            assert_eq!(new.read(ino, 0, 10).unwrap(), &b"new"[..]);
+            old.lifecycle.recover().unwrap();
+            assert_eq!(old.files.flush(ino), Err(Errno::EIO));
+            assert_eq!(old.files.write(ino, 0, b"old"), Err(Errno::EIO));
+            assert_eq!(old.files.read(ino, 0, 3), Err(Errno::EIO));
+            assert_eq!(old.locks.take_lock(ino, 1, lock(kind, 2), false), Err(Errno::EIO));
+            old.files.close(ino).unwrap();
+            assert_eq!(new.files.read(ino, 0, 10).unwrap(), &b"new"[..]);
             let loss = old.session_loss().unwrap();
             assert_eq!(loss.files, 1);
             // The old mount serves requests again.
-            new.unlock(ino, lock(kind, 1)).unwrap();
-            old.open(&root(), ino, ANY).unwrap();
-            assert_eq!(old.read(ino, 0, 10).unwrap(), &b"new"[..]);
-            assert_eq!(old.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
-            old.write(ino, 0, b"own").unwrap();
-            old.close(ino).unwrap();
-            assert_eq!(new.read(ino, 0, 10).unwrap(), &b"own"[..]);
+            new.locks.unlock(ino, lock(kind, 1)).unwrap();
+            old.files.open(&root(), ino, ANY).unwrap();
+            assert_eq!(old.files.read(ino, 0, 10).unwrap(), &b"new"[..]);
+            assert_eq!(old.locks.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
+            old.files.write(ino, 0, b"own").unwrap();
+            old.files.close(ino).unwrap();
+            assert_eq!(new.files.read(ino, 0, 10).unwrap(), &b"own"[..]);
             // Files that were lost with an earlier session are not counted again.
-            old.unlock(ino, lock(kind, 1)).unwrap();
+            old.locks.unlock(ino, lock(kind, 1)).unwrap();
             shared.remove(&new, &old);
-            old.parts.files.flusher.flush_all().unwrap_or_default();
+            old.base.flush_all().unwrap_or_default();
             assert!(old.mkdir_fails());
-            old.parts.lifecycle.recover().unwrap();
+            old.lifecycle.recover().unwrap();
             assert_eq!(old.session_loss().unwrap().files, 0);
         }
     }
@@ -202,21 +200,22 @@ mod tests {
         let [free, unlocked, stored] = ["a", "b", "c"].map(|name| make(&old, name));
         for kind in [LockKind::Posix, LockKind::Flock] {
             let part = LockRequest { start: 7, end: 9, ..lock(kind, 1) };
-            assert_eq!(old.take_lock(unlocked, 1, part, false), Ok(Locked::Granted));
-            old.unlock(unlocked, part).unwrap();
+            assert_eq!(old.locks.take_lock(unlocked, 1, part, false), Ok(Locked::Granted));
+            old.locks.unlock(unlocked, part).unwrap();
         }
-        [free, unlocked].iter().for_each(|&ino| old.write(ino, 0, b"text").unwrap());
-        // Its full blocks are uploaded at once, and nothing protects them once the session is removed.
-        old.write(stored, 0, &vec![1; 5 << 20]).unwrap();
+        [free, unlocked].iter().for_each(|&ino| old.files.write(ino, 0, b"text").unwrap());
+        // The full blocks of this file are uploaded at once. When the session is removed, nothing protects
+        // them any more.
+        old.files.write(stored, 0, &vec![1; 5 << 20]).unwrap();
         shared.remove(&new, &old);
-        assert_eq!(old.flush(free), Err(Errno::EIO), "there is no new session yet");
-        old.parts.lifecycle.recover().unwrap();
+        assert_eq!(old.files.flush(free), Err(Errno::EIO), "there is no new session yet");
+        old.lifecycle.recover().unwrap();
         for ino in [free, unlocked] {
-            old.close(ino).unwrap();
-            assert_eq!(new.getattr(ino).unwrap().size_bytes, 4);
+            old.files.close(ino).unwrap();
+            assert_eq!(new.attributes.getattr(ino).unwrap().size_bytes, 4);
         }
-        assert_eq!(old.close(stored), Err(Errno::EIO));
-        assert_eq!(new.getattr(stored).unwrap().size_bytes, 0);
+        assert_eq!(old.files.close(stored), Err(Errno::EIO));
+        assert_eq!(new.attributes.getattr(stored).unwrap().size_bytes, 0);
         assert_eq!(old.session_loss().unwrap().files, 1);
     }
 
@@ -230,14 +229,14 @@ mod tests {
         };
         let [old, new] = [times, NO_WAIT].map(|times| shared.mount(times));
         let ino = make(&old, "f");
-        old.write(ino, 0, b"text").unwrap();
+        old.files.write(ino, 0, b"text").unwrap();
         let lost = old.meta().session();
         shared.remove(&new, &old);
-        old.start_housekeeping(crate::SessionInfo::default()).unwrap();
-        old.close(ino).unwrap();
-        assert_eq!(new.getattr(ino).unwrap().size_bytes, 4);
+        old.lifecycle.start_threads().unwrap();
+        old.files.close(ino).unwrap();
+        assert_eq!(new.attributes.getattr(ino).unwrap().size_bytes, 4);
         assert!(old.meta().session() != lost && shared.session(old.meta().session()).is_some());
-        old.end().unwrap();
+        old.lifecycle.end().unwrap();
         assert!(shared.session(old.meta().session()).is_none());
     }
 
@@ -246,19 +245,19 @@ mod tests {
         let shared = Shared::new();
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let ino = make(&old, "f");
-        old.unlink(&root(), Ino::ROOT, b"f").unwrap();
-        old.write(ino, 0, b"text").unwrap();
-        assert_eq!(old.read(ino, 0, 4).unwrap(), &b"text"[..]);
+        old.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
+        old.files.write(ino, 0, b"text").unwrap();
+        assert_eq!(old.files.read(ino, 0, 4).unwrap(), &b"text"[..]);
         shared.remove(&new, &old);
         assert!(old.mkdir_fails());
-        old.parts.lifecycle.recover().unwrap();
-        assert_eq!(old.read(ino, 0, 4), Err(Errno::EIO));
-        assert_eq!(old.write(ino, 0, b"text"), Err(Errno::EIO));
+        old.lifecycle.recover().unwrap();
+        assert_eq!(old.files.read(ino, 0, 4), Err(Errno::EIO));
+        assert_eq!(old.files.write(ino, 0, b"text"), Err(Errno::EIO));
         // The kernel sends GETATTR before it reads.
-        assert_eq!(old.getattr(ino), Err(Errno::EIO));
-        assert_eq!(old.getattr_for(&root(), ino), Err(Errno::EIO));
-        old.close(ino).unwrap();
-        assert_eq!(old.getattr(ino), Err(Errno::ESTALE));
+        assert_eq!(old.attributes.getattr(ino), Err(Errno::EIO));
+        assert_eq!(old.attributes.getattr_for(&root(), ino), Err(Errno::EIO));
+        old.files.close(ino).unwrap();
+        assert_eq!(old.attributes.getattr(ino), Err(Errno::ESTALE));
     }
 
     impl Vfs {
@@ -266,11 +265,11 @@ mod tests {
             let request = crate::MakeRequest {
                 parent: Ino::ROOT,
                 name: b"d",
-                what: crate::Special::Directory,
+                kind: crate::MakeKind::Directory,
                 mode: types::Mode::new(0o700),
                 umask: 0,
             };
-            self.make(&root(), request) == Err(Errno::EIO)
+            self.names.make(&root(), request) == Err(Errno::EIO)
         }
     }
 
@@ -280,15 +279,15 @@ mod tests {
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let ino = make(&new, "f");
         let wanted = lock(LockKind::Flock, 1);
-        assert_eq!(new.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
-        assert_eq!(old.take_lock(ino, 1, wanted, true), Ok(Locked::Waiting));
+        assert_eq!(new.locks.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
+        assert_eq!(old.locks.take_lock(ino, 1, wanted, true), Ok(Locked::Waiting));
         shared.remove(&new, &old);
-        assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Waiting));
-        old.parts.lifecycle.recover().unwrap();
-        assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Waiting));
-        new.unlock(ino, wanted).unwrap();
-        assert_eq!(old.ask_again(ino, wanted), Ok(Locked::Granted));
-        assert_eq!(new.take_lock(ino, 1, wanted, false), Err(Errno::EAGAIN));
+        assert_eq!(old.locks.retry_lock(ino, wanted), Ok(Locked::Waiting));
+        old.lifecycle.recover().unwrap();
+        assert_eq!(old.locks.retry_lock(ino, wanted), Ok(Locked::Waiting));
+        new.locks.unlock(ino, wanted).unwrap();
+        assert_eq!(old.locks.retry_lock(ino, wanted), Ok(Locked::Granted));
+        assert_eq!(new.locks.take_lock(ino, 1, wanted, false), Err(Errno::EAGAIN));
     }
 
     #[test]
@@ -296,15 +295,15 @@ mod tests {
         let shared = Shared::new();
         let [own, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let first = || {
-            own.parts.session.renew().unwrap();
+            own.lifecycle.session.renew().unwrap();
             shared.session(own.meta().session()).unwrap().first_slice
         };
         let ino = make(&own, "f");
         let next = own.meta().read_counter(meta::Counter::Slice).unwrap();
-        own.write(ino, 0, &vec![1; 5 << 20]).unwrap();
-        other.parts.files.slices.take().unwrap();
+        own.files.write(ino, 0, &vec![1; 5 << 20]).unwrap();
+        other.base.slices.take().unwrap();
         assert!(first().0 <= next, "blocks of slice {next} are stored, or will be");
-        own.flush(ino).unwrap();
+        own.files.flush(ino).unwrap();
         assert!(first().0 > next);
     }
 }

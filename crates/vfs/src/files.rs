@@ -1,56 +1,44 @@
 //! Open files: open, read, write, append, flush, fsync, close.
 //!
-//! Holds nothing of its own: what is open is in [`OpenTable`]. Depends on [`Rows`] (stored data), [`Flusher`], [`Space`],
-//! [`Fencing`], [`Attributes`] and the access checks. Lock order: that of [`Space`], then one file's data, then the locks of
-//! [`Commits`].
+//! The open files are in [`OpenTable`](crate::open::OpenTable). Lock order: `making`, then one file's data,
+//! then the locks of [`Commits`](crate::commits::Commits).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use chunk::Written;
-use client::Meta;
 use ops::{Append, Open, OpenFor, Opened, Reap};
 use types::{ChunkIndex, Errno, FileType, Ino, Time};
 
-use crate::access_check::{AccessCheck, Perm};
-use crate::attributes::Attributes;
+use crate::access_check::Perm;
+use crate::base::Base;
 use crate::caller::Caller;
-use crate::candidates::Candidates;
-use crate::changes::CallerChanges;
-use crate::coherence::Caches;
-use crate::commits::Commits;
-use crate::fencing::{Fencing, Within};
-use crate::flush::Flusher;
-use crate::numbers::Numbers;
-use crate::open::{OpenFile, OpenTable};
-use crate::rows::{Rows, data_error};
-use crate::space::Space;
+use crate::fencing::Within;
+use crate::flush::data_error;
+use crate::open::OpenFile;
 
+/// Open files.
 #[derive(Debug)]
-pub(crate) struct Files {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) slices: Arc<Numbers>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) access: Arc<AccessCheck>,
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) changes: Arc<CallerChanges>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) fencing: Arc<Fencing>,
-    pub(crate) candidates: Arc<Candidates>,
-    pub(crate) flusher: Arc<Flusher>,
-    pub(crate) rows: Rows,
-    pub(crate) space: Space,
+pub struct Files {
+    pub(crate) base: Arc<Base>,
+    /// Held while room is made in the write buffers; locked before any file.
+    pub(crate) making: Mutex<()>,
 }
 
 impl Files {
+    pub(crate) fn new(base: &Arc<Base>) -> Self {
+        Files { base: Arc::clone(base), making: Mutex::default() }
+    }
+
     /// Opens a regular file; a file that is already open gets one more handle. `O_TRUNC` is not handled here:
     /// the kernel sends it as a separate truncation. Returns whether the caller may only append.
     ///
     /// # Errors
-    /// ESTALE if the inode does not exist or the kernel checked outdated permissions; EACCES by an NFSv4 ACL;
-    /// EISDIR; EINVAL if the inode is not a regular file.
-    pub(crate) fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
+    /// ESTALE if the inode does not exist; EIO if its NFSv4 ACL is missing or damaged; EACCES if that ACL
+    /// denies the access; EISDIR if the inode is a directory; EINVAL if it is another inode that is not a
+    /// regular file; ESTALE if the kernel checked outdated permissions and the caller's credential cannot be
+    /// read; EACCES if the current permissions deny the access.
+    pub fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
         self.add_handle(ino);
         let opened = self.check_open(caller, ino, what_for);
         if opened.is_err() {
@@ -61,13 +49,13 @@ impl Files {
 
     /// Adds a handle to a regular file without any check.
     pub(crate) fn add_handle(&self, ino: Ino) -> Arc<OpenFile> {
-        self.open.open(ino, || self.flusher.new_buffer())
+        self.base.open.open(ino, || self.base.new_buffer())
     }
 
     fn check_open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
-        // An inode that was deleted still answers `getattr`, but cannot be opened.
+        // `getattr` may still find a deleted inode, but it cannot be opened.
         let Opened { inode, append_only } =
-            self.meta.run(&Open { ino, what_for }, &self.access.authority(caller))?;
+            self.base.meta.run(&Open { ino, what_for }, &self.base.access.authority(caller))?;
         match inode.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
@@ -79,26 +67,27 @@ impl Files {
             .into_iter()
             .filter(|(requested, _)| *requested)
             .fold(Perm::NONE, |all, (_, perm)| all | perm);
-        self.changes.admit_by_kernel(caller, &inode, want)?;
-        self.access.admit_posix(caller, &inode, want)?;
+        self.base.admit_by_kernel(caller, &inode, want)?;
+        self.base.access.admit_posix(caller, &inode, want)?;
         Ok(append_only)
     }
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
     ///
     /// # Errors
-    /// EBADF unless open; EIO if the data is damaged or the object store fails.
-    pub(crate) fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    /// EBADF if the file is not open; EIO if it was lost with the session, if the data is damaged, or if the
+    /// object store or the database fails.
+    pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         self.read_file(&file, offset, len)
     }
 
-    /// As [`Self::read`], for the kernel's cache.
+    /// As [`Self::read`], for a read whose bytes the kernel puts into its page cache.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn read_to_cache(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    pub fn read_to_cache(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         file.set_cached();
         self.read_file(&file, offset, len)
     }
@@ -108,74 +97,74 @@ impl Files {
         if file.is_fenced() {
             return Err(Errno::EIO);
         }
-        // The order matters: a flush between the two reads then shows in both. In the other order it could
-        // show in neither, and the read would be short.
+        // The order matters: bytes that are flushed between these two reads are then in both sizes. In the
+        // other order they could be in neither, and the read would be short.
         let unflushed_end = file.dirty_end();
-        let size = self.attributes.inode(ino)?.size.max(unflushed_end);
+        let size = self.base.attributes.inode(ino)?.size.max(unflushed_end);
         let len = size.saturating_sub(offset).min(u64::from(len));
         let mut data = file.lock();
         if data.buffer.touches(offset, len) {
             let mut buf = vec![0; len as usize];
             if !data.buffer.covers(offset, len) {
-                self.rows.read_stored(file, &mut data, offset, &mut buf)?;
+                self.read_stored(file, &mut data, offset, &mut buf)?;
             }
             data.buffer.overlay(offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
             Ok(buf.into())
         } else {
             // The rows are read under the lock, so they include every write that ended before this read
             // began.
-            let rows = self.rows.rows(file, &mut data, offset, len)?;
-            self.rows.read_ahead(file, &mut data, offset..offset + len, size);
+            let rows = self.rows(file, &mut data, offset, len)?;
+            self.read_ahead(file, &mut data, offset..offset + len, size);
             drop(data);
-            self.rows.bytes_of(&rows, offset, len).or_else(|first| {
+            self.bytes_of(&rows, offset, len).or_else(|first| {
                 // Compaction may have replaced the slices and deleted their blocks: read the rows again.
                 let mut data = file.lock();
                 data.rows.clear();
-                let fresh = self.rows.rows(file, &mut data, offset, len)?;
+                let fresh = self.rows(file, &mut data, offset, len)?;
                 if fresh == rows {
                     return Err(data_error(ino, offset, &first));
                 }
-                self.rows.bytes_of(&fresh, offset, len).map_err(|error| data_error(ino, offset, &error))
+                self.bytes_of(&fresh, offset, len).map_err(|error| data_error(ino, offset, &error))
             })
         }
     }
 
-    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Ranges::kill_priv_of_writer`](crate::ranges::Ranges::kill_priv_of_writer)
-    /// first.
+    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Self::kill_priv_of_writer`] first.
     ///
     /// # Errors
-    /// EBADF unless open; EFBIG beyond 2^63 - 1 bytes; ENOSPC or EIO, also of an earlier write.
-    pub(crate) fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    /// EBADF if the file is not open; EFBIG if the write ends beyond 2^63 - 1 bytes; EIO if the file was lost
+    /// with the session; ENOSPC, EDQUOT or EIO if this write or an earlier one cannot be stored.
+    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
         let failed = |error| data_error(ino, offset, &error);
         let mut data = file.lock();
         for _ in 0..MAX_ROUNDS {
-            self.fencing.session_of(&file, &mut data)?;
-            data.hold.get_or_insert_with(|| self.slices.hold());
+            self.base.fencing.session_of(&file, &mut data)?;
+            data.hold.get_or_insert_with(|| self.base.slices.hold());
             match data.buffer.write(offset, bytes).map_err(failed)? {
                 Written::Buffered => {
                     file.set_dirty(end, Time::now());
                     return Ok(());
                 }
-                Written::Full => self.flusher.flush_locked(&file, &mut data)?,
+                Written::Full => self.base.flush_locked(&file, &mut data)?,
                 Written::Crowded => {
                     // Hold no file's lock while other files are flushed: two writers that flush each other's
                     // file would deadlock.
                     drop(data);
-                    self.space.make_space()?;
+                    self.make_space()?;
                     data = file.lock();
                 }
             }
         }
         // Other writers took the room each time. This write goes beyond the budget, but is stored before the
         // call returns.
-        self.fencing.session_of(&file, &mut data)?;
-        data.hold.get_or_insert_with(|| self.slices.hold());
+        self.base.fencing.session_of(&file, &mut data)?;
+        data.hold.get_or_insert_with(|| self.base.slices.hold());
         data.buffer.write_beyond(offset, bytes).map_err(failed)?;
         file.set_dirty(end, Time::now());
-        self.flusher.flush_locked(&file, &mut data)
+        self.base.flush_locked(&file, &mut data)
     }
 
     /// Writes `bytes` at the end of the file as of the commit, also if other clients append; returns the
@@ -183,18 +172,19 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub(crate) fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64, Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    pub fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64, Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         let mut data = file.lock();
-        self.flusher.flush_locked(&file, &mut data)?;
-        let session = self.fencing.session_of(&file, &mut data)?;
+        self.base.flush_locked(&file, &mut data)?;
+        let session = self.base.fencing.session_of(&file, &mut data)?;
         data.rows.clear();
-        let _hold = self.slices.hold();
+        let _hold = self.base.slices.hold();
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
-        let size = self.attributes.inode(ino)?.size.saturating_add(u64::from(len));
-        let (source, slices) = self.flusher.store_bytes(bytes.to_vec(), self.flusher.inline_limit(size))?;
-        let offset = self.commits.commit_rows(&Within(session, &Append { ino, source, len }), &slices)?;
-        self.candidates.note(ino, ChunkIndex::of(offset).0, 1);
+        let size = self.base.attributes.inode(ino)?.size.saturating_add(u64::from(len));
+        let (source, slices) = self.base.store_bytes(bytes.to_vec(), self.base.inline_limit(size))?;
+        let offset =
+            self.base.commits.commit_rows(&Within(session, &Append { ino, source, len }), &slices)?;
+        self.base.candidates.note(ino, ChunkIndex::of(offset).0, 1);
         Ok(offset)
     }
 
@@ -202,59 +192,62 @@ impl Files {
     /// each such write, but not after one that is asynchronous (`generic_file_direct_write`). Does nothing if the file was
     /// not read through the page cache since it was opened.
     ///
-    /// Called before the reply. The next read(2) then asks for the attributes, and the new mtime makes the kernel drop all
-    /// pages. A mapping asks for nothing, so another thread drops the range: pages that are being read are locked until
-    /// their reply, and so are those of a write that the kernel sends through its cache after all.
-    pub(crate) fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
-        if self.open.get(ino).is_some_and(|file| file.is_cached()) {
-            self.caches.forget_attributes(ino);
-            self.caches.forget_range(ino, offset, len);
+    /// Called before the reply. The next read(2) then asks for the attributes, and the new mtime makes the
+    /// kernel drop all pages. A mapping does not ask, so the range is dropped too. Another thread does that,
+    /// because it may have to wait for locked pages: the kernel locks a page until the READ that fills it is
+    /// answered, and during a WRITE that it sends from its cache.
+    pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
+        if self.base.open.get(ino).is_some_and(|file| file.is_cached()) {
+            self.base.caches.forget_attributes(ino);
+            self.base.caches.forget_range(ino, offset, len);
         }
     }
 
     /// Stores and commits the written data: other clients see it from now on (close-to-open consistency).
     ///
     /// # Errors
-    /// EBADF unless open; ENOSPC; EIO. The data stays in memory and can be flushed again, until the last
-    /// close.
-    pub(crate) fn flush(&self, ino: Ino) -> Result<(), Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    /// EBADF if the file is not open; EIO if it was lost with the session; ESTALE if another mount has
+    /// deleted it; ENOSPC if the volume or the store is full; EDQUOT if a quota is exhausted; EIO if the
+    /// store or the database fails. After the last three, the data stays in memory and can be flushed again,
+    /// until the last close.
+    pub fn flush(&self, ino: Ino) -> Result<(), Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         let mut data = file.lock();
-        self.flusher.flush_locked(&file, &mut data)
+        self.base.flush_locked(&file, &mut data)
     }
 
     /// As [`Self::flush`], and makes the data durable.
     ///
     /// # Errors
     /// As [`Self::flush`].
-    pub(crate) fn fsync(&self, ino: Ino) -> Result<(), Errno> {
-        let file = self.open.get(ino).ok_or(Errno::EBADF)?;
+    pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
+        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         let mut data = file.lock();
-        self.flusher.flush_locked(&file, &mut data)?;
+        self.base.flush_locked(&file, &mut data)?;
         drop(data);
-        self.commits.make_durable()
+        self.base.commits.make_durable()
     }
 
     /// Closes one handle of a file. The last close deletes an inode that has no name.
     ///
     /// # Errors
     /// As [`Self::flush`]. The file is closed even then, and data that could not be stored is lost.
-    pub(crate) fn close(&self, ino: Ino) -> Result<(), Errno> {
+    pub fn close(&self, ino: Ino) -> Result<(), Errno> {
         // The kernel may write back pages of a mapping after the last FLUSH.
-        let flushed = match self.open.get(ino) {
+        let flushed = match self.base.open.get(ino) {
             Some(file) if !file.is_orphan() && !file.is_fenced() => {
-                self.flusher.flush_locked(&file, &mut file.lock())
+                self.base.flush_locked(&file, &mut file.lock())
             }
             _ => Ok(()),
         };
-        if let Some(file) = self.open.close(ino) {
+        if let Some(file) = self.base.open.close(ino) {
             if let Err(errno) = flushed
                 && !file.is_fenced()
             {
                 tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "a file was closed with data that could not be stored; the data is lost");
             }
             if file.is_orphan() && !file.is_fenced() {
-                self.commits.change(&Reap { session: self.meta.session(), ino })?;
+                self.base.commits.change(&Reap { session: self.base.meta.session(), ino })?;
             }
         }
         flushed
@@ -268,8 +261,9 @@ const MAX_ROUNDS: usize = 4;
 mod tests {
     use std::time::Duration;
 
-    use meta::{Fault, Faulty, MemEngine};
+    use meta::MemEngine;
     use ops::{AtimeMode, GetSlices};
+    use suite::{Fault, Faulty};
     use types::{BLOCK_BYTES, Slice, SliceId, SliceSource};
 
     use super::*;
@@ -284,21 +278,21 @@ mod tests {
         // The cache holds the blocks written last, but not those read first.
         let (vfs, _) = fixture::volume_with_cache(AtimeMode::Never, 12 * BLOCK);
         let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 251) as u8).collect();
-        // More than two chunks.
+        // The file has more than two chunks.
         let size = 36 * BLOCK;
         let files = ["a", "b"].map(|name| fixture::make(&vfs, name));
         for ino in files {
             for at in (0..size).step_by(bytes.len()) {
-                vfs.write(ino, at, &bytes).unwrap();
+                vfs.files.write(ino, at, &bytes).unwrap();
             }
-            vfs.flush(ino).unwrap();
+            vfs.files.flush(ino).unwrap();
         }
         for at in (0..size).step_by(bytes.len()) {
             for ino in files {
-                assert!(vfs.read(ino, at, 1 << 20).unwrap() == bytes);
+                assert!(vfs.files.read(ino, at, 1 << 20).unwrap() == bytes);
             }
         }
-        assert_eq!(vfs.parts.files.rows.store.requests().gets, 2 * 36);
+        assert_eq!(vfs.base.store.requests().gets, 2 * 36);
     }
 
     #[test]
@@ -307,14 +301,14 @@ mod tests {
         let ino = fixture::make(&vfs, "a");
         let bytes = vec![7; BLOCK as usize];
         for block in 0..40 {
-            vfs.write(ino, block * BLOCK, &bytes).unwrap();
+            vfs.files.write(ino, block * BLOCK, &bytes).unwrap();
         }
-        vfs.flush(ino).unwrap();
+        vfs.files.flush(ino).unwrap();
         // The reads end in the second block; the third block is prefetched.
         for at in (0..=BLOCK).step_by(1 << 20) {
-            vfs.read(ino, at, 1 << 20).unwrap();
+            vfs.files.read(ino, at, 1 << 20).unwrap();
         }
-        while vfs.parts.files.rows.store.requests().gets < 3 {
+        while vfs.base.store.requests().gets < 3 {
             std::thread::yield_now();
         }
     }
@@ -323,10 +317,10 @@ mod tests {
     /// are leased.
     fn without_retries() -> (Vfs, Arc<Faulty<MemEngine>>, Ino) {
         let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
-        vfs.meta().set_patience(Duration::ZERO);
+        vfs.meta().set_retry_timeout(Duration::ZERO);
         let other = fixture::make(&vfs, "other");
-        vfs.write(other, 0, &[1; 5000]).unwrap();
-        vfs.flush(other).unwrap();
+        vfs.files.write(other, 0, &[1; 5000]).unwrap();
+        vfs.files.flush(other).unwrap();
         let ino = fixture::make(&vfs, "f");
         (vfs, engine, ino)
     }
@@ -345,25 +339,25 @@ mod tests {
     fn flush_in_doubt_is_retried_under_its_id_before_newer_data() {
         for arrives_first in [true, false] {
             let (vfs, engine, ino) = without_retries();
-            vfs.write(ino, 0, &[1; 6000]).unwrap();
+            vfs.files.write(ino, 0, &[1; 6000]).unwrap();
             engine.script([Fault::Late, Fault::None, Fault::Before]);
-            assert_eq!(vfs.flush(ino), Err(Errno::EIO));
-            vfs.write(ino, 0, &[2; 5000]).unwrap();
+            assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
+            vfs.files.write(ino, 0, &[2; 5000]).unwrap();
             let mut bytes = vec![2; 6000];
             bytes[5000..].fill(1);
-            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
-            assert_eq!(vfs.fsync(ino), Err(Errno::EIO), "the database still fails");
-            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+            assert_eq!(vfs.files.read(ino, 0, 6000).unwrap(), bytes);
+            assert_eq!(vfs.files.fsync(ino), Err(Errno::EIO), "the database still fails");
+            assert_eq!(vfs.files.read(ino, 0, 6000).unwrap(), bytes);
             if arrives_first {
                 engine.deliver().unwrap();
             }
-            vfs.fsync(ino).unwrap();
+            vfs.files.fsync(ino).unwrap();
             engine.deliver().unwrap();
             let named = slices(&vfs, ino);
             assert!(named.len() == 2 && named[0] != named[1], "{named:?}");
-            vfs.close(ino).unwrap();
-            vfs.parts.files.open.open(ino, || vfs.parts.files.flusher.new_buffer());
-            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+            vfs.files.close(ino).unwrap();
+            vfs.base.open.open(ino, || vfs.base.new_buffer());
+            assert_eq!(vfs.files.read(ino, 0, 6000).unwrap(), bytes);
         }
     }
 
@@ -373,28 +367,28 @@ mod tests {
             let (vfs, engine, ino) = without_retries();
             vfs.meta().set_repeat_for(Duration::ZERO);
             let bytes: Vec<u8> = (0..3 * BLOCK + 7000).map(|i| (i / 251) as u8).collect();
-            vfs.write(ino, 0, &bytes).unwrap();
+            vfs.files.write(ino, 0, &bytes).unwrap();
             engine.script([Fault::Late]);
-            assert_eq!(vfs.flush(ino), Err(Errno::EIO));
+            assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
             if arrives_first {
                 engine.deliver().unwrap();
             }
-            vfs.flush(ino).unwrap();
+            vfs.files.flush(ino).unwrap();
             engine.deliver().unwrap();
             let named = slices(&vfs, ino);
             assert!(named.len() == 1 || (!arrives_first && named.len() == 2 && named[0] != named[1]));
-            vfs.close(ino).unwrap();
-            vfs.parts.files.open.open(ino, || vfs.parts.files.flusher.new_buffer());
-            assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
+            vfs.files.close(ino).unwrap();
+            vfs.base.open.open(ino, || vfs.base.new_buffer());
+            assert!(vfs.files.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
         }
     }
 
     #[test]
     fn truncation_after_a_flush_in_doubt_hides_its_late_commit() {
         let (vfs, engine, ino) = without_retries();
-        vfs.write(ino, 0, &[1; 6000]).unwrap();
+        vfs.files.write(ino, 0, &[1; 6000]).unwrap();
         engine.script([Fault::Late]);
-        assert_eq!(vfs.flush(ino), Err(Errno::EIO));
+        assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
         let cut = crate::AttrChange { size_bytes: Some(10), ..Default::default() };
         assert_eq!(vfs.setattr(&fixture::root(), ino, cut).unwrap().size_bytes, 10);
         engine.deliver().unwrap();
@@ -402,6 +396,6 @@ mod tests {
         vfs.setattr(&fixture::root(), ino, grow).unwrap();
         let mut bytes = vec![0; 6000];
         bytes[..10].fill(1);
-        assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+        assert_eq!(vfs.files.read(ino, 0, 6000).unwrap(), bytes);
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use acl::credential::Credentials;
 use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions};
 use client::Meta;
-use meta::{Counting, Engine, FaultRates, Faulty, MemEngine, Record, RecordKey, Session, Volume};
+use meta::{Counting, Engine, MemEngine, Record, RecordKey, Session, Volume};
 use ops::AtimeMode;
+use suite::{FaultRates, Faulty};
 use types::{Caps, Cred, Ino, Mode, SessionId};
 
-use crate::{Caller, Identity, MakeRequest, SessionInfo, SessionTimes, Special, Vfs, VfsOptions};
+use crate::{Caller, Identity, MakeKind, MakeRequest, SessionInfo, SessionTimes, Vfs, VfsOptions};
 
 pub(crate) fn root() -> Caller<'static> {
     let credential = Credentials::new(1000).intern(&Cred::root(), &[]);
@@ -55,8 +56,7 @@ fn mount_new(engine: Arc<dyn Engine>, options: VfsOptions, cache_bytes: u64) -> 
     format(&*engine);
     let meta = Meta::open(engine, 100_000).unwrap();
     meta.set_exclusive(true);
-    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-    let store = BlockStore::open(&config, cache_bytes).unwrap();
+    let store = BlockStore::open(&in_memory(), cache_bytes).unwrap();
     Vfs::new(Arc::new(meta), store, options)
 }
 
@@ -65,15 +65,24 @@ pub(crate) fn format(engine: &dyn Engine) {
     Volume::in_memory("v").format(engine).unwrap();
 }
 
-/// Adds a mount of a volume. Its root was read, as the kernel does.
+/// Adds a mount of a volume.
 pub(crate) fn mount(engine: Arc<dyn Engine>) -> Arc<Vfs> {
-    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-    let store = BlockStore::open(&config, DEFAULT_CACHE_BYTES).unwrap();
-    let options = VfsOptions { atime: AtimeMode::Never, times: NO_WAIT, ..VfsOptions::default() };
-    let vfs = Arc::new(Vfs::new(Arc::new(Meta::open(engine, 100_000).unwrap()), store, options));
-    vfs.begin(&SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: "m".into() }).unwrap();
-    vfs.getattr(Ino::ROOT).unwrap();
+    let store = BlockStore::open(&in_memory(), DEFAULT_CACHE_BYTES).unwrap();
+    begin(Meta::open(engine, 100_000).unwrap(), store, NO_WAIT)
+}
+
+/// A mount whose session has begun, and whose root was read, as the kernel does when it mounts.
+fn begin(meta: Meta, store: Arc<BlockStore>, times: SessionTimes) -> Arc<Vfs> {
+    let options = VfsOptions { atime: AtimeMode::Never, times, ..VfsOptions::default() };
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), store, options));
+    let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: "m".into() };
+    vfs.lifecycle.begin(info).unwrap();
+    vfs.attributes.getattr(Ino::ROOT).unwrap();
     vfs
+}
+
+fn in_memory() -> StorageConfig {
+    StorageConfig { storage: "memory".into(), bucket: String::new() }
 }
 
 /// A volume that several mounts share, and the faults of its store.
@@ -87,10 +96,9 @@ impl Shared {
     pub(crate) fn new() -> Self {
         let engine = Arc::new(Counting::new(MemEngine::default()));
         format(&*engine);
-        let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
         let faults = Faults::new(1);
         let options = StoreOptions { faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
-        let store = BlockStore::open_with(&config, options).unwrap();
+        let store = BlockStore::open_with(&in_memory(), options).unwrap();
         Shared { engine, faults, store }
     }
 
@@ -98,13 +106,7 @@ impl Shared {
     pub(crate) fn mount(&self, times: SessionTimes) -> Arc<Vfs> {
         let meta = Meta::open(self.engine.clone(), 100_000).unwrap();
         meta.set_lifetime(Duration::ZERO);
-        let options = VfsOptions { atime: AtimeMode::Never, times, ..VfsOptions::default() };
-        let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&self.store), options));
-        vfs.begin(&SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: "m".into() })
-            .unwrap();
-        // The kernel does this when it mounts.
-        vfs.getattr(Ino::ROOT).unwrap();
-        vfs
+        begin(meta, Arc::clone(&self.store), times)
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<Session> {
@@ -118,7 +120,7 @@ impl Shared {
     pub(crate) fn remove(&self, by: &Vfs, gone: &Vfs) {
         let session = self.session(gone.meta().session()).unwrap();
         assert!(by.meta().remove_session(session.id, session.heartbeat).unwrap());
-        by.parts.lifecycle.cleanup.clean_leftovers().unwrap();
+        by.lifecycle.cleanup.clean_leftovers().unwrap();
     }
 }
 
@@ -131,7 +133,7 @@ pub(crate) const NO_WAIT: SessionTimes = SessionTimes {
 
 /// Creates a file in the root directory and opens it.
 pub(crate) fn make(vfs: &Vfs, name: &str) -> Ino {
-    let (what, mode) = (Special::Regular, Mode::new(0o600));
-    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-    vfs.create(&root(), request).unwrap().ino
+    let (kind, mode) = (MakeKind::Regular, Mode::new(0o600));
+    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
+    vfs.names.create(&root(), request).unwrap().ino
 }

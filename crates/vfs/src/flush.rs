@@ -1,36 +1,19 @@
 //! Flushes: written data is stored, and its rows are committed.
 //!
-//! Holds nothing of its own: the written data is in the open files, which the caller locks. Depends on [`WriteContext`]
-//! (store, budget and slice numbers), [`Commits`], [`Attributes`], [`Fencing`] and [`Candidates`]. Lock order: a file's
-//! data, then the locks of [`Commits`].
+//! The written data is in the open files, which the caller locks. Lock order: a file's data, then the locks of
+//! [`Commits`](crate::commits::Commits).
 
-use std::sync::Arc;
-
-use chunk::{Staged, WriteBuffer, WriteContext};
-use client::{Doubt, Failure, Meta};
+use chunk::{ChunkError, Staged, WriteBuffer};
+use client::{Doubt, Failure};
 use ops::{GetSlices, Write};
-use types::{Errno, SessionId, Slice, SliceId, SliceSource};
+use types::{ChunkIndex, Errno, Ino, SessionId, Slice, SliceId, SliceSource};
 
-use crate::attributes::Attributes;
+use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::candidates::Candidates;
-use crate::commits::Commits;
-use crate::fencing::{Fencing, Within};
-use crate::open::{DoubtfulFlush, FileData, OpenFile, OpenTable};
-use crate::rows::data_error;
+use crate::fencing::Within;
+use crate::open::{DoubtfulFlush, FileData, OpenFile};
 
-#[derive(Debug)]
-pub(crate) struct Flusher {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) writes: Arc<WriteContext>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) fencing: Arc<Fencing>,
-    pub(crate) candidates: Arc<Candidates>,
-}
-
-impl Flusher {
+impl Base {
     pub(crate) fn new_buffer(&self) -> WriteBuffer {
         WriteBuffer::new(&self.writes)
     }
@@ -75,8 +58,8 @@ impl Flusher {
         Ok((SliceSource::Blocks { id, offset: 0, size: len }, vec![id]))
     }
 
-    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile and
-    /// the file can continue, the flush is repeated under the next session.
+    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile, and
+    /// the file is not lost with it, the flush is repeated under the next session.
     ///
     /// While a flush is in doubt, its bytes stay in the buffer, and no newer data is flushed before it.
     ///
@@ -87,7 +70,8 @@ impl Flusher {
             if let Some(errno) = data.lost {
                 return Err(errno);
             }
-            // A flush in doubt may have been planned under an earlier session, and is settled under that one.
+            // A flush in doubt may have been planned under an earlier session; it is settled under that
+            // session.
             let (settled, session) = (self.settle_flush(file, data), self.fencing.session_of(file, data)?);
             match settled.and_then(|()| self.flush_within(session, file, data)) {
                 Err(_) if self.fencing.is_rejoined(session) => {}
@@ -98,7 +82,8 @@ impl Flusher {
 
     fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
-            // A truncation may have dropped the dirty data; the file must not appear longer because of it.
+            // A truncation may have dropped the dirty data, which must not make the file appear longer any
+            // more.
             file.set_clean();
             data.hold = None;
             return match data.buffer.take_error() {
@@ -170,7 +155,8 @@ impl Flusher {
         settled
     }
 
-    /// Whether a row names a slice of this flush. Rows commit together, so one row means all.
+    /// Whether the rows of this flush are committed. They are committed together, so it is enough to find
+    /// one.
     fn is_committed(&self, op: &Write) -> Result<bool, Errno> {
         for (chunk, row) in &op.slices {
             let SliceSource::Blocks { id, .. } = row.source else { continue };
@@ -186,4 +172,11 @@ impl Flusher {
         }
         Ok(false)
     }
+}
+
+/// Logs an error of file data with its position, and returns its errno.
+pub(crate) fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
+    let (chunk, _) = ChunkIndex::of(offset);
+    tracing::error!(%ino, %chunk, offset, %error, "cannot read or store file data");
+    error.errno()
 }

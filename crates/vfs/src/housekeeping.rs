@@ -7,29 +7,21 @@
 //! | `limen-cleanup`   | removes state of ended sessions, and results of operations  | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //!
-//! Holds the threads. Each has its own reference to the parts that it works with, and none to the facade.
-//!
 //! Only the heartbeat must be on time; the other threads may be late.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
-use client::{Failure, Meta};
+use client::Failure;
 use host::Instant;
 use types::BootInstant;
 
-use crate::atime::Accesses;
-use crate::cleanup::{Cleanup, Watch};
-use crate::commits::Commits;
-use crate::compact::Compactor;
-use crate::flush::Flusher;
+use crate::cleanup::Watch;
+use crate::compact;
 use crate::lifecycle::Lifecycle;
-use crate::session::Session;
-use crate::stop::Stop;
 
-/// How often the embedded engine is synced to disk: the strictest contract of ext4.
+/// How often the embedded engine is synced to disk: as often as ext4 with the mount option `commit=1`.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How long written data may stay only in memory if no program closes or syncs the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
@@ -44,91 +36,65 @@ const TERM_EVERY: Duration = Duration::from_secs(60);
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
 /// The work of one thread, until the session ends.
-type Run = fn(&Work);
+type Run = fn(&Lifecycle);
 
-/// What the threads work with.
-#[derive(Debug)]
-pub(crate) struct Work {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) session: Arc<Session>,
-    pub(crate) lifecycle: Arc<Lifecycle>,
-    pub(crate) cleanup: Arc<Cleanup>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) accesses: Arc<Accesses>,
-    pub(crate) flusher: Arc<Flusher>,
-    pub(crate) compactor: Compactor,
-    pub(crate) stop: Stop,
-}
-
-#[derive(Debug)]
-pub(crate) struct Housekeeping {
-    pub(crate) work: Arc<Work>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Housekeeping {
-    pub(crate) fn new(work: Work) -> Self {
-        Housekeeping { work: Arc::new(work), threads: Mutex::default() }
-    }
-
-    /// Starts the background threads. They end with [`Housekeeping::stop`].
+impl Lifecycle {
+    /// Starts the background threads of a session that has begun. They end with [`Lifecycle::end`].
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
-    pub(crate) fn start(&self) -> io::Result<()> {
+    pub fn start_threads(self: &Arc<Self>) -> io::Result<()> {
         let runs: [(&str, Run); 4] = [
-            ("limen-heartbeat", Work::run_heartbeat),
-            ("limen-flush", Work::run_flusher),
-            ("limen-cleanup", Work::run_cleanup),
-            ("limen-collect", Work::run_collector),
+            ("limen-heartbeat", Lifecycle::run_heartbeat),
+            ("limen-flush", Lifecycle::run_flusher),
+            ("limen-cleanup", Lifecycle::run_cleanup),
+            ("limen-collect", Lifecycle::run_collector),
         ];
         for (name, run) in runs {
-            let work = Arc::clone(&self.work);
-            let started = host::spawn(name, move || run(&work))?;
-            self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(started);
+            let lifecycle = Arc::clone(self);
+            let started = host::spawn(name, move || run(&lifecycle))?;
+            host::lock(&self.threads).push(started);
         }
         Ok(())
     }
 
     /// Waits for the threads to end.
-    pub(crate) fn stop(&self) {
-        self.work.stop.set();
-        self.work.meta.wake_waiters();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn stop_threads(&self) {
+        self.base.stop.set();
+        self.base.meta.wake_waiters();
+        let threads = std::mem::take(&mut *host::lock(&self.threads));
         threads.iter().for_each(|thread| thread.thread().unpark());
         for thread in threads {
             // The thread returns nothing, and a panic is logged.
             let _ = thread.join();
         }
     }
-}
 
-impl Work {
     fn run_heartbeat(&self) {
         let mut watch = Watch::default();
         // The session's record was written a moment ago.
-        let mut due = BootInstant::now() + self.session.times.heartbeat;
+        let mut due = BootInstant::now() + self.base.times.heartbeat;
         loop {
             let left = due.saturating_duration_since(BootInstant::now());
-            self.meta.wait_fenced(left, || self.stop.is_set());
-            if self.stop.is_set() {
+            self.base.meta.wait_fenced(left, || self.base.stop.is_set());
+            if self.base.stop.is_set() {
                 return;
             }
-            if self.meta.is_fenced() {
-                if let Err(errno) = self.lifecycle.recover() {
+            if self.base.meta.is_fenced() {
+                if let Err(errno) = self.recover() {
                     tracing::error!(%errno, "cannot begin a new session; retrying");
                     host::park_timeout(RECOVER_EVERY);
                 }
                 continue;
             }
-            due = BootInstant::now() + self.session.times.heartbeat;
+            due = BootInstant::now() + self.base.times.heartbeat;
             match self.session.renew() {
                 Ok(()) => {}
                 Err(Failure::Fenced(_)) => continue,
                 Err(error) => tracing::warn!(%error, "cannot renew the session; retrying"),
             }
-            // If this client is alone, it holds the volume's lock, and no other session exists.
-            if !self.meta.is_exclusive()
+            // If this mount is exclusive, it holds the volume's lock, and no other session exists.
+            if !self.base.meta.is_exclusive()
                 && let Err(errno) = self.cleanup.watch_sessions(&mut watch)
             {
                 tracing::warn!(%errno, "cannot check for dead sessions; retrying");
@@ -138,18 +104,18 @@ impl Work {
 
     fn run_flusher(&self) {
         let (mut flushed, mut settings_read) = (Instant::now(), Instant::now());
-        while !self.stop.is_set() {
+        while !self.base.stop.is_set() {
             host::park_timeout(SYNC_EVERY);
             let mut done = Ok(());
             if flushed.elapsed() >= FLUSH_EVERY {
-                done = self.flusher.flush_all().and(self.accesses.write());
+                done = self.base.flush_all().and(self.base.accesses.write());
                 flushed = Instant::now();
             }
             if settings_read.elapsed() >= SETTINGS_EVERY {
-                done = done.and(self.meta.refresh_settings().map(drop).map_err(Into::into));
+                done = done.and(self.base.meta.refresh_settings().map(drop).map_err(Into::into));
                 settings_read = Instant::now();
             }
-            if let Err(errno) = done.and(self.commits.make_durable_if_dirty()) {
+            if let Err(errno) = done.and(self.base.commits.make_durable_if_dirty()) {
                 tracing::warn!(%errno, "cannot flush data, write access times, read settings or sync; retrying");
             }
         }
@@ -157,16 +123,17 @@ impl Work {
 
     fn run_cleanup(&self) {
         let (mut cleaned, mut began_term) = (Instant::now(), Instant::now());
-        while !self.stop.is_set() {
+        while !self.base.stop.is_set() {
             host::park_timeout(SYNC_EVERY);
             if began_term.elapsed() >= TERM_EVERY {
                 began_term = Instant::now();
-                if let Err(error) = self.meta.begin_next_term() {
+                if let Err(error) = self.base.meta.begin_next_term() {
                     tracing::debug!(%error, "cannot remove stored results of operations; retrying");
                 }
             }
-            let is_due =
-                self.cleanup.is_elected() && !self.meta.is_exclusive() && cleaned.elapsed() >= CLEAN_EVERY;
+            let is_due = self.cleanup.is_elected()
+                && !self.base.meta.is_exclusive()
+                && cleaned.elapsed() >= CLEAN_EVERY;
             if !self.cleanup.take_leftovers() && !is_due {
                 continue;
             }
@@ -180,9 +147,9 @@ impl Work {
 
     fn run_collector(&self) {
         let mut collected = Instant::now();
-        while !self.stop.is_set() {
+        while !self.base.stop.is_set() {
             host::park_timeout(SYNC_EVERY);
-            self.compactor.compact_candidates();
+            compact::compact_candidates(&self.base);
             if self.cleanup.is_elected() && collected.elapsed() >= COLLECT_EVERY {
                 if let Err(errno) = self.cleanup.collect_garbage() {
                     tracing::warn!(%errno, "cannot remove all blocks that no file refers to; retrying");
@@ -199,9 +166,9 @@ mod tests {
     use types::Ino;
 
     use super::*;
+    use crate::SessionTimes;
     use crate::cleanup::COLLECTORS;
     use crate::fixture::{NO_WAIT, Shared, make, root};
-    use crate::{SessionInfo, SessionTimes};
 
     #[test]
     fn heartbeats_continue_while_the_store_hangs() {
@@ -212,16 +179,16 @@ mod tests {
         for n in 0..2 * COLLECTORS {
             let name = n.to_string();
             let ino = make(&vfs, &name);
-            vfs.write(ino, 0, &[1; 5000]).unwrap();
-            vfs.close(ino).unwrap();
-            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            vfs.files.write(ino, 0, &[1; 5000]).unwrap();
+            vfs.files.close(ino).unwrap();
+            vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
         }
         let ino = make(&vfs, "f");
-        vfs.write(ino, 0, &[1; 5000]).unwrap();
+        vfs.files.write(ino, 0, &[1; 5000]).unwrap();
         for call in [StoreCall::Delete, StoreCall::Put] {
             shared.faults.add(call, Fault::Slow(Duration::from_secs(9)), 1000);
         }
-        vfs.start_housekeeping(SessionInfo::default()).unwrap();
+        vfs.lifecycle.start_threads().unwrap();
         let injected = COLLECTORS as u64 + 1;
         while shared.faults.injected() < injected {
             std::thread::sleep(Duration::from_millis(20));
@@ -236,6 +203,6 @@ mod tests {
             }
         }
         shared.faults.clear();
-        vfs.end().unwrap();
+        vfs.lifecycle.end().unwrap();
     }
 }

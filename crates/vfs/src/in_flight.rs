@@ -18,7 +18,7 @@ use host::Instant;
 use std::array;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use meta::Invalidation;
@@ -74,7 +74,7 @@ impl InFlight {
         self.count(epoch).fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Ends the current epoch if another one is free. All requests that began before belong to the returned
+    /// Ends the current epoch if the next one is free. All requests that began before belong to the returned
     /// epoch or to an earlier one. Called by one thread at a time (under the lock of [`Repeats`]).
     fn end_epoch(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::SeqCst);
@@ -117,8 +117,9 @@ impl<'a> ReplyGuard<'a> {
         ReplyGuard { counted, lifetimes: lifetimes() }
     }
 
-    /// How long the kernel may cache the reply. The lifetimes are those from the start of the request: what
-    /// was read then may be older than an invalidation that this client has received since.
+    /// How long the kernel may cache the reply. The lifetimes are those from the start of the request,
+    /// because the records that it read may be older than an invalidation that this client has received
+    /// since.
     pub fn lifetimes(&self) -> Lifetimes {
         match self.counted {
             Some((.., began)) if began.elapsed() > REPLY_TRUSTED => Lifetimes::NONE,
@@ -135,7 +136,7 @@ impl Drop for ReplyGuard<'_> {
     }
 }
 
-/// What the kernel was told to invalidate.
+/// The caches that the kernel was told to invalidate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outdated {
     Parts(Vec<Invalidation>),
@@ -196,7 +197,7 @@ impl Repeats {
     /// Adds an invalidation that was applied to this client's cache, before it is sent to the kernel. Returns
     /// false if there are too many: the caller must invalidate everything instead.
     pub(crate) fn add(&self, outdated: Outdated, in_flight: &InFlight) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = host::lock(&self.waiting);
         let now = Instant::now();
         let epoch = in_flight.end_epoch();
         let (due, pause) = (now + FIRST_PAUSE, FIRST_PAUSE);
@@ -204,7 +205,8 @@ impl Repeats {
         let is_all = *batch.outdated == Outdated::Everything;
         let fits = is_all || waiting.parts + batch.parts() <= MAX_WAITING;
         if is_all || !fits {
-            // This replaces all others.
+            // Everything is invalidated, now or by the caller, so the earlier invalidations need no
+            // repetition.
             *waiting = Waiting::default();
         }
         if fits {
@@ -219,7 +221,7 @@ impl Repeats {
     /// Waits until an invalidation is due, but at most for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        let mut waiting = self.lock();
+        let mut waiting = host::lock(&self.waiting);
         loop {
             let now = Instant::now();
             let due = waiting.batches.iter().map(|batch| batch.due).min();
@@ -233,7 +235,7 @@ impl Repeats {
 
     /// The invalidations to be sent again now.
     pub(crate) fn due(&self, now: Instant, in_flight: &InFlight) -> Vec<Arc<Outdated>> {
-        let mut waiting = self.lock();
+        let mut waiting = host::lock(&self.waiting);
         let mut due = Vec::new();
         let mut parts = 0;
         waiting.batches.retain_mut(|batch| {
@@ -246,10 +248,6 @@ impl Repeats {
         });
         waiting.parts = parts;
         due
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -331,7 +329,7 @@ mod tests {
             repeats.due(now, &in_flight);
             now += Duration::from_millis(1);
         }
-        assert!(repeats.lock().batches.is_empty());
+        assert!(host::lock(&repeats.waiting).batches.is_empty());
     }
 
     #[test]

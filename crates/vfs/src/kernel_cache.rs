@@ -1,19 +1,19 @@
 //! The inodes that the kernel holds, each with the access revision that the kernel was given last.
 //!
-//! The kernel checks permissions with the attributes that it was given. A change that it let through is
-//! compared with their revision ([`KernelCache::held`]), so a change that depends on an outdated revision
-//! is detected.
+//! The kernel checks permissions with the attributes that it was given. If it lets a change through, the
+//! operation compares the revision of these attributes ([`KernelCache::held`]) with the present one. So it
+//! detects a change that the kernel checked with outdated attributes.
 //!
 //! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
 //! reply, arrives between the start of a request and its reply, the kernel drops the attributes in the reply
 //! (`fuse_change_attributes`, `attr_version`) and keeps the old ones. So a revision that replaces another one
-//! counts only if neither came for [`CALM`]; otherwise the kernel is treated as having none, and the daemon
-//! checks.
+//! counts only if no notification and no other revision came in the time [`CALM`] before it. Otherwise the
+//! daemon assumes that the kernel has no revision, and checks permissions itself.
 
 use host::Instant;
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use host::HashMap;
@@ -25,8 +25,8 @@ const SHARDS: usize = 64;
 /// Each reply looks up an inode, so this map uses a fast hash.
 type Shard = HashMap<Ino, KernelInode>;
 
-/// Longer than a request takes from its start in the kernel until the kernel has applied the reply, unless
-/// the database hangs.
+/// A request takes less time than this, from its start in the kernel until the kernel has applied the reply,
+/// unless the database hangs.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.
@@ -42,11 +42,11 @@ struct KernelInode {
     access_rev: u64,
     /// Whether the kernel certainly has this revision, not an older one.
     is_sure: bool,
-    /// The value of [`KernelCache::moment`] from which it counts.
+    /// The value of [`KernelCache::moment`] from which this revision counts.
     since: u64,
     /// When the kernel was first given this revision.
     changed: Instant,
-    /// Whether it was given another revision before.
+    /// Whether the kernel was given another revision before this one.
     is_replaced: bool,
     /// When the kernel was last told to invalidate the attributes.
     forgotten: Option<Instant>,
@@ -71,7 +71,8 @@ impl KernelCache {
     /// Records that a reply gives the kernel a revision, and `lookups` references to the inode.
     pub(crate) fn give(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
         let mut shard = self.shard(ino);
-        // The kernel creates its inode from the first reply, whatever came meanwhile.
+        // The kernel creates its inode from the first reply, even if a notification arrived before that
+        // reply.
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
         let (was_calm, is_other) = (inode.is_calm(now), inode.access_rev != access_rev);
         if is_other {
@@ -153,18 +154,22 @@ impl KernelCache {
         Held { cache: self, moment: self.moment.load(Ordering::Acquire) }
     }
 
+    pub(crate) fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| host::lock(shard).len() as u64).sum()
+    }
+
     pub(crate) fn all(&self) -> Vec<Ino> {
-        let shards = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
+        let shards = self.shards.iter().map(|shard| host::lock(shard));
         shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>()).collect()
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
-        self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        host::lock(&self.shards[ino.0 as usize % SHARDS])
     }
 }
 
-/// The revisions that the kernel had when a request arrived. Those that other requests bring later do not
-/// count, because the kernel checked before.
+/// The revisions that the kernel had when a request arrived. Revisions that later replies bring do not count,
+/// because the kernel had checked permissions before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held<'a> {
     cache: &'a KernelCache,

@@ -4,14 +4,15 @@
 //! This crate is between the protocol (`fuse`) and the layers that store metadata ([`client`]) and file data
 //! ([`chunk`]). The rules of POSIX for stored records are in [`ops`], not here.
 //!
-//! [`Vfs`] is a facade over parts. Each part is a struct with its own fields in a file of its own, whose header says what it
-//! holds, what it depends on and its lock order.
+//! The fields of [`Vfs`] are its parts. The fields of `Base` are parts too, which all others share. Each part
+//! is a struct in a file of its own; the header of the file says what the part holds, and its lock order.
 
-// The facade, and the parts behind it.
-mod parts;
+// The volume, and what its parts share.
+mod base;
 mod vfs;
 
 // Shared by the parts.
+mod activity;
 mod attr;
 mod caller;
 mod numbers;
@@ -63,8 +64,9 @@ mod session;
 mod fixture;
 
 pub use access_check::{Perm, SearchCounts};
-pub use acl::idmap::Ids;
-pub use attr::{Attr, Entry, Lifetimes};
+pub use activity::Activity;
+pub use attr::{Attr, Lifetimes};
+pub use base::VfsOptions;
 pub use caller::{Caller, Identity, IdentitySource};
 pub use coherence::{Coherence, Kernel};
 pub use fencing::SessionLoss;
@@ -72,12 +74,10 @@ pub use in_flight::ReplyGuard;
 pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;
 pub use meta::{AclKind, Lock, LockKind};
-pub use names::{MakeRequest, Special};
-pub use ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
-pub use parts::VfsOptions;
+pub use names::MakeRequest;
+pub use ops::{AllocateMode, AtimeMode, Locked, MakeKind, OpenFor, RenameFlags, XattrMode};
 pub use ranges::Seek;
 pub use session::{SessionInfo, SessionTimes};
 pub use setattr::AttrChange;
 pub use statfs::StatFs;
 pub use vfs::Vfs;
-pub use xattrs::XattrName;

@@ -1,68 +1,69 @@
 //! The life of a session, as steps over all parts: begin, recover, sync, end.
 //!
-//! Holds nothing of its own. [`crate::cleanup`] handles sessions of other mounts that did not end properly,
-//! [`crate::fencing`] the files that a lost session leaves behind.
+//! [`Lifecycle`] holds the background threads, whose work is in [`crate::housekeeping`]. [`crate::cleanup`]
+//! handles sessions of other mounts that did not end properly. [`crate::fencing`] handles the open files of a
+//! session that this mount has lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
-use client::{Failure, Meta};
+use client::Failure;
 use ops::Reap;
 use types::Errno;
 
-use crate::atime::Accesses;
+use crate::base::Base;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
-use crate::coherence::Caches;
-use crate::commits::Commits;
-use crate::fencing::Fencing;
-use crate::flush::Flusher;
 use crate::locks::Locks;
-use crate::open::OpenTable;
 use crate::session::{Session, SessionInfo};
 
+/// The session of a mount, and its background threads.
 #[derive(Debug)]
-pub(crate) struct Lifecycle {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) session: Arc<Session>,
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) commits: Arc<Commits>,
-    pub(crate) accesses: Arc<Accesses>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) flusher: Arc<Flusher>,
-    pub(crate) fencing: Arc<Fencing>,
-    pub(crate) locks: Arc<Locks>,
-    pub(crate) cleanup: Arc<Cleanup>,
+pub struct Lifecycle {
+    pub(crate) base: Arc<Base>,
+    pub(crate) session: Session,
+    pub(crate) cleanup: Cleanup,
+    locks: Arc<Locks>,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Lifecycle {
+    pub(crate) fn new(base: &Arc<Base>, locks: &Arc<Locks>) -> Self {
+        Lifecycle {
+            base: Arc::clone(base),
+            session: Session::new(&base.meta, &base.slices, base.times),
+            cleanup: Cleanup::new(base),
+            locks: Arc::clone(locks),
+            threads: Mutex::default(),
+        }
+    }
+
     /// Begins the session, after removing sessions whose processes have ended.
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        self.session.set_info(info);
+    pub fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
         self.cleanup.watch_sessions(&mut Watch::default())?;
         self.cleanup.clean_leftovers()?;
-        self.session.begin()
+        self.session.begin(info)
     }
 
-    /// Begins a new session in place of one that other mounts have removed, after it has marked the lost
-    /// files.
+    /// Marks the lost files, then begins a new session in place of the one that other mounts have removed.
     ///
     /// # Errors
-    /// Those of the database; the session is still lost then.
+    /// Those of the database. The session then stays lost.
     pub(crate) fn recover(&self) -> Result<(), Errno> {
-        let lost = self.meta.session();
-        self.caches.forget_everything();
-        self.fencing.note_loss(lost);
+        let lost = self.base.meta.session();
+        self.base.caches.forget_all();
+        self.base.fencing.note_loss(lost);
         let locked = self.locks.take_lost();
         let mut files = 0;
-        for file in self.open.all() {
+        for file in self.base.open.all() {
             let reason = match () {
                 () if locked.contains(&file.ino) => "another mount may hold its locks",
                 () if file.is_orphan() => "it has no name, and other mounts delete it",
                 () => continue,
             };
-            files += u64::from(self.fencing.mark_lost(&file, reason));
+            files += u64::from(self.base.fencing.mark_lost(&file, reason));
         }
         self.locks.forget_owners();
         let renewed = self.session.renewed();
@@ -78,38 +79,41 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Stores and commits all written data, and makes it durable, `syncfs(2)`.
+    /// Stores and commits all written data, and makes it durable, as `syncfs(2)` does.
     ///
     /// # Errors
     /// The first error; the remaining steps are done even then.
-    pub(crate) fn sync(&self) -> Result<(), Errno> {
-        let flushed = self.flusher.flush_all().and(self.accesses.write());
-        flushed.and(self.commits.make_durable())
+    pub fn sync(&self) -> Result<(), Errno> {
+        let flushed = self.base.flush_all().and(self.base.accesses.write());
+        flushed.and(self.base.commits.make_durable())
     }
 
-    /// Ends the session. All written data is stored and durable, and the session's locks and open files are
-    /// removed. Blocks that no file refers to may remain: the next session removes them.
+    /// Ends the background threads, then the session. Before the session ends, all written data is stored and
+    /// committed, and the session's locks and unlinked files are removed. In the end, everything is made
+    /// durable. Blocks that no file refers to may remain: the next session removes them.
     ///
     /// # Errors
     /// The first error; the remaining steps are done even then.
-    pub(crate) fn end(&self) -> Result<(), Errno> {
-        let mut done = if self.meta.is_fenced() { self.recover() } else { Ok(()) };
-        done = done.and(self.flusher.flush_all());
-        for file in self.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
-            done = done.and(self.commits.change(&Reap { session: self.meta.session(), ino: file.ino }));
+    pub fn end(&self) -> Result<(), Errno> {
+        self.stop_threads();
+        let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
+        done = done.and(self.base.flush_all());
+        for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
+            done = done
+                .and(self.base.commits.change(&Reap { session: self.base.meta.session(), ino: file.ino }));
         }
-        if !self.meta.is_exclusive() {
-            // Locks on files that were still open when the file system was unmounted.
-            let own = self.meta.session();
+        if !self.base.meta.is_exclusive() {
+            // Files that were still open when the file system was unmounted may have locks.
+            let own = self.base.meta.session();
             done = done.and(self.cleanup.drop_locks(|session| Ok(session == own)));
         }
-        done = done.and(self.accesses.write()).and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
-        let ended = match self.meta.drop_session(self.meta.session()) {
+        done = done.and(self.base.accesses.write()).and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
+        let ended = match self.base.meta.drop_session(self.base.meta.session()) {
             // The session is removed, possibly by an earlier attempt whose answer was lost.
             Ok(()) | Err(Failure::Fenced(_)) => Ok(()),
             Err(error) => Err(error.into()),
         };
         done = done.and(ended);
-        done.and(self.commits.make_durable())
+        done.and(self.base.commits.make_durable())
     }
 }

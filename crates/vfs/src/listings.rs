@@ -1,33 +1,31 @@
 //! Listings: open directories.
 //!
-//! Holds the open directories and the number of names that they keep in memory. Depends on [`Meta`], [`Attributes`] and the
-//! access checks. Lock order: the table of directories is locked alone; one directory's names, then no other lock of this
-//! crate but those of its dependencies.
+//! [`Listings`] holds the open directories and the number of names that they keep in memory. Lock order: the
+//! table of directories is locked alone; one directory's names are locked before the locks of [`Base`].
 //!
 //! A listing continues by name, not by an index into the current entries. So a name that exists all the while
 //! is listed once, whatever names are created or removed meanwhile. The positions that the caller holds are
 //! indices into the names listed so far, which an open directory keeps until it is rewound.
 //!
 //! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
-//! checked when its name is read, with the inode that is read along, for the caller that opened the
-//! directory, with its credential of that moment. A directory that is cached as a whole costs no request for
+//! checked when its name is read; its inode is read in the same request. The check uses the credential that
+//! the caller had when it opened the directory. A directory that is cached as a whole costs no request for
 //! any caller: each entry costs one lookup of its inode and one of a cached decision.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use acl::nfs4::Mask;
-use client::{Failure, Generation, Meta};
+use client::{Failure, Generation};
 use meta::{Dirent, Inode};
 use ops::Lookup;
 use types::{Errno, FileType, Ino, Name};
 
-use crate::access_check::{AccessCheck, Perm};
+use crate::access_check::Perm;
 use crate::attr::Attr;
-use crate::attributes::Attributes;
+use crate::base::Base;
 use crate::caller::{BY_KERNEL, Caller, Identity};
-use crate::changes::CallerChanges;
 
 /// The handle of an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,22 +119,20 @@ impl Drop for Charge {
 const PAGE: usize = 1024;
 /// A listing longer than this is not cached.
 const MAX_KEPT: usize = 200_000;
-/// Names that all open directories hold together, some 100 bytes each. Beyond that, a listing drops the names
-/// that its caller has passed.
+/// The number of names that all open directories may hold together, of some 100 bytes each. Beyond that, a
+/// listing drops the names that its caller has passed.
 const MAX_HELD: usize = if cfg!(test) { 6_000 } else { 2_000_000 };
-/// Beyond this, a listing fails with ENOMEM.
+/// If all open directories hold more names than this, a listing fails with ENOMEM.
 const HELD_BOUND: usize = 2 * MAX_HELD;
 /// Names behind the caller's position that a listing keeps: the kernel discards entries that do not fit the
 /// program's buffer, and requests them again. A reply of 1 MiB holds fewer entries.
 const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
 
+/// Open directories.
 #[derive(Debug)]
-pub(crate) struct Listings {
-    meta: Arc<Meta>,
-    access: Arc<AccessCheck>,
-    changes: Arc<CallerChanges>,
-    attributes: Arc<Attributes>,
-    /// Listings show a caller only what it may read, even if the volume does not require that.
+pub struct Listings {
+    base: Arc<Base>,
+    /// Listings show a caller only the entries that it may read, even if the volume does not require that.
     hide_unreadable: bool,
     dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
     next_dir: AtomicU64,
@@ -145,18 +141,9 @@ pub(crate) struct Listings {
 }
 
 impl Listings {
-    pub(crate) fn new(
-        meta: &Arc<Meta>,
-        access: &Arc<AccessCheck>,
-        changes: &Arc<CallerChanges>,
-        attributes: &Arc<Attributes>,
-        hide_unreadable: bool,
-    ) -> Self {
+    pub(crate) fn new(base: &Arc<Base>, hide_unreadable: bool) -> Self {
         Listings {
-            meta: Arc::clone(meta),
-            access: Arc::clone(access),
-            changes: Arc::clone(changes),
-            attributes: Arc::clone(attributes),
+            base: Arc::clone(base),
             hide_unreadable,
             dirs: RwLock::default(),
             next_dir: AtomicU64::new(1),
@@ -167,28 +154,29 @@ impl Listings {
     /// Opens a directory for listing.
     ///
     /// # Errors
-    /// ESTALE if the inode does not exist or the kernel checked outdated permissions; ENOTDIR; EACCES, also
-    /// if the decision needs the caller's credential and it cannot be read.
-    pub(crate) fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
-        let inode = self.attributes.inode(ino)?;
+    /// ESTALE if the inode does not exist; ENOTDIR if it is not a directory; ESTALE if the kernel checked
+    /// outdated permissions and the caller's credential cannot be read; EACCES if the caller may not read the
+    /// directory, or if the decision needs a credential that cannot be read.
+    pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
+        let inode = self.base.attributes.inode(ino)?;
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.changes.admit_by_kernel(caller, &inode, Perm::READ)?;
-        self.access.admit(caller, ino, Mask::LIST_DIRECTORY)?;
-        self.access.admit_posix(caller, &inode, Perm::READ)?;
+        self.base.admit_by_kernel(caller, &inode, Perm::READ)?;
+        self.base.access.admit(caller, ino, Mask::LIST_DIRECTORY)?;
+        self.base.access.admit_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
         let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
         let names = Mutex::new(Names { charge, ..Names::default() });
         let dir = OpenDir { ino, parent: inode.parent, viewer, names };
-        self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(dir));
+        host::write(&self.dirs).insert(handle, Arc::new(dir));
         Ok(handle)
     }
 
     /// Whether listings depend on the caller, so that they must not be shared between callers.
-    pub(crate) fn hides_unreadable(&self) -> bool {
-        self.hide_unreadable || self.meta.volume().abe
+    pub fn hides_unreadable(&self) -> bool {
+        self.hide_unreadable || self.base.meta.volume().abe
     }
 
     /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends. With
@@ -196,19 +184,19 @@ impl Listings {
     /// left out.
     ///
     /// # Errors
-    /// EBADF unless open; ENOMEM if open directories hold too many names; EINVAL for a position whose name
-    /// was dropped for that reason; those of the database.
-    pub(crate) fn readdir(
+    /// EBADF if the directory is not open; EINVAL for a position whose name was dropped because open
+    /// directories held too many; ENOMEM if they still hold too many; those of the database.
+    pub fn readdir(
         &self,
         handle: DirHandle,
         position: DirPosition,
         attrs: bool,
         take: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
-        let dirs = self.dirs.read().unwrap_or_else(PoisonError::into_inner);
+        let dirs = host::read(&self.dirs);
         let dir = Arc::clone(dirs.get(&handle).ok_or(Errno::EBADF)?);
         drop(dirs);
-        let mut names = dir.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = host::lock(&dir.names);
         if position.0 == 0 {
             names.rewind();
         }
@@ -246,15 +234,17 @@ impl Listings {
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
                 false => entry,
-                true => match self.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {
-                    Some(inode) => DirEntry {
-                        ino: inode.ino,
-                        kind: inode.kind,
-                        attr: Some(self.attributes.attr_of(&inode)),
-                        ..entry
-                    },
-                    None => continue,
-                },
+                true => {
+                    match self.base.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {
+                        Some(inode) => DirEntry {
+                            ino: inode.ino,
+                            kind: inode.kind,
+                            attr: Some(self.base.attributes.attr_of(&inode)),
+                            ..entry
+                        },
+                        None => continue,
+                    }
+                }
             };
             if !take(entry) {
                 return Ok(());
@@ -266,9 +256,9 @@ impl Listings {
     /// Closes an open directory.
     ///
     /// # Errors
-    /// EBADF unless open.
-    pub(crate) fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
-        let mut dirs = self.dirs.write().unwrap_or_else(PoisonError::into_inner);
+    /// EBADF if the directory is not open.
+    pub fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
+        let mut dirs = host::write(&self.dirs);
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
 
@@ -282,10 +272,10 @@ impl Listings {
             if self.take_cached(dir, names)? {
                 return Ok(true);
             }
-            names.all = self.meta.generation(dir.ino).map(|generation| (generation, Vec::new()));
+            names.all = self.base.meta.generation(dir.ino).map(|generation| (generation, Vec::new()));
         }
-        let page = self.meta.list(dir.ino, names.last.clone(), PAGE, inodes || dir.viewer.is_some())?;
-        // A page that ends early without an entry does not say how far it got.
+        let page = self.base.meta.list(dir.ino, names.last.clone(), PAGE, inodes || dir.viewer.is_some())?;
+        // An empty page that is not the last does not say where the next page begins.
         let is_cut = page.more && page.entries.is_empty();
         names.at_end = !page.more || is_cut;
         if is_cut || names.all.as_ref().is_some_and(|(_, all)| all.len() > MAX_KEPT) {
@@ -305,19 +295,19 @@ impl Listings {
         if names.at_end
             && let Some((generation, all)) = names.all.take()
         {
-            self.meta.keep_listing(dir.ino, generation, all.into());
+            self.base.meta.keep_listing(dir.ino, generation, all.into());
         }
         Ok(true)
     }
 
-    /// Takes all names from the cache, if the whole listing is cached, and also the inodes if entries are
-    /// filtered by access.
+    /// Takes all names from the cache. Returns false if the listing is not cached as a whole, or if entries
+    /// are filtered by access and the inode of one is not cached.
     fn take_cached(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
-        let Some(whole) = self.meta.known_listing(dir.ino) else { return Ok(false) };
+        let Some(whole) = self.base.meta.known_listing(dir.ino) else { return Ok(false) };
         for part in whole.chunks(PAGE) {
             let inos: Vec<Ino> =
                 part.iter().filter(|_| dir.viewer.is_some()).map(|(_, dirent)| dirent.ino).collect();
-            let inodes = self.meta.known_inodes(&inos);
+            let inodes = self.base.meta.known_inodes(&inos);
             if inodes.iter().any(Option::is_none) {
                 // Reading all inodes again together costs less than reading the missing ones one by one.
                 names.shown.clear();
@@ -337,7 +327,7 @@ impl Listings {
     fn shows(&self, dir: &OpenDir, inode: Option<&Inode>) -> Result<bool, Errno> {
         let Some(viewer) = &dir.viewer else { return Ok(true) };
         let Some(inode) = inode else { return Ok(false) };
-        match self.access.may_read(viewer, inode) {
+        match self.base.access.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
             Err(Failure::Refused(_)) => Ok(false),
             Err(failure) => Err(failure.into()),
@@ -367,15 +357,15 @@ mod tests {
 
     /// The names listed, without `.` and `..`, which are always listed.
     fn list(vfs: &Vfs, caller: &Caller<'_>, attrs: bool) -> Vec<String> {
-        let handle = vfs.opendir(caller, Ino::ROOT).unwrap();
+        let handle = vfs.listings.opendir(caller, Ino::ROOT).unwrap();
         let mut shown = Vec::new();
         let mut take = |entry: DirEntry<'_>| {
             assert_eq!(entry.attr.is_some(), attrs && !entry.name.starts_with(b"."));
             shown.push(String::from_utf8(entry.name.to_vec()).unwrap());
             true
         };
-        vfs.readdir(handle, DirPosition(0), attrs, &mut take).unwrap();
-        vfs.closedir(handle).unwrap();
+        vfs.listings.readdir(handle, DirPosition(0), attrs, &mut take).unwrap();
+        vfs.listings.closedir(handle).unwrap();
         assert_eq!(shown[..2], [".", ".."]);
         shown.split_off(2)
     }
@@ -395,11 +385,11 @@ mod tests {
         names.iter().for_each(|name| {
             make(&vfs, name);
         });
-        vfs.parts.caches.forget_everything();
-        let held = || vfs.parts.listings.listed.load(Ordering::Relaxed);
+        vfs.caches.forget_all();
+        let held = || vfs.listings.listed.load(Ordering::Relaxed);
         let read = |handle, from: u64, most: usize| -> Result<(Vec<String>, u64), Errno> {
             let (mut shown, mut next) = (Vec::new(), from);
-            vfs.readdir(handle, DirPosition(from), false, &mut |entry| {
+            vfs.listings.readdir(handle, DirPosition(from), false, &mut |entry| {
                 if shown.len() == most {
                     return false;
                 }
@@ -409,7 +399,7 @@ mod tests {
             })?;
             Ok((shown, next))
         };
-        let open = || vfs.opendir(&root(), Ino::ROOT).unwrap();
+        let open = || vfs.listings.opendir(&root(), Ino::ROOT).unwrap();
         let (first, mut handles) = (open(), Vec::new());
         assert_eq!(read(first, 0, 3).unwrap().1, 3);
         while held() <= MAX_HELD {
@@ -439,8 +429,8 @@ mod tests {
             }
         };
         assert_eq!(refused, Errno::ENOMEM);
-        handles.into_iter().for_each(|handle| vfs.closedir(handle).unwrap());
-        vfs.closedir(first).unwrap();
+        handles.into_iter().for_each(|handle| vfs.listings.closedir(handle).unwrap());
+        vfs.listings.closedir(first).unwrap();
         assert_eq!(held(), 0);
         let last = open();
         assert_eq!(read(last, 2, 5000).unwrap().0, names);
@@ -456,8 +446,7 @@ mod tests {
         give(&vfs, "searchable", 1, 1, 0o711);
         let by_acl = give(&vfs, "by-acl", 1, 1, 0o600);
         let acl = PosixAcl::from_storage("u::rw-,u:7:r--,g::---,g:60:r--,m::r--,o::---").unwrap();
-        vfs.parts
-            .commits
+        vfs.commits
             .change(&SetAcl { ino: by_acl, which: AclType::Access, acl: Some(acl), kill_sgid: false })
             .unwrap();
         for attrs in [false, true] {
@@ -496,15 +485,15 @@ mod tests {
             assert_eq!(list(&vfs, caller, true).len(), if caller.uid == 0 { 3000 } else { 300 });
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
-        let misses = vfs.parts.access.decisions_missed();
+        let misses = vfs.access.decisions_missed();
         list(&vfs, &many, true);
-        assert_eq!(vfs.parts.access.decisions_missed(), misses, "each decision was cached");
+        assert_eq!(vfs.access.decisions_missed(), misses, "each decision was cached");
         // A change of permissions, a new name and a removed name show at once.
-        let first = vfs.lookup(&root(), Ino::ROOT, b"0000").unwrap().attr.unwrap().ino;
+        let first = vfs.names.lookup(&root(), Ino::ROOT, b"0000").unwrap().unwrap().ino;
         vfs.setattr(&root(), first, AttrChange { mode: Some(Mode::new(0o600)), ..Default::default() })
             .unwrap();
         give(&vfs, "0000-new", 1, 50, 0o640);
-        vfs.unlink(&root(), Ino::ROOT, b"0010").unwrap();
+        vfs.names.unlink(&root(), Ino::ROOT, b"0010").unwrap();
         let shown = list(&vfs, &many, false);
         assert_eq!(shown[..3], ["0000-new", "0020", "0030"]);
         assert_eq!(shown.len(), 299);
@@ -519,7 +508,7 @@ mod tests {
         vfs.meta().set_exclusive(true);
         for _ in 0..2 {
             let caller = user(8, 8, &[50], Caps::NONE);
-            let handle = vfs.opendir(&caller, Ino::ROOT).unwrap();
+            let handle = vfs.listings.opendir(&caller, Ino::ROOT).unwrap();
             let (mut shown, mut at) = (Vec::new(), DirPosition(0));
             loop {
                 let mut taken = 0;
@@ -532,12 +521,12 @@ mod tests {
                     }
                     taken <= 100
                 };
-                vfs.readdir(handle, from, false, &mut take).unwrap();
+                vfs.listings.readdir(handle, from, false, &mut take).unwrap();
                 if taken == 0 {
                     break;
                 }
             }
-            vfs.closedir(handle).unwrap();
+            vfs.listings.closedir(handle).unwrap();
             assert_eq!(shown.len(), 702);
             assert!(shown.get(2..).unwrap().is_sorted());
         }

@@ -1,23 +1,21 @@
-//! Locks on open files that are shared by all mounts. If this client is alone, the kernel keeps the locks
-//! itself.
+//! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks itself.
 //!
-//! Holds the owners that requested locks, and the locks that were granted. Depends on [`Meta`], the open files and
-//! [`Flusher`]. Lock order: `owners` and `granted` are each locked alone.
+//! [`Locks`] holds the owners that requested locks, and the locks that were granted. Lock order: `owners` and
+//! `granted` are each locked alone.
 //!
 //! Locks end with the session that holds them, so they need not be durable.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use client::{Failure, Meta};
+use client::Failure;
 use meta::{Lock, LockKind, LockOwner};
-use ops::{FindLock, Locked, Op, StopWaiting, TakeLock, Unlock};
+use ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
 use types::{Errno, Ino};
 
+use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::fencing::Within;
-use crate::flush::Flusher;
-use crate::open::OpenTable;
 
 /// A requested lock on the bytes from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +32,10 @@ pub struct LockRequest {
 /// The owners that requested `fcntl(2)` locks on an inode, and the handles they used.
 ///
 /// A process releases its locks when it closes any descriptor of the file, and the kernel reports that
-/// (FLUSH). But the kernel neither reports the release of locks of an open file description (`F_OFD_SETLK`)
-/// nor marks them as such: they are the locks that are left when the handle is released. An inode that is not
-/// in this map has no locks, so most files are closed without a request to the database.
+/// (FLUSH). Locks of an open file description (`F_OFD_SETLK`) are different, but the kernel neither marks
+/// them as such nor reports their release. So the locks that are left when a handle is released are taken for
+/// such locks. An inode that is not in this map has no locks, so most files are closed without a request to
+/// the database.
 #[derive(Debug, Default)]
 struct LockOwners(Mutex<HashMap<Ino, HashSet<Requester>>>);
 
@@ -48,12 +47,12 @@ struct Requester {
 
 impl LockOwners {
     fn note(&self, ino: Ino, requester: Requester) {
-        self.lock().entry(ino).or_default().insert(requester);
+        host::lock(&self.0).entry(ino).or_default().insert(requester);
     }
 
     /// Removes the entries that `which` selects, and returns their owners.
     fn take(&self, ino: Ino, mut which: impl FnMut(&Requester) -> bool) -> HashSet<u64> {
-        let mut all = self.lock();
+        let mut all = host::lock(&self.0);
         let Some(lock_owners) = all.get_mut(&ino) else { return HashSet::new() };
         let owners =
             lock_owners.extract_if(|requester| which(requester)).map(|requester| requester.owner).collect();
@@ -62,26 +61,18 @@ impl LockOwners {
         }
         owners
     }
-
-    /// Removes all entries, because all locks were lost.
-    fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HashSet<Requester>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Locks that were granted to this session and not released: they are lost with it. For each file, the ranges
-/// of each owner and the number of lock requests in flight, whose outcome is not known yet.
+/// Locks that were granted to this session and not released: if the session is lost, they are lost too. For
+/// each file, the ranges of each owner and the number of lock requests in flight, whose outcome is not known
+/// yet.
 #[derive(Debug, Default)]
 struct Granted(Mutex<HashMap<Ino, GrantedOn>>);
 
 #[derive(Debug, Default)]
 struct GrantedOn {
     in_flight: u64,
-    ranges: Vec<(LockKind, u64, u64, u64)>,
+    ranges: Vec<LockRequest>,
 }
 
 /// A lock request in flight.
@@ -89,33 +80,28 @@ struct InFlight<'a>(&'a Granted, Ino);
 
 impl Granted {
     fn in_flight(&self, ino: Ino) -> InFlight<'_> {
-        self.lock().entry(ino).or_default().in_flight += 1;
+        host::lock(&self.0).entry(ino).or_default().in_flight += 1;
         InFlight(self, ino)
     }
 
     fn note_granted(&self, ino: Ino, request: LockRequest) {
-        self.note_released(ino, request.kind, request.owner, (request.start, request.end));
-        self.lock().entry(ino).or_default().ranges.push((
-            request.kind,
-            request.owner,
-            request.start,
-            request.end,
-        ));
+        self.note_released(ino, request);
+        host::lock(&self.0).entry(ino).or_default().ranges.push(request);
     }
 
-    fn note_released(&self, ino: Ino, kind: LockKind, owner: u64, (start, end): (u64, u64)) {
-        let mut all = self.lock();
+    fn note_released(&self, ino: Ino, LockRequest { kind, owner, start, end, .. }: LockRequest) {
+        let mut all = host::lock(&self.0);
         let Some(held) = all.get_mut(&ino) else { return };
-        let overlaps = |range: &mut (LockKind, u64, u64, u64)| {
-            (range.0, range.1) == (kind, owner) && range.2 <= end && start <= range.3
+        let overlaps = |range: &mut LockRequest| {
+            (range.kind, range.owner) == (kind, owner) && range.start <= end && start <= range.end
         };
         let cut: Vec<_> = held.ranges.extract_if(.., overlaps).collect();
-        for (_, _, first, last) in cut {
-            if first < start {
-                held.ranges.push((kind, owner, first, start - 1));
+        for range in cut {
+            if range.start < start {
+                held.ranges.push(LockRequest { end: start - 1, ..range });
             }
-            if last > end {
-                held.ranges.push((kind, owner, end + 1, last));
+            if range.end > end {
+                held.ranges.push(LockRequest { start: end + 1, ..range });
             }
         }
         if held.is_unused() {
@@ -125,15 +111,11 @@ impl Granted {
 
     /// The files on which locks are held or may have been granted. All held locks are removed.
     fn take_all(&self) -> HashSet<Ino> {
-        let mut all = self.lock();
+        let mut all = host::lock(&self.0);
         let inos = all.keys().copied().collect();
         all.values_mut().for_each(|held| held.ranges.clear());
         all.retain(|_, held| !held.is_unused());
         inos
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, GrantedOn>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,7 +127,7 @@ impl GrantedOn {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let mut all = self.0.lock();
+        let mut all = host::lock(&self.0.0);
         if let Some(held) = all.get_mut(&self.1) {
             held.in_flight -= 1;
             if held.is_unused() {
@@ -155,24 +137,17 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// Locks on open files.
 #[derive(Debug)]
-pub(crate) struct Locks {
-    meta: Arc<Meta>,
-    open: Arc<OpenTable>,
-    flusher: Arc<Flusher>,
+pub struct Locks {
+    base: Arc<Base>,
     owners: LockOwners,
     granted: Granted,
 }
 
 impl Locks {
-    pub(crate) fn new(meta: &Arc<Meta>, open: &Arc<OpenTable>, flusher: &Arc<Flusher>) -> Self {
-        Locks {
-            meta: Arc::clone(meta),
-            open: Arc::clone(open),
-            flusher: Arc::clone(flusher),
-            owners: LockOwners::default(),
-            granted: Granted::default(),
-        }
+    pub(crate) fn new(base: &Arc<Base>) -> Self {
+        Locks { base: Arc::clone(base), owners: LockOwners::default(), granted: Granted::default() }
     }
 
     /// The files on which locks were held, or may have been granted: all locks were lost with the session.
@@ -182,15 +157,15 @@ impl Locks {
 
     /// Forgets all lock owners, because all locks were lost.
     pub(crate) fn forget_owners(&self) {
-        self.owners.clear();
+        host::lock(&self.owners.0).clear();
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
     /// other clients see it.
     ///
     /// # Errors
-    /// Those of [`TakeLock`].
-    pub(crate) fn take_lock(
+    /// EIO if the file was lost with the session; those of [`TakeLock`].
+    pub fn take_lock(
         &self,
         ino: Ino,
         handle: u64,
@@ -207,14 +182,16 @@ impl Locks {
     /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
     ///
     /// # Errors
-    /// Those of [`TakeLock`]; after an error the request is no longer waiting.
-    pub(crate) fn ask_again(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
+    /// EIO if the file was lost with the session; those of [`TakeLock`]. After an error the request is no
+    /// longer waiting.
+    pub fn retry_lock(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
         self.request_lock(ino, request, true)
     }
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
-    pub(crate) fn stop_waiting(&self, request: LockRequest) {
-        if let Err(errno) = self.run_lock(&StopWaiting(self.lock_of(request).owner)) {
+    pub fn stop_waiting(&self, request: LockRequest) {
+        let stopped = self.base.meta.run(&StopWaiting(self.lock_of(request).owner), &BY_KERNEL);
+        if let Err(errno) = stopped.map_err(Errno::from) {
             tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended");
         }
     }
@@ -224,18 +201,17 @@ impl Locks {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
+    pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         self.commit_written(ino);
-        let Lock { owner, start, end, .. } = self.lock_of(request);
-        self.unlock_range(ino, owner, (start, end))
+        self.release(ino, request)
     }
 
-    /// Releases all locks of a process on a file when it closes a descriptor of it. The file was flushed
-    /// before.
+    /// Releases all locks of a process on a file, because the process has closed a descriptor of the file.
+    /// The file was flushed before.
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
+    pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.owner == owner);
         owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner))
     }
@@ -245,30 +221,31 @@ impl Locks {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
+    pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.handle == handle);
         let posix = owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner));
-        let flock = flock.filter(|_| !self.meta.is_exclusive());
+        let flock = flock.filter(|_| !self.base.meta.is_exclusive());
         posix.and(flock.map_or(Ok(()), |owner| self.unlock_all(ino, LockKind::Flock, owner)))
     }
 
-    /// Finds a lock that conflicts with this one.
+    /// Finds a lock that conflicts with this request.
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn find_lock(&self, ino: Ino, request: LockRequest) -> Result<Option<Lock>, Errno> {
-        self.run_lock(&FindLock { ino, lock: self.lock_of(request) })
+    pub fn find_lock(&self, ino: Ino, request: LockRequest) -> Result<Option<Lock>, Errno> {
+        Ok(self.base.meta.run(&FindLock { ino, lock: self.lock_of(request) }, &BY_KERNEL)?)
     }
 
     fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
-        self.unlock_range(ino, LockOwner { session: self.meta.session(), owner, kind }, (0, u64::MAX))
+        self.release(ino, LockRequest { kind, owner, exclusive: false, start: 0, end: u64::MAX, pid: 0 })
     }
 
-    fn unlock_range(&self, ino: Ino, owner: LockOwner, (start, end): (u64, u64)) -> Result<(), Errno> {
-        match self.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
+    fn release(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
+        let Lock { owner, start, end, .. } = self.lock_of(request);
+        match self.base.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
-                self.granted.note_released(ino, owner.kind, owner.owner, (start, end));
+                self.granted.note_released(ino, request);
                 Ok(())
             }
             Err(failure) => Err(failure.into()),
@@ -278,13 +255,13 @@ impl Locks {
     fn request_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Result<Locked, Errno> {
         let _in_flight = self.granted.in_flight(ino);
         // The file lost its locks, which others may hold now: it gets no new ones.
-        let (session, file) = (self.meta.session(), self.open.get(ino));
+        let (session, file) = (self.base.meta.session(), self.base.open.get(ino));
         if file.is_some_and(|file| file.is_fenced()) {
             return Err(Errno::EIO);
         }
-        let lock =
-            Lock { owner: LockOwner { session, ..self.lock_of(request).owner }, ..self.lock_of(request) };
-        let outcome = match self.meta.run(&Within(session, &TakeLock { ino, lock, wait }), &BY_KERNEL) {
+        let lock = self.lock_of(request);
+        let lock = Lock { owner: LockOwner { session, ..lock.owner }, ..lock };
+        let outcome = match self.base.meta.run(&Within(session, &TakeLock { ino, lock, wait }), &BY_KERNEL) {
             // The wait continues under the next session.
             Err(Failure::Fenced(_)) if wait => return Ok(Locked::Waiting),
             outcome => outcome.map_err(Errno::from),
@@ -293,13 +270,8 @@ impl Locks {
             (Ok(Locked::Granted), _) => {
                 self.granted.note_granted(ino, request);
                 // A lock granted before the session was lost is lost with it.
-                if self.meta.session() != session || self.meta.is_fenced() {
-                    self.granted.note_released(
-                        ino,
-                        request.kind,
-                        request.owner,
-                        (request.start, request.end),
-                    );
+                if self.base.meta.session() != session || self.base.meta.is_fenced() {
+                    self.granted.note_released(ino, request);
                     return Err(Errno::EIO);
                 }
             }
@@ -314,21 +286,17 @@ impl Locks {
     /// Commits the data written to a file. Data that cannot be stored stays in memory, and the next flush
     /// reports the error.
     fn commit_written(&self, ino: Ino) {
-        let Some(file) = self.open.get(ino) else { return };
+        let Some(file) = self.base.open.get(ino) else { return };
         let mut data = file.lock();
         if data.buffer.is_dirty()
-            && let Err(errno) = self.flusher.flush_locked(&file, &mut data)
+            && let Err(errno) = self.base.flush_locked(&file, &mut data)
         {
             tracing::warn!(%ino, %errno, "cannot store data written under a lock; it stays in memory");
         }
     }
 
-    fn run_lock<O: Op>(&self, op: &O) -> Result<O::Reply, Errno> {
-        self.meta.run(op, &BY_KERNEL).map_err(Failure::into)
-    }
-
     fn lock_of(&self, request: LockRequest) -> Lock {
-        let owner = LockOwner { session: self.meta.session(), owner: request.owner, kind: request.kind };
+        let owner = LockOwner { session: self.base.meta.session(), owner: request.owner, kind: request.kind };
         let LockRequest { exclusive, start, end, pid, .. } = request;
         Lock { start, end, owner, exclusive, pid }
     }
@@ -352,6 +320,6 @@ mod tests {
             "its entry was removed before"
         );
         assert_eq!(lock_owners.take(ino, |requester| requester.handle == 2), HashSet::from([11]));
-        assert!(lock_owners.lock().is_empty());
+        assert!(host::lock(&lock_owners.0).is_empty());
     }
 }

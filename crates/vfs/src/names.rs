@@ -1,251 +1,188 @@
 //! Names: lookup, and the operations that create, rename or remove a name.
 //!
-//! Holds the new inode numbers. Depends on [`Files`], because a name of an open file is removed differently, on
-//! [`Attributes`] and on [`CallerChanges`]. Lock order: an unlink guard of the table of open files, then no other lock.
+//! [`Names`] holds the numbers for new inodes. It depends on [`Files`], because a name of an open file is
+//! removed differently. Lock order: an unlink guard of the table of open files is taken first, and no second
+//! one while it is held.
 
 use std::sync::Arc;
 
-use client::Meta;
+use meta::Counter;
 use ops::{
     Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
-    Renamed, Rmdir, Unlink, Unlinked, Whiteout,
+    Rmdir, Unlink, Unlinked, Whiteout,
 };
 use types::{Caps, Errno, FileType, Ino, Mode, Name};
 
-use crate::access_check::AccessCheck;
-use crate::attr::{Attr, Entry};
-use crate::attributes::Attributes;
+use crate::attr::Attr;
+use crate::base::Base;
 use crate::caller::{BY_KERNEL, Caller};
-use crate::changes::CallerChanges;
-use crate::coherence::Caches;
 use crate::files::Files;
 use crate::numbers::Numbers;
-use crate::open::{OpenTable, UnlinkGuard};
+use crate::open::UnlinkGuard;
 
 /// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
 const MAX_TARGET_BYTES: usize = 4095;
 
-/// The types of inode that mknod(2) and mkdir(2) create.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    Regular,
-    Directory,
-    Fifo,
-    Socket,
-    CharDevice(u32),
-    BlockDevice(u32),
-}
-
-impl Special {
-    /// From mknod(2)'s mode and device.
-    ///
-    /// # Errors
-    /// EPERM for types that mknod does not create.
-    pub fn from_mknod(st_mode: u32, rdev: u32) -> Result<Self, Errno> {
-        // A mode without a type means a regular file, mknod(2).
-        if st_mode & 0o170000 == 0 {
-            return Ok(Special::Regular);
-        }
-        match FileType::from_ifmt(st_mode) {
-            Some(FileType::Regular) => Ok(Special::Regular),
-            Some(FileType::Fifo) => Ok(Special::Fifo),
-            Some(FileType::Socket) => Ok(Special::Socket),
-            Some(FileType::CharDevice) => Ok(Special::CharDevice(rdev)),
-            Some(FileType::BlockDevice) => Ok(Special::BlockDevice(rdev)),
-            _ => Err(Errno::EPERM),
-        }
-    }
-}
-
-/// A request to create an inode that is not a symbolic link.
-#[derive(Clone, Copy, Debug)]
+/// A request to create an inode.
+#[derive(Clone, Debug)]
 pub struct MakeRequest<'a> {
     pub parent: Ino,
     pub name: &'a [u8],
-    pub what: Special,
+    pub kind: MakeKind,
     pub mode: Mode,
     pub umask: u32,
 }
 
+/// The names of a volume.
 #[derive(Debug)]
-pub(crate) struct Names {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) inos: Numbers,
-    pub(crate) access: Arc<AccessCheck>,
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) changes: Arc<CallerChanges>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) files: Arc<Files>,
+pub struct Names {
+    base: Arc<Base>,
+    files: Arc<Files>,
+    /// The numbers of new inodes.
+    inos: Numbers,
 }
 
 impl Names {
-    /// Looks up a name in a directory.
+    pub(crate) fn new(base: &Arc<Base>, files: &Arc<Files>) -> Self {
+        let inos = Numbers::new(&base.meta, Counter::Ino);
+        Names { base: Arc::clone(base), files: Arc::clone(files), inos }
+    }
+
+    /// Looks up a name in a directory; `None` if it is free.
     ///
     /// # Errors
-    /// Those of [`Lookup`]; ENAMETOOLONG.
-    pub(crate) fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
-        let inode = self.access.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
-        Ok(Entry { attr: inode.map(|inode| self.attributes.attr_of(&inode)) })
+    /// ENAMETOOLONG if the name is too long; those of [`Lookup`].
+    pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Option<Attr>, Errno> {
+        let inode = self.base.access.look_up(caller, &Lookup { parent, name: Name::new(bytes)? })?;
+        Ok(inode.map(|inode| self.base.attributes.attr_of(&inode)))
     }
 
     /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
     ///
     /// # Errors
-    /// Those of [`GetByHandle`]; EACCES as [`Self::admit_handle`].
-    pub(crate) fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+    /// Those of [`Self::admit_handle`] and [`GetByHandle`].
+    pub fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
         self.admit_handle(caller)?;
-        Ok(self.attributes.attr_of(&self.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
+        Ok(self.base.attributes.attr_of(&self.base.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
     }
 
     /// The parent of a directory, LOOKUP of `..` (`fuse_get_parent`). Only file handles need it: on a path,
     /// the kernel knows the parents.
     ///
     /// # Errors
-    /// Those of [`GetParent`]; EACCES as [`Self::admit_handle`].
-    pub(crate) fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+    /// Those of [`Self::admit_handle`] and [`GetParent`].
+    pub fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
         self.admit_handle(caller)?;
-        Ok(self.attributes.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
+        Ok(self.base.attributes.attr_of(&self.base.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
-    /// Denies opening an inode without a path, because no search permission is checked on the way to it. The
-    /// kernel checks `CAP_DAC_READ_SEARCH`, but it does not know which callers are squashed, and has only a
-    /// projection of NFSv4 ACLs.
+    /// Checks that the caller may look up an inode without a path, on which search permissions would be
+    /// checked: it needs `CAP_DAC_READ_SEARCH`. The kernel checks that too, but it does not know which
+    /// callers are squashed, and has only a projection of NFSv4 ACLs.
     ///
     /// # Errors
-    /// EACCES.
+    /// EACCES if the caller lacks the capability, or if its credential cannot be read.
     fn admit_handle(&self, caller: &Caller<'_>) -> Result<(), Errno> {
-        let by_kernel = !self.access.is_squashing() && !self.access.has_nfs4_acls();
-        if by_kernel || caller.identity()?.caps.has(Caps::DAC_READ_SEARCH) {
+        if self.base.access.kernel_check_suffices() || caller.identity()?.caps.has(Caps::DAC_READ_SEARCH) {
             Ok(())
         } else {
             Err(Errno::EACCES)
         }
     }
 
-    /// Creates an inode other than a symbolic link, with a name.
+    /// Creates an inode with a name.
     ///
     /// # Errors
-    /// EPERM for devices without `CAP_MKNOD`; those of [`Make`]; ENAMETOOLONG; EOVERFLOW if the caller has no
-    /// id in the volume.
-    pub(crate) fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
-        let kind = match request.what {
-            Special::Regular => MakeKind::Regular,
-            Special::Directory => MakeKind::Directory,
-            Special::Fifo => MakeKind::Fifo,
-            Special::Socket => MakeKind::Socket,
-            Special::CharDevice(rdev) => MakeKind::CharDevice(rdev),
-            Special::BlockDevice(rdev) => MakeKind::BlockDevice(rdev),
-        };
-        // The kernel checks `CAP_MKNOD`, but not of the identity that the caller is squashed to.
-        if matches!(kind, MakeKind::CharDevice(_) | MakeKind::BlockDevice(_))
-            && self.access.is_squashing()
-            && !caller.identity()?.caps.has(Caps::MKNOD)
-        {
-            return Err(Errno::EPERM);
+    /// EPERM for a device if a squashed caller lacks `CAP_MKNOD`; ENOENT if the target of a symbolic link is
+    /// empty; ENAMETOOLONG if the target or the name is too long; EOVERFLOW if the caller has no id in the
+    /// volume; those of [`Make`].
+    pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        match &request.kind {
+            // The kernel checks `CAP_MKNOD`, but not of the identity that the caller is squashed to.
+            MakeKind::CharDevice(_) | MakeKind::BlockDevice(_)
+                if self.base.access.is_squashing() && !caller.identity()?.caps.has(Caps::MKNOD) =>
+            {
+                return Err(Errno::EPERM);
+            }
+            MakeKind::Symlink(target) if target.is_empty() => return Err(Errno::ENOENT),
+            MakeKind::Symlink(target) if target.len() > MAX_TARGET_BYTES => return Err(Errno::ENAMETOOLONG),
+            _ => {}
         }
-        self.make_kind(caller, request.parent, request.name, kind, request.mode, request.umask)
+        let held = self.base.caches.held_by_kernel();
+        let parent = request.parent;
+        let make = self.new_inode(caller, request)?;
+        let inode = self.base.change_inodes(caller, held, &make, [parent])?;
+        Ok(self.base.attributes.of_new(&inode))
     }
 
     /// Creates a regular file and opens it.
     ///
     /// # Errors
     /// As [`Self::make`].
-    pub(crate) fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+    pub fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let attr = self.make(caller, request)?;
         self.files.add_handle(attr.ino);
         Ok(attr)
-    }
-
-    /// Creates a symbolic link.
-    ///
-    /// # Errors
-    /// Those of [`Make`]; ENAMETOOLONG, also for the target; ENOENT for an empty target.
-    pub(crate) fn symlink(
-        &self,
-        caller: &Caller<'_>,
-        parent: Ino,
-        bytes: &[u8],
-        target: &[u8],
-    ) -> Result<Attr, Errno> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT),
-            1..=MAX_TARGET_BYTES => {}
-            _ => return Err(Errno::ENAMETOOLONG),
-        }
-        self.make_kind(caller, parent, bytes, MakeKind::Symlink(target.into()), Mode::new(0o777), 0)
     }
 
     /// The target of a symbolic link.
     ///
     /// # Errors
     /// Those of [`ReadLink`].
-    pub(crate) fn readlink(&self, ino: Ino) -> Result<Arc<[u8]>, Errno> {
-        Ok(self.meta.run(&ReadLink(ino), &BY_KERNEL)?)
+    pub fn readlink(&self, ino: Ino) -> Result<Arc<[u8]>, Errno> {
+        Ok(self.base.meta.run(&ReadLink(ino), &BY_KERNEL)?)
     }
 
     /// Creates a hard link; a file opened with `O_TMPFILE` gets its first name.
     ///
     /// # Errors
-    /// Those of [`Link`]; ENAMETOOLONG.
-    pub(crate) fn link(
-        &self,
-        caller: &Caller<'_>,
-        ino: Ino,
-        parent: Ino,
-        bytes: &[u8],
-    ) -> Result<Attr, Errno> {
-        let held = self.caches.held_by_kernel();
+    /// ENAMETOOLONG if the name is too long; those of [`Link`].
+    pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
+        let held = self.base.caches.held_by_kernel();
         // Read the session before the file: files are marked as lost before there is a new session.
-        let session = self.meta.session();
-        let file = self.open.get(ino);
+        let session = self.base.meta.session();
+        let file = self.base.open.get(ino);
         let is_orphan = file.as_ref().is_some_and(|file| file.is_orphan() && !file.is_fenced());
         let orphan_of = is_orphan.then_some(session);
-        self.changes.change_inodes(
-            caller,
-            held,
-            &Link { ino, parent, name: name(bytes)?, orphan_of },
-            [parent],
-        )?;
+        let link = Link { ino, parent, name: Name::new(bytes)?, orphan_of };
+        self.base.change_inodes(caller, held, &link, [parent])?;
         if let Some(file) = file {
             file.set_orphan(false);
         }
-        Ok(self.attributes.attr_of(&self.attributes.inode(ino)?))
+        Ok(self.base.attributes.attr_of(&self.base.attributes.inode(ino)?))
     }
 
     /// Removes a name of an inode that is not a directory. An inode without further names is deleted now, or
     /// at its last close.
     ///
     /// # Errors
-    /// Those of [`Unlink`]; ENAMETOOLONG.
-    pub(crate) fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let held = self.caches.held_by_kernel();
-        let name = name(bytes)?;
-        let unlink_guard = self.unlink_guard(parent, &name)?;
-        let open =
-            unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
-        let unlinked = self.changes.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
-        self.finish_unlink(unlink_guard, unlinked.as_ref().ok())?;
-        unlinked.map(drop)
+    /// ENAMETOOLONG if the name is too long; those of [`Unlink`].
+    pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let held = self.base.caches.held_by_kernel();
+        let name = Name::new(bytes)?;
+        let guard = self.unlink_guard(parent, &name)?;
+        let unlink = |open| self.base.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
+        self.unlink_guarded(guard, unlink, |unlinked| Some(unlinked))
     }
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// Those of [`Rmdir`]; ENAMETOOLONG.
-    pub(crate) fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let held = self.caches.held_by_kernel();
+    /// ENAMETOOLONG if the name is too long; those of [`Rmdir`].
+    pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let held = self.base.caches.held_by_kernel();
         let inode =
-            self.changes.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
-        self.attributes.keep_deleted(&inode);
+            self.base.change_inodes(caller, held, &Rmdir { parent, name: Name::new(bytes)? }, [parent])?;
+        self.base.attributes.keep_deleted(&inode);
         Ok(())
     }
 
     /// Renames or exchanges, `renameat2(2)`. With `whiteout`, a whiteout replaces the old name.
     ///
     /// # Errors
-    /// Those of [`Rename`]; ENAMETOOLONG.
-    pub(crate) fn rename(
+    /// ENAMETOOLONG if a name is too long; EOVERFLOW if a whiteout is requested and the caller has no id in
+    /// the volume; those of [`Rename`].
+    pub fn rename(
         &self,
         caller: &Caller<'_>,
         (parent, old): (Ino, &[u8]),
@@ -253,103 +190,74 @@ impl Names {
         flags: RenameFlags,
         whiteout: bool,
     ) -> Result<(), Errno> {
-        let held = self.caches.held_by_kernel();
-        let (name, new_name) = (name(old)?, name(new)?);
-        let whiteout = match whiteout {
-            true => {
-                let (uid, gid) = caller.owner()?;
-                Some(Whiteout { ino: Ino(self.inos.take()?), uid, gid })
-            }
-            false => None,
+        let held = self.base.caches.held_by_kernel();
+        let (name, new_name) = (Name::new(old)?, Name::new(new)?);
+        let whiteout = if whiteout {
+            let (uid, gid) = caller.owner()?;
+            Some(Whiteout { ino: Ino(self.inos.take()?), uid, gid })
+        } else {
+            None
         };
-        let unlink_guard = if flags.exchange { None } else { self.unlink_guard(new_parent, &new_name)? };
-        let open =
-            unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
-        let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-        let renamed = self.changes.change_inodes(caller, held, &rename, [parent, new_parent]);
-        let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
-        self.finish_unlink(unlink_guard, replaced)?;
-        renamed.map(drop)
+        let guard = if flags.exchange { None } else { self.unlink_guard(new_parent, &new_name)? };
+        let rename = |open| {
+            let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
+            self.base.change_inodes(caller, held, &rename, [parent, new_parent])
+        };
+        self.unlink_guarded(guard, rename, |renamed| renamed.replaced.as_ref())
     }
 
     /// Creates a regular file without a name and opens it, `O_TMPFILE`.
     ///
     /// # Errors
-    /// Those of [`MakeOrphan`].
-    pub(crate) fn tmpfile(
-        &self,
-        caller: &Caller<'_>,
-        parent: Ino,
-        mode: Mode,
-        umask: u32,
-    ) -> Result<Attr, Errno> {
-        let held = self.caches.held_by_kernel();
-        let (uid, gid) = caller.owner()?;
-        let make = Make {
-            parent,
-            name: name(b"-")?,
-            ino: Ino(self.inos.take()?),
-            kind: MakeKind::Regular,
-            mode,
-            umask,
-            uid,
-            gid,
-        };
-        let inode = self.changes.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
+    /// EOVERFLOW if the caller has no id in the volume; those of [`MakeOrphan`].
+    pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+        let held = self.base.caches.held_by_kernel();
+        let request = MakeRequest { parent, name: b"-", kind: MakeKind::Regular, mode, umask };
+        let make = self.new_inode(caller, request)?;
+        let inode = self.base.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
         self.files.add_handle(inode.ino).set_orphan(true);
-        Ok(self.attributes.of_new(&inode))
+        Ok(self.base.attributes.of_new(&inode))
     }
 
-    fn make_kind(
-        &self,
-        caller: &Caller<'_>,
-        parent: Ino,
-        bytes: &[u8],
-        kind: MakeKind,
-        mode: Mode,
-        umask: u32,
-    ) -> Result<Attr, Errno> {
-        let held = self.caches.held_by_kernel();
-        let name = name(bytes)?;
+    /// The operation that creates an inode, which belongs to the caller.
+    fn new_inode(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Make, Errno> {
+        let MakeRequest { parent, kind, mode, umask, .. } = request;
+        let name = Name::new(request.name)?;
         let (uid, gid) = caller.owner()?;
-        let ino = Ino(self.inos.take()?);
-        let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
-        let inode = self.changes.change_inodes(caller, held, &make, [parent])?;
-        Ok(self.attributes.of_new(&inode))
+        Ok(Make { parent, name, ino: Ino(self.inos.take()?), kind, mode, umask, uid, gid })
     }
 
-    /// Keeps a file whose name is being removed from being opened meanwhile, so that it is known whether it
-    /// is open.
+    /// Keeps other threads from opening the file that has this name. Whether it is open then stays the same
+    /// until the name is removed.
     fn unlink_guard(&self, parent: Ino, name: &Name) -> Result<Option<UnlinkGuard<'_>>, Errno> {
-        let inode = self.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
+        let inode = self.base.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
         Ok(inode
             .filter(|inode| inode.kind == FileType::Regular)
-            .map(|inode| self.open.unlink_guard(inode.ino)))
+            .map(|inode| self.base.open.unlink_guard(inode.ino)))
     }
 
-    /// Updates the open file after its name was removed, and releases the guard.
-    fn finish_unlink(
+    /// Runs an operation that may remove a name of the guarded file, and updates that file if it is open.
+    /// `run` gets the inode number of the file if it is open; `unlinked` finds in the reply what was
+    /// unlinked.
+    fn unlink_guarded<T>(
         &self,
-        unlink_guard: Option<UnlinkGuard<'_>>,
-        unlinked: Option<&Unlinked>,
+        guard: Option<UnlinkGuard<'_>>,
+        run: impl FnOnce(Option<Ino>) -> Result<T, Errno>,
+        unlinked: impl Fn(&T) -> Option<&Unlinked>,
     ) -> Result<(), Errno> {
-        let file = unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.clone());
-        match (unlinked, &file) {
+        let file = guard.as_ref().and_then(|guard| guard.file.clone());
+        let done = run(file.as_ref().map(|file| file.ino));
+        match (done.as_ref().ok().and_then(unlinked), &file) {
             (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
-            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.attributes.keep_deleted(inode),
+            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.base.attributes.keep_deleted(inode),
             _ => {}
         }
-        drop(unlink_guard);
-        match file {
-            Some(file) => self.files.close(file.ino),
-            None => Ok(()),
+        drop(guard);
+        if let Some(file) = file {
+            self.files.close(file.ino)?;
         }
+        done.map(drop)
     }
-}
-
-/// Parses a name from a request.
-fn name(bytes: &[u8]) -> Result<Name, Errno> {
-    Ok(Name::new(bytes)?)
 }
 
 #[cfg(test)]
@@ -370,27 +278,27 @@ mod tests {
             let request = MakeRequest {
                 parent: Ino::ROOT,
                 name: b"d",
-                what: Special::Directory,
+                kind: MakeKind::Directory,
                 mode: Mode::new(0o700),
                 umask: 0,
             };
-            let dir = vfs.make(&root(), request).unwrap().ino;
+            let dir = vfs.names.make(&root(), request).unwrap().ino;
             let file = make(&vfs, "f");
             let credential = Credentials::new(100).intern(&Cred::new(7, 7, &[], Caps::NONE), &[]);
             let backup = Caller::known(Identity { credential, caps: Caps::DAC_READ_SEARCH });
-            assert_eq!(vfs.lookup_by_handle(&backup, file).map(|attr| attr.ino), Ok(file));
-            assert_eq!(vfs.lookup_parent(&backup, dir).map(|attr| attr.ino), Ok(Ino::ROOT));
+            assert_eq!(vfs.names.lookup_by_handle(&backup, file).map(|attr| attr.ino), Ok(file));
+            assert_eq!(vfs.names.lookup_parent(&backup, dir).map(|attr| attr.ino), Ok(Ino::ROOT));
             // The kernel checks the capability, except for squashed callers.
             let by_user = if squash.is_some() { Err(Errno::EACCES) } else { Ok(file) };
-            assert_eq!(vfs.lookup_by_handle(&user(7), file).map(|attr| attr.ino), by_user);
-            assert_eq!(vfs.lookup_parent(&backup, Ino::ROOT), Err(Errno::ESTALE));
-            assert_eq!(vfs.lookup_parent(&backup, file), Err(Errno::ENOTDIR));
+            assert_eq!(vfs.names.lookup_by_handle(&user(7), file).map(|attr| attr.ino), by_user);
+            assert_eq!(vfs.names.lookup_parent(&backup, Ino::ROOT), Err(Errno::ESTALE));
+            assert_eq!(vfs.names.lookup_parent(&backup, file), Err(Errno::ENOTDIR));
             // The file is still open, but only programs that have it open can use it.
-            vfs.unlink(&root(), Ino::ROOT, b"f").unwrap();
-            assert_eq!(vfs.lookup_by_handle(&backup, file), Err(Errno::ESTALE));
-            vfs.rmdir(&root(), Ino::ROOT, b"d").unwrap();
-            assert_eq!(vfs.lookup_by_handle(&backup, dir), Err(Errno::ESTALE));
-            assert_eq!(vfs.lookup_parent(&backup, dir), Err(Errno::ENOENT));
+            vfs.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
+            assert_eq!(vfs.names.lookup_by_handle(&backup, file), Err(Errno::ESTALE));
+            vfs.names.rmdir(&root(), Ino::ROOT, b"d").unwrap();
+            assert_eq!(vfs.names.lookup_by_handle(&backup, dir), Err(Errno::ESTALE));
+            assert_eq!(vfs.names.lookup_parent(&backup, dir), Err(Errno::ENOENT));
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Volumes of NFSv4 ACLs: the kernel checks a projection of the ACLs, the daemon checks the ACLs themselves.
 //!
-//! Holds the names of principals on this mount. Depends on [`AccessCheck`], [`Attributes`] (which shows the projection),
-//! [`CallerChanges`] and [`Caches`].
-//!
 //! The kernel gets mode bits and a POSIX ACL that are never narrower than the NFSv4 ACL
-//! ([`acl::nfs4::project`]). So it walks paths, its own dentry cache included, without requests, and denies
-//! what it can. The operations in [`ops`] check for the caller what it lets through.
+//! ([`acl::nfs4::project`]). So the kernel walks cached paths without requests, and denies what the
+//! projection denies. The operations in [`ops`] check everything that the kernel lets through, with the NFSv4
+//! ACL.
 //!
 //! Only the kernel checks search permission on directories. If the projection is not exact for search, the
 //! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then sends GETATTR on
@@ -14,57 +12,42 @@
 //! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount what is
 //! mounted there (`d_invalidate`).
 
-use std::sync::Arc;
-
 use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
-use client::{Failure, Meta};
+use client::Failure;
 use ops::{CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
-use crate::access_check::AccessCheck;
 use crate::acl_ids;
-use crate::attributes::Attributes;
 use crate::caller::{BY_KERNEL, Caller};
-use crate::changes::CallerChanges;
-use crate::coherence::Caches;
-use crate::principals::Principals;
+use crate::xattrs::{NFS4_ACL, NFS4_DACL, Xattrs};
 
-#[derive(Debug)]
-pub(crate) struct Nfs4Acls {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) access: Arc<AccessCheck>,
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) changes: Arc<CallerChanges>,
-    pub(crate) attributes: Arc<Attributes>,
-    pub(crate) principals: Principals,
-    /// The POSIX ACLs that programs read of files with NFSv4 ACLs refer to the file. The kernel accepts that
-    /// only if every group has an id in the mount's user namespace.
-    pub(crate) has_references: bool,
-}
-
-impl Nfs4Acls {
+impl Xattrs {
     /// The POSIX ACL that programs read in place of an inode's NFSv4 ACL, with a reference to the inode
     /// ([`nfs4::refer`]) if [`Self::has_references`].
     pub(crate) fn projected_acl(&self, ino: Ino) -> Result<Option<PosixAcl>, Errno> {
-        let inode = self.attributes.inode(ino)?;
-        let Some(projection) = self.meta.run(&GetProjection(&inode), &BY_KERNEL)? else { return Ok(None) };
+        let inode = self.base.attributes.inode(ino)?;
+        let Some(projection) = self.base.meta.run(&GetProjection(&inode), &BY_KERNEL)? else {
+            return Ok(None);
+        };
         let shown = match &projection.acl {
             None if self.has_references => nfs4::minimal(Mode::new(projection.rwx)),
             None => return Ok(None),
-            Some(acl) => acl_ids::posix_here(&self.access.ids, acl)?,
+            Some(acl) => acl_ids::posix_here(&self.base.access.ids, acl)?.0,
         };
         if !self.has_references {
             return Ok(Some(shown));
         }
         let of = (ino, inode.kind.is_dir());
-        Ok(Some(nfs4::refer(&shown, &self.meta.volume().uuid, of, inode.access_acl)))
+        Ok(Some(nfs4::refer(&shown, &self.base.meta.volume().uuid, of, inode.access_acl)))
     }
 
     /// Sets a POSIX ACL on a volume of NFSv4 ACLs.
     ///
     /// # Errors
-    /// EOPNOTSUPP for an ACL that may be a projection but refers to no file; those of [`CopyAcl`].
+    /// EOPNOTSUPP if this mount writes no references, or if the ACL may be a projection but refers to no
+    /// file; EINVAL if it names an id that has no mapping in the volume; those of
+    /// [`Self::keep_unmapped_nfs4_entries`] and [`CopyAcl`].
     pub(crate) fn set_posix_over_nfs4(
         &self,
         caller: &Caller<'_>,
@@ -72,51 +55,47 @@ impl Nfs4Acls {
         acl: &PosixAcl,
         kill_sgid: bool,
     ) -> Result<(), Errno> {
-        let is_dir = self.attributes.inode(ino)?.kind.is_dir();
+        let is_dir = self.base.attributes.inode(ino)?.kind.is_dir();
         let from = match nfs4::classify(acl, is_dir) {
             _ if !self.has_references => return Err(Errno::EOPNOTSUPP),
             nfs4::Posix::Unclear => return Err(Errno::EOPNOTSUPP),
             nfs4::Posix::Reference(reference) => CopiedAcl::File(reference),
             nfs4::Posix::Foreign => {
-                let is_mapping = self.access.ids.is_mapping();
-                CopiedAcl::Foreign(if is_mapping {
-                    acl_ids::posix_in_volume(&self.access.ids, acl)?
-                } else {
-                    acl.clone()
-                })
+                CopiedAcl::Foreign(acl_ids::posix_in_volume(&self.base.access.ids, acl.clone())?)
             }
         };
         self.keep_unmapped_nfs4_entries(ino)?;
-        let set = self.changes.change_for(caller, &CopyAcl { ino, from, kill_sgid });
-        self.caches.forget_attributes(ino);
+        let set = self.base.change_for(caller, &CopyAcl { ino, from, kill_sgid });
+        self.base.caches.forget_attributes(ino);
         set
     }
 
     pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {
-        let acl = self.meta.run(&GetNfs4Acl(ino), &self.access.authority(caller))?;
-        let table = match self.meta.domains(acl.highest_domain()) {
+        let acl = self.base.meta.run(&GetNfs4Acl(ino), &self.base.access.authority(caller))?;
+        let table = match self.base.meta.domains(acl.highest_domain()) {
             // No access decision depends on the table. Identities that it does not resolve show as they are
             // stored.
             Err(Failure::Refused(errno)) => {
                 tracing::error!(%errno, "the volume's table of Windows domains is damaged; identities show as numbers");
-                self.meta.domains(0)
+                self.base.meta.domains(0)
             }
             table => table,
         }?;
-        let (here, _) = acl_ids::nfs4_here(&self.access.ids, &acl);
+        let (here, _) = acl_ids::nfs4_here(&self.base.access.ids, &acl);
         Ok(here.to_xattr(scope, &self.principals.now(table))?)
     }
 
-    /// Denies replacing an ACL that has entries without a mapping here, as for POSIX ACLs.
+    /// Fails if the inode's ACL has entries whose id has no mapping here, because a new ACL would remove the
+    /// permissions of those users and groups unnoticed.
     ///
     /// # Errors
-    /// EOVERFLOW.
+    /// EOVERFLOW if there is such an entry.
     fn keep_unmapped_nfs4_entries(&self, ino: Ino) -> Result<(), Errno> {
-        if !self.access.ids.is_mapping() {
+        if !self.base.access.ids.is_mapping() {
             return Ok(());
         }
-        match self.meta.run(&GetNfs4Acl(ino), &BY_KERNEL) {
-            Ok(acl) if acl_ids::nfs4_here(&self.access.ids, &acl).1 > 0 => Err(Errno::EOVERFLOW),
+        match self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL) {
+            Ok(acl) if acl_ids::nfs4_here(&self.base.access.ids, &acl).1 > 0 => Err(Errno::EOVERFLOW),
             // A damaged ACL has nothing to keep. Other errors are returned by the operation itself.
             Ok(_) | Err(Failure::Refused(_)) => Ok(()),
             Err(failure) => Err(failure.into()),
@@ -132,38 +111,33 @@ impl Nfs4Acls {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        if !self.access.has_nfs4_acls() {
+        if !self.base.access.has_nfs4_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let table = self.meta.domains(0)?;
+        let table = self.base.meta.domains(0)?;
         let known = table.domains().len();
         let names = self.principals.now(table);
         let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
-            Ok(acl) => Ok((acl_ids::nfs4_in_volume(&self.access.ids, acl)?, scope)),
+            Ok(acl) => Ok((acl_ids::nfs4_in_volume(&self.base.access.ids, acl)?, scope)),
             Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
             Err(error) => Err(error.into()),
         });
         let acl = acl.transpose()?;
         self.keep_unmapped_nfs4_entries(ino)?;
         let numbering = Numbering { table: names.sids.into_table(), known };
-        let set = self.changes.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
+        let set = self.base.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
         // For the kernel this is an ordinary xattr: it keeps its cached mode and ACL unless told to drop
         // them.
-        self.caches.forget_attributes(ino);
+        self.base.caches.forget_attributes(ino);
         set
     }
 
     /// The xattr names of the NFSv4 ACL for an inode of this type.
     pub(crate) fn nfs4_names(&self, kind: FileType) -> &'static [&'static [u8]] {
-        if self.access.has_nfs4_acls() && kind != FileType::Symlink { &[NFS4_ACL, NFS4_DACL] } else { &[] }
-    }
-
-    /// Writes and accepts users and groups as `name@domain` in ACLs; otherwise they are numbers. Only the
-    /// first call counts.
-    pub(crate) fn set_nfs4_domain(&self, domain: String) {
-        self.principals.set_domain(domain);
+        if self.base.access.has_nfs4_acls() && kind != FileType::Symlink {
+            &[NFS4_ACL, NFS4_DACL]
+        } else {
+            &[]
+        }
     }
 }
-
-pub(crate) const NFS4_ACL: &[u8] = b"system.nfs4_acl";
-pub(crate) const NFS4_DACL: &[u8] = b"system.nfs4_dacl";

@@ -4,18 +4,19 @@
 //! row names yet. The session's record says from which slice number on that is possible ([`Numbers::first`]).
 //! No slice of this mount that may be stored without a row is below that number, because:
 //!
-//! 1. A thread that takes a number has a [`Hold`] from before that until the row is committed or the slice is
-//!    given up. Its floor is the value of `left.start` when the hold began.
-//! 2. `left.start` never decreases: numbers are taken from it upwards, and a new lease begins at the volume's
-//!    counter or above, as does [`Numbers::skip_to`]. So a number that is taken under a hold is not below the
-//!    hold's floor, and a number that is taken later is not below the current `left.start`.
+//! 1. A thread gets a [`Hold`] before it takes a number, and keeps it until the row is committed or the slice
+//!    is given up. The floor of the hold is the value of `left.start` when the hold began.
+//! 2. `left.start` never decreases: numbers are taken from it upwards, a new lease begins at the volume's
+//!    counter or above, and [`Numbers::advance`] raises it to that counter. So a number that is taken under a
+//!    hold is not below the hold's floor, and a number that is taken later is not below the current
+//!    `left.start`.
 //! 3. `first` is the minimum of all floors and `left.start`.
 //!
 //! The record may be outdated: then its number is lower, which protects more slices.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use client::Meta;
 use meta::Counter;
@@ -54,7 +55,7 @@ impl Numbers {
 
     /// A number that was never used before in the volume.
     pub(crate) fn take(&self) -> Result<u64, Errno> {
-        let mut state = self.lock();
+        let mut state = host::lock(&self.state);
         if state.left.is_empty() {
             let first = self.meta.lease(self.counter, LEASE)?;
             state.left = first..first + LEASE;
@@ -63,7 +64,7 @@ impl Numbers {
     }
 
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
-        let mut state = self.lock();
+        let mut state = host::lock(&self.state);
         let floor = state.left.start;
         *state.holds.entry(floor).or_default() += 1;
         Hold { numbers: Arc::clone(self), floor }
@@ -72,18 +73,21 @@ impl Numbers {
     /// The lowest number that may be in use, now or later, although no row names it. See the module
     /// documentation.
     pub(crate) fn first(&self) -> u64 {
-        let state = self.lock();
+        let state = host::lock(&self.state);
         state.holds.keys().next().map_or(state.left.start, |&floor| floor.min(state.left.start))
     }
 
     /// Gives up the rest of the range if there is no hold and other clients have taken numbers since, so that
     /// an idle mount does not protect their slices for ever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
-        if !self.lock().holds.is_empty() {
+        if !host::lock(&self.state).holds.is_empty() {
             return Ok(());
         }
         let next = self.meta.read_counter(self.counter)?;
-        self.skip_to(next);
+        let mut state = host::lock(&self.state);
+        if state.holds.is_empty() && next > state.left.end {
+            state.left = next..next;
+        }
         Ok(())
     }
 
@@ -92,30 +96,17 @@ impl Numbers {
     /// unreferenced. A new lease is above the counter that `limen gc` read before.
     pub(crate) fn discard_lease(&self) -> Result<(), Errno> {
         let next = self.meta.read_counter(self.counter)?;
-        let mut state = self.lock();
+        let mut state = host::lock(&self.state);
         if next >= state.left.end {
             state.left = next..next;
         }
         Ok(())
     }
-
-    /// Gives up the rest of the range if the volume's counter, `next`, has moved past it and there is no
-    /// hold.
-    fn skip_to(&self, next: u64) {
-        let mut state = self.lock();
-        if state.holds.is_empty() && next > state.left.end {
-            state.left = next..next;
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        host::lock(&self.state)
-    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut state = self.numbers.lock();
+        let mut state = host::lock(&self.numbers.state);
         if let Some(count) = state.holds.get_mut(&self.floor) {
             *count -= 1;
             if *count == 0 {

@@ -6,7 +6,7 @@
 //! Lock order: a file's `data` before a shard of the table. No thread holds two locks of the same kind.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use chunk::{Staged, WriteBuffer};
 use client::Doubt;
@@ -31,7 +31,7 @@ pub(crate) struct OpenFile {
     orphan: AtomicBool,
     /// The file is lost with the session: see [`crate::fencing`].
     fenced: AtomicBool,
-    /// The kernel may have pages of it.
+    /// The kernel may have pages of this file.
     cached: AtomicBool,
 }
 
@@ -102,11 +102,19 @@ impl OpenFile {
         self.dirty_end.fetch_max(end, Ordering::Release);
     }
 
-    /// Notes that a truncation, which set `mtime`, left dirty bytes up to `end`; 0 if it left none. The next flush keeps
-    /// that time.
+    /// Records that a truncation, which set `mtime`, left dirty bytes up to `end`, which is 0 if none are
+    /// left. The next flush stores this `mtime` again.
     pub(crate) fn set_truncated(&self, end: u64, mtime: Time) {
         self.mtime_nanos.store(mtime.nanos(), Ordering::Relaxed);
         self.dirty_end.store(end, Ordering::Release);
+    }
+
+    /// Drops all written data, also that of a flush in doubt.
+    pub(crate) fn drop_written(&self, data: &mut FileData) {
+        data.in_doubt = None;
+        data.buffer.truncate(0);
+        data.hold = None;
+        self.set_clean();
     }
 
     pub(crate) fn set_clean(&self) {
@@ -140,14 +148,15 @@ impl OpenFile {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Notes that the kernel is going to keep bytes that are read. To be called before the lock for that read is taken.
+    /// Records that the kernel will cache the bytes of a read. To be called before that read takes the lock.
     pub(crate) fn set_cached(&self) {
         if !self.cached.load(Ordering::Relaxed) {
             self.cached.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Sees each [`OpenFile::set_cached`] of a read that had the lock before this caller had it.
+    /// Whether the kernel may have pages of this file. If a read called [`OpenFile::set_cached`], a thread
+    /// that has taken the lock after that read gets true.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached.load(Ordering::Relaxed)
     }
@@ -186,7 +195,18 @@ struct Shard {
     released: Condvar,
 }
 
-#[derive(Debug)]
+impl Shard {
+    /// Locks the shard at a moment when no unlink of this inode is in progress.
+    fn lock_free(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, Slot>> {
+        let mut slots = host::lock(&self.slots);
+        while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
+            slots = host::wait(&self.released, &self.slots, slots);
+        }
+        slots
+    }
+}
+
+#[derive(Debug, Default)]
 struct Slot {
     /// `None` if the inode is not open, but [`OpenTable::unlink_guard`] keeps it from being opened.
     file: Option<Arc<OpenFile>>,
@@ -198,12 +218,8 @@ struct Slot {
 impl OpenTable {
     /// Adds a handle to an inode. Waits while an unlink of it is in progress.
     pub(crate) fn open(&self, ino: Ino, new_buffer: impl FnOnce() -> WriteBuffer) -> Arc<OpenFile> {
-        let shard = self.shard(ino);
-        let mut slots = shard.lock();
-        while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
-            slots = host::wait(&shard.released, &shard.slots, slots);
-        }
-        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, unlinking: false });
+        let mut slots = self.shard(ino).lock_free(ino);
+        let slot = slots.entry(ino).or_default();
         let file = slot.file.get_or_insert_with(|| {
             self.open.fetch_add(1, Ordering::Relaxed);
             Arc::new(OpenFile::new(ino, new_buffer()))
@@ -216,12 +232,12 @@ impl OpenTable {
         if self.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.shard(ino).lock().get(&ino)?.file.clone()
+        host::lock(&self.shard(ino).slots).get(&ino)?.file.clone()
     }
 
     /// Closes one handle of an inode; returns the file if that was the last one.
     pub(crate) fn close(&self, ino: Ino) -> Option<Arc<OpenFile>> {
-        let mut slots = self.shard(ino).lock();
+        let mut slots = host::lock(&self.shard(ino).slots);
         let slot = slots.get_mut(&ino)?;
         slot.handles = slot.handles.saturating_sub(1);
         if slot.handles > 0 {
@@ -239,11 +255,8 @@ impl OpenTable {
     /// one more handle, which the caller must close.
     pub(crate) fn unlink_guard(&self, ino: Ino) -> UnlinkGuard<'_> {
         let shard = self.shard(ino);
-        let mut slots = shard.lock();
-        while slots.get(&ino).is_some_and(|slot| slot.unlinking) {
-            slots = host::wait(&shard.released, &shard.slots, slots);
-        }
-        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, unlinking: false });
+        let mut slots = shard.lock_free(ino);
+        let slot = slots.entry(ino).or_default();
         slot.unlinking = true;
         let file = slot.file.clone();
         if file.is_some() {
@@ -259,18 +272,12 @@ impl OpenTable {
 
     /// All open files.
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
-        let files = self.shards.iter().map(|shard| shard.lock());
+        let files = self.shards.iter().map(|shard| host::lock(&shard.slots));
         files.flat_map(|slots| slots.values().filter_map(|s| s.file.clone()).collect::<Vec<_>>()).collect()
     }
 
     fn shard(&self, ino: Ino) -> &Shard {
         &self.shards[ino.0 as usize % SHARDS]
-    }
-}
-
-impl Shard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -285,7 +292,7 @@ pub(crate) struct UnlinkGuard<'a> {
 
 impl Drop for UnlinkGuard<'_> {
     fn drop(&mut self) {
-        let mut slots = self.shard.lock();
+        let mut slots = host::lock(&self.shard.slots);
         if let Some(slot) = slots.get_mut(&self.ino) {
             slot.unlinking = false;
             if slot.file.is_none() {

@@ -8,42 +8,31 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{self, GrowingTable};
 
-/// No more of a file is read: some 100,000 users.
+/// The largest part of a file that is read; it holds some 100,000 users.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// The names of principals on this mount.
 #[derive(Debug)]
 pub(crate) struct Principals {
-    domain: OnceLock<String>,
+    domain: Option<String>,
     users: Register,
     groups: Register,
 }
 
-impl Default for Principals {
-    fn default() -> Self {
-        Principals {
-            domain: OnceLock::new(),
-            users: Register::new("/etc/passwd"),
-            groups: Register::new("/etc/group"),
-        }
-    }
-}
-
 impl Principals {
-    pub(crate) fn set_domain(&self, domain: String) {
-        // Only the first call counts.
-        let _ = self.domain.set(domain);
+    pub(crate) fn new(domain: Option<String>) -> Self {
+        Principals { domain, users: Register::new("/etc/passwd"), groups: Register::new("/etc/group") }
     }
 
     /// The current names, with this part of the volume's table of domains.
     pub(crate) fn now(&self, table: Arc<DomainTable>) -> Named {
         let named = |domain: &String| (domain.clone(), self.users.now(), self.groups.now());
-        Named { names: self.domain.get().map(named), sids: GrowingTable::new(table) }
+        Named { names: self.domain.as_ref().map(named), sids: GrowingTable::new(table) }
     }
 }
 
@@ -75,7 +64,7 @@ impl nfs4::Principals for Named {
     }
 }
 
-/// One of the two files, as last read.
+/// The users or groups in one of the two files, when it was last read.
 #[derive(Debug)]
 struct Register {
     path: &'static str,
@@ -100,7 +89,7 @@ impl Register {
         let stamp = fs::metadata(self.path)
             .ok()
             .map(|of| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()));
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = host::lock(&self.read);
         if stamp.is_none() || read.0 != stamp {
             let names = read_text(self.path).map(|text| Names::parse(&text)).unwrap_or_else(|error| {
                 tracing::warn!(path = self.path, %error, "cannot read the file: its names show as numbers");

@@ -1,11 +1,11 @@
-//! How to prove that the process of another session has ended.
+//! Proves that the process of another session has ended, or that a process runs here.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use meta::{Process, Session};
 
-/// This process.
+/// The identity of this process.
 pub fn this_process() -> Process {
     Process {
         boot_id: boot_id(),
@@ -14,9 +14,9 @@ pub fn this_process() -> Process {
     }
 }
 
-/// Whether the process of this session has certainly ended: it ran since the same boot of this machine and in
-/// this PID namespace, and its process id is free or was reused. A host name proves nothing, because a
-/// container or another machine may have the same one.
+/// Whether the process of this session has certainly ended: it ran on this machine since its last boot, in
+/// this PID namespace, and its process id is free or belongs to another process now. A host name proves
+/// nothing, because a container or another machine may have the same one.
 pub fn is_gone(session: &Session) -> bool {
     is_process_gone(session.pid, &session.process)
 }
@@ -28,7 +28,7 @@ pub fn is_process_gone(pid: u32, process: &Process) -> bool {
     is_known && here == *process && start_time(pid) != Some(process.start_time)
 }
 
-/// Whether a process certainly runs on this machine, since the same boot and in this PID namespace.
+/// Whether a process certainly runs now, on this machine and in this PID namespace.
 pub fn is_process_here(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     process.start_time != 0 && here == *process && start_time(pid) == Some(process.start_time)

@@ -13,7 +13,7 @@ const READERS: usize = 4;
 /// The maximum readahead in bytes: with a store that answers in 50 ms, this gives 600 MB/s.
 const MOST_BYTES: u64 = 32 << 20;
 
-/// Readahead of all files together may use one part in this many of the block cache.
+/// The readahead of all files together may use the size of the block cache divided by this.
 const CACHE_SHARE: u64 = 4;
 
 /// A read at most this far from a reader's last position continues that reader: the kernel reads ahead too,
@@ -61,8 +61,8 @@ impl ReadAhead {
         reader.used = self.clock;
         reader.run += read.end - read.start;
         reader.next = reader.next.max(read.end);
-        // Up to half a block does not count as sequential: a block of which that much is read is fetched
-        // whole anyway.
+        // Up to half a block, nothing is prefetched: a read of that much makes the store fetch its whole
+        // block anyway.
         if reader.run <= u64::from(BLOCK_BYTES) / 2 {
             return None;
         }

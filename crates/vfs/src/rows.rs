@@ -1,31 +1,22 @@
 //! Stored file data: the rows of chunks, and the bytes they name.
 //!
-//! Holds nothing of its own: rows are cached in the open files, which the caller locks. Depends on [`Meta`], the
-//! [`BlockStore`], the number of open files (for readahead) and [`Candidates`].
+//! Rows are cached in the open files, which the caller locks.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunk::{BlockStore, ChunkError};
-use client::Meta;
+use chunk::ChunkError;
 use ops::GetSlices;
-use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Slice};
 
 use crate::caller::BY_KERNEL;
-use crate::candidates::Candidates;
-use crate::open::{FileData, OpenFile, OpenTable};
+use crate::files::Files;
+use crate::flush::data_error;
+use crate::open::{FileData, OpenFile};
 use crate::readahead;
 
-#[derive(Debug)]
-pub(crate) struct Rows {
-    pub(crate) meta: Arc<Meta>,
-    pub(crate) store: Arc<BlockStore>,
-    pub(crate) open: Arc<OpenTable>,
-    pub(crate) candidates: Arc<Candidates>,
-}
-
-impl Rows {
+impl Files {
     pub(crate) fn read_stored(
         &self,
         file: &OpenFile,
@@ -39,14 +30,14 @@ impl Rows {
 
     /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
     pub(crate) fn read_ahead(&self, file: &OpenFile, data: &mut FileData, range: Range<u64>, size: u64) {
-        let most = readahead::most_bytes(self.store.cache_bytes(), self.open.count());
+        let most = readahead::most_bytes(self.base.store.cache_bytes(), self.base.open.count());
         let Some(next) = data.ahead.note(range, most) else { return };
         let (mut at, end) = (next.start, next.end.min(size));
         while at < end {
             let (_, pos) = ChunkIndex::of(at);
             let len = (CHUNK_BYTES - u64::from(pos)).min(end - at);
             match self.rows(file, data, at, len).as_deref() {
-                Ok([rows]) => self.store.prefetch(rows, pos, len as u32),
+                Ok([rows]) => self.base.store.prefetch(rows, pos, len as u32),
                 _ => return,
             }
             at += len;
@@ -65,15 +56,15 @@ impl Rows {
         let mut found = Vec::with_capacity(2);
         for chunk in chunks.map(ChunkIndex) {
             // Cached rows are valid only while no other client can add to them.
-            let rows = match data.rows.get(&chunk).filter(|_| self.meta.is_exclusive()) {
+            let rows = match data.rows.get(&chunk).filter(|_| self.base.meta.is_exclusive()) {
                 Some(rows) => Arc::clone(rows),
                 None => {
-                    let rows = self.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
+                    let rows = self.base.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
                     if data.rows.len() >= MAX_CHUNKS_HELD {
                         data.rows.clear();
                     }
                     data.rows.insert(chunk, Arc::clone(&rows));
-                    self.candidates.note(file.ino, chunk, rows.len());
+                    self.base.candidates.note(file.ino, chunk, rows.len());
                     rows
                 }
             };
@@ -85,7 +76,7 @@ impl Rows {
     /// The bytes at `offset` according to the rows of the chunks.
     pub(crate) fn bytes_of(&self, rows: &[Arc<[Slice]>], offset: u64, len: u64) -> Result<Bytes, ChunkError> {
         if let [rows] = rows {
-            return self.store.chunk_bytes(rows, ChunkIndex::of(offset).1, len as u32);
+            return self.base.store.chunk_bytes(rows, ChunkIndex::of(offset).1, len as u32);
         }
         let mut buf = vec![0; len as usize];
         self.read_rows(rows, offset, &mut buf)?;
@@ -98,7 +89,7 @@ impl Rows {
             let (_, pos) = ChunkIndex::of(at);
             let len = (CHUNK_BYTES - u64::from(pos)).min(rest.len() as u64) as usize;
             let (part, tail) = rest.split_at_mut(len);
-            self.store.read_chunk(rows, pos, part)?;
+            self.base.store.read_chunk(rows, pos, part)?;
             at += len as u64;
             rest = tail;
         }
@@ -108,10 +99,3 @@ impl Rows {
 
 /// Chunks whose rows one open file caches.
 const MAX_CHUNKS_HELD: usize = 64;
-
-/// Logs an error of file data with its position, and returns its errno.
-pub(crate) fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
-    let (chunk, _) = ChunkIndex::of(offset);
-    tracing::error!(%ino, %chunk, offset, %error, "cannot read or store file data");
-    error.errno()
-}

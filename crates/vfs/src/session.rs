@@ -1,9 +1,10 @@
 //! The session of this mount: its record, its times and its renewal.
 //!
-//! Holds the identity of the mount, and the time of the last renewal. Depends on [`Meta`] and on the slice numbers, whose lowest
-//! is in the record. [`crate::lifecycle`] begins and ends a session with all other parts.
+//! [`Session`] holds the identity of the mount, and the time of the last renewal. It depends on [`Meta`] and
+//! on the slice numbers, because the record contains the lowest number that a slice without a row may have.
+//! [`crate::lifecycle`] begins and ends a session with all other parts.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use client::{Failure, Meta};
@@ -61,7 +62,7 @@ const _: () = {
 pub(crate) struct Session {
     meta: Arc<Meta>,
     slices: Arc<Numbers>,
-    pub(crate) times: SessionTimes,
+    times: SessionTimes,
     info: OnceLock<SessionInfo>,
     since: Time,
     /// When the last successful renewal began.
@@ -80,16 +81,12 @@ impl Session {
         }
     }
 
-    /// Only the first call counts, because a mount has one mount point.
-    pub(crate) fn set_info(&self, info: &SessionInfo) {
-        let _ = self.info.set(info.clone());
-    }
-
-    /// Begins the session.
-    pub(crate) fn begin(&self) -> Result<(), Errno> {
+    /// Begins the session. Only the first `info` counts, because a mount has one mount point.
+    pub(crate) fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
+        let _ = self.info.set(info);
         self.slices.advance()?;
         self.meta.begin_session(self.record(self.meta.session()), self.times.valid_for)?;
-        self.set_renewed(BootInstant::now());
+        *host::lock(&self.renewed) = BootInstant::now();
         Ok(())
     }
 
@@ -97,7 +94,7 @@ impl Session {
     pub(crate) fn begin_next(&self) -> Result<SessionId, Errno> {
         self.slices.discard_lease()?;
         let session = self.meta.rejoin(|session| self.record(session), self.times.valid_for)?;
-        self.set_renewed(BootInstant::now());
+        *host::lock(&self.renewed) = BootInstant::now();
         Ok(session)
     }
 
@@ -109,13 +106,13 @@ impl Session {
         }
         let began = BootInstant::now();
         self.meta.renew_session(self.record(self.meta.session()), self.times.valid_for)?;
-        self.set_renewed(began);
+        *host::lock(&self.renewed) = began;
         Ok(())
     }
 
     /// When the last successful renewal began.
     pub(crate) fn renewed(&self) -> BootInstant {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+        *host::lock(&self.renewed)
     }
 
     /// The current record of a session of this mount.
@@ -132,9 +129,5 @@ impl Session {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             first_slice: SliceId(self.slices.first()),
         }
-    }
-
-    fn set_renewed(&self, renewed: BootInstant) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 }

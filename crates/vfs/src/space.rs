@@ -1,37 +1,13 @@
 //! Space in the write buffers: a write that finds none flushes other files, also unlinked ones.
 //!
-//! Holds the lock of the thread that makes room. Depends on the [`MemoryBudget`](chunk::MemoryBudget) of [`WriteContext`],
-//! the open files and [`Flusher`].
-//!
 //! Lock order: `making`, then one file at a time.
 
-use std::sync::{Arc, Mutex};
-
-use chunk::WriteContext;
 use types::Errno;
 
-use crate::flush::Flusher;
-use crate::open::{OpenFile, OpenTable};
+use crate::files::Files;
+use crate::open::OpenFile;
 
-#[derive(Debug)]
-pub(crate) struct Space {
-    writes: Arc<WriteContext>,
-    open: Arc<OpenTable>,
-    flusher: Arc<Flusher>,
-    /// Held while room is made in the write buffers; locked before any file.
-    making: Mutex<()>,
-}
-
-impl Space {
-    pub(crate) fn new(writes: &Arc<WriteContext>, open: &Arc<OpenTable>, flusher: &Arc<Flusher>) -> Self {
-        Space {
-            writes: Arc::clone(writes),
-            open: Arc::clone(open),
-            flusher: Arc::clone(flusher),
-            making: Mutex::default(),
-        }
-    }
-
+impl Files {
     /// Flushes open files until a quarter of the budget is free. The caller holds no file's lock.
     ///
     /// # Errors
@@ -39,9 +15,9 @@ impl Space {
     /// its data.
     pub(crate) fn make_space(&self) -> Result<(), Errno> {
         let _one = host::lock(&self.making);
-        let budget = &self.writes.budget;
+        let budget = &self.base.writes.budget;
         let mut done = Ok(());
-        for file in self.open.all() {
+        for file in self.base.open.all() {
             if budget.used_bytes() <= budget.limit_bytes() / 4 * 3 {
                 return Ok(());
             }
@@ -56,14 +32,11 @@ impl Space {
 
     fn flush_for_space(&self, file: &OpenFile) -> Result<(), Errno> {
         let mut data = file.lock();
-        match self.flusher.flush_locked(file, &mut data) {
+        match self.base.flush_locked(file, &mut data) {
             // Another mount deleted the file, so its data can be neither stored nor read any more.
             Err(Errno::ESTALE) => {
-                data.in_doubt = None;
-                data.buffer.truncate(0);
-                data.hold = None;
+                file.drop_written(&mut data);
                 data.lost = Some(Errno::ESTALE);
-                file.set_clean();
                 Ok(())
             }
             done => done,
@@ -97,20 +70,20 @@ mod tests {
                 let name = n.to_string();
                 let ino = make(&vfs, &name);
                 if unlinked {
-                    vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+                    vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
                 }
-                vfs.write(ino, 0, &vec![n; MIB]).unwrap();
-                let used = vfs.parts.writes.budget.used_bytes();
+                vfs.files.write(ino, 0, &vec![n; MIB]).unwrap();
+                let used = vfs.base.writes.budget.used_bytes();
                 assert!(used <= LIMIT, "{used} bytes after {n} files, unlinked: {unlinked}");
                 files.push((n, ino));
             }
             for &(n, ino) in &files {
-                assert!(vfs.read(ino, 0, MIB as u32).unwrap() == vec![n; MIB]);
+                assert!(vfs.files.read(ino, 0, MIB as u32).unwrap() == vec![n; MIB]);
             }
             for (_, ino) in files {
-                vfs.close(ino).unwrap();
+                vfs.files.close(ino).unwrap();
             }
-            assert_eq!(vfs.parts.writes.budget.used_bytes(), 0);
+            assert_eq!(vfs.base.writes.budget.used_bytes(), 0);
         }
     }
 
@@ -118,23 +91,23 @@ mod tests {
     fn buffers_are_charged_by_their_capacity() {
         let (vfs, _) = volume_with(options());
         let files: Vec<Ino> = (0..4).map(|n| make(&vfs, &n.to_string())).collect();
-        let used = || vfs.parts.writes.budget.used_bytes();
-        vfs.write(files[0], 0, &[1; 100_000]).unwrap();
+        let used = || vfs.base.writes.budget.used_bytes();
+        vfs.files.write(files[0], 0, &[1; 100_000]).unwrap();
         assert_eq!(used(), 131_072);
         // A buffer gets a whole block only while half of the budget is free.
-        vfs.write(files[1], 0, &[1; 300_000]).unwrap();
+        vfs.files.write(files[1], 0, &[1; 300_000]).unwrap();
         assert_eq!(used(), 431_072);
-        vfs.close(files[0]).unwrap();
-        vfs.close(files[1]).unwrap();
+        vfs.files.close(files[0]).unwrap();
+        vfs.files.close(files[1]).unwrap();
         let large = volume_with(VfsOptions { write_buffer_bytes: 64 << 20, ..options() }).0;
         let ino = make(&large, "f");
-        large.write(ino, 0, &[1; 300_000]).unwrap();
-        assert!(large.parts.writes.budget.used_bytes() >= u64::from(types::BLOCK_BYTES));
-        vfs.write(files[2], 0, &[1; 3000]).unwrap();
+        large.files.write(ino, 0, &[1; 300_000]).unwrap();
+        assert!(large.base.writes.budget.used_bytes() >= u64::from(types::BLOCK_BYTES));
+        vfs.files.write(files[2], 0, &[1; 3000]).unwrap();
         assert_eq!(used(), 4096);
-        vfs.close(files[2]).unwrap();
-        large.close(ino).unwrap();
-        assert_eq!((used(), large.parts.writes.budget.used_bytes()), (0, 0));
+        vfs.files.close(files[2]).unwrap();
+        large.files.close(ino).unwrap();
+        assert_eq!((used(), large.base.writes.budget.used_bytes()), (0, 0));
     }
 
     #[test]
@@ -143,13 +116,13 @@ mod tests {
         for n in 0..40 {
             let name = n.to_string();
             let ino = make(&vfs, &name);
-            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
-            vfs.write(ino, 0, &vec![1; MIB]).unwrap();
+            vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            vfs.files.write(ino, 0, &vec![1; MIB]).unwrap();
         }
         let ino = make(&vfs, "other");
         let before = engine.counts();
         for at in (0..32 * MIB).step_by(MIB / 8) {
-            vfs.write(ino, at as u64, &vec![2; MIB / 8]).unwrap();
+            vfs.files.write(ino, at as u64, &vec![2; MIB / 8]).unwrap();
         }
         let commits = (engine.counts() - before).commits;
         assert!(commits < 40, "{commits} commits for 256 writes");
@@ -160,15 +133,15 @@ mod tests {
         let (vfs, engine) = volume_with(options());
         let gone = make(&vfs, "gone");
         for at in 0..3 {
-            vfs.write(gone, at * MIB as u64, &vec![1; MIB]).unwrap();
+            vfs.files.write(gone, at * MIB as u64, &vec![1; MIB]).unwrap();
         }
         let effects = vec![Effect::DropInode { ino: gone }];
         engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
         for n in 0..10 {
             let ino = make(&vfs, &n.to_string());
-            vfs.write(ino, 0, &vec![1; MIB]).unwrap();
+            vfs.files.write(ino, 0, &vec![1; MIB]).unwrap();
         }
-        assert!(vfs.parts.writes.budget.used_bytes() <= LIMIT);
-        assert_eq!(vfs.flush(gone), Err(Errno::ESTALE));
+        assert!(vfs.base.writes.budget.used_bytes() <= LIMIT);
+        assert_eq!(vfs.files.flush(gone), Err(Errno::ESTALE));
     }
 }

@@ -1,11 +1,11 @@
 //! The size and usage of the volume.
 
-use client::Meta;
-use meta::Usage;
-use ops::GetUsage;
-use types::Errno;
+use meta::{Quota, Usage};
+use ops::{GetQuotasOf, GetUsage};
+use types::{Errno, Ino};
 
 use crate::caller::BY_KERNEL;
+use crate::vfs::Vfs;
 
 /// The state of the volume, `statfs(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,23 +21,76 @@ pub struct StatFs {
 const UNLIMITED_BYTES: u64 = 1 << 50;
 const UNLIMITED_INODES: u64 = 1 << 40;
 
-impl StatFs {
-    /// The size and usage of the volume, `statfs(2)`.
+impl Vfs {
+    /// The size and usage that programs see at an inode, `statfs(2)`: those of the inode's quotas, or of the
+    /// volume if there are none.
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn read(meta: &Meta) -> Result<StatFs, Errno> {
-        let Usage { inodes, blocks } = meta.run(&GetUsage, &BY_KERNEL)?;
-        let volume = meta.volume();
+    pub fn statfs(&self, ino: Ino) -> Result<StatFs, Errno> {
+        let Usage { inodes, blocks } = self.base.meta.run(&GetUsage, &BY_KERNEL)?;
+        let volume = self.base.meta.volume();
         let or = |limit: u64, unlimited: u64| if limit == 0 { unlimited } else { limit };
         let all_blocks = or(volume.capacity_bytes, UNLIMITED_BYTES).div_ceil(Usage::BLOCK_BYTES).max(blocks);
         let all_inodes = or(volume.max_inodes, UNLIMITED_INODES).max(inodes);
-        Ok(StatFs {
+        let volume = StatFs {
             block_bytes: Usage::BLOCK_BYTES,
             blocks: all_blocks,
             free_blocks: all_blocks - blocks,
             inodes: all_inodes,
             free_inodes: all_inodes - inodes,
-        })
+        };
+        Ok(volume.within(&self.base.meta.run(&GetQuotasOf(ino), &BY_KERNEL)?))
+    }
+}
+
+impl StatFs {
+    /// The usage of the nearest quota, which is the first in `quotas`, and the room that the volume and all
+    /// quotas leave. With a single quota, the size is its hard limit, as on XFS (`xfs_qm_statvfs`).
+    fn within(self, quotas: &[Quota]) -> StatFs {
+        let Some(nearest) = quotas.first() else { return self };
+        let used = |count: i64| count.max(0).unsigned_abs();
+        let left = |count: i64, limit: u64| limit.saturating_sub(used(count));
+        let blocks = quotas.iter().map(|quota| left(quota.blocks, quota.rule.max_blocks));
+        let inodes = quotas.iter().map(|quota| left(quota.inodes, quota.rule.max_inodes));
+        let (free_blocks, free_inodes) =
+            (blocks.fold(self.free_blocks, u64::min), inodes.fold(self.free_inodes, u64::min));
+        StatFs {
+            blocks: used(nearest.blocks) + free_blocks,
+            free_blocks,
+            inodes: used(nearest.inodes) + free_inodes,
+            free_inodes,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::QuotaRule;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_shows_its_quota_and_the_room_in_all_quotas_around_it() {
+        let all = StatFs { block_bytes: 4096, blocks: 1000, free_blocks: 600, inodes: 100, free_inodes: 60 };
+        let quota = |inodes, max_inodes, blocks, max_blocks| Quota {
+            inodes,
+            blocks,
+            rule: QuotaRule { max_inodes, max_blocks, ..QuotaRule::default() },
+        };
+        let shown = |quotas: &[Quota]| {
+            let StatFs { blocks, free_blocks, inodes, free_inodes, .. } = all.within(quotas);
+            (blocks, free_blocks, inodes, free_inodes)
+        };
+        assert_eq!(shown(&[]), (1000, 600, 100, 60));
+        assert_eq!(shown(&[quota(3, 10, 40, 50)]), (50, 10, 10, 7));
+        // Without a limit, the room is that of the volume.
+        const NONE: u64 = QuotaRule::NO_LIMIT;
+        assert_eq!(shown(&[quota(3, NONE, 40, 50)]), (50, 10, 63, 60));
+        // The outer quota leaves less room.
+        assert_eq!(shown(&[quota(3, 10, 40, 50), quota(9, 11, 98, 99)]), (41, 1, 5, 2));
+        // The usage is above the limits.
+        assert_eq!(shown(&[quota(30, 10, 40, 7)]), (40, 0, 30, 0));
     }
 }

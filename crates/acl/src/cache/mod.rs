@@ -46,11 +46,6 @@ impl DecisionCache {
         DecisionCache { table: Table::new(entries), misses: AtomicU64::new(0) }
     }
 
-    /// The number of decisions that fit.
-    pub fn capacity(&self) -> usize {
-        self.table.len()
-    }
-
     /// The number of lookups that did not find a decision and computed it.
     pub fn misses(&self) -> u64 {
         self.misses.load(Ordering::Relaxed)
@@ -211,7 +206,6 @@ mod tests {
         let compiled = Arc::new(nfs4::Compiled::new(acl));
         let caller = Credentials::new(1000).intern(&Cred::new(2, 2, &[], Caps::NONE), &[]);
         let cache = DecisionCache::new(100);
-        assert_eq!(cache.capacity(), 128);
         let inode = inode(compiled.id());
         let failed = cache.nfs4(&caller, &inode, || Err(Errno::EIO));
         assert_eq!(failed, Err(Errno::EIO), "a failed load gives no decision");

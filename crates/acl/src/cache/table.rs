@@ -37,10 +37,6 @@ impl Table {
         Table { slots: std::iter::repeat_with(Slot::default).take(entries).collect() }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
     /// The two slots that may hold an entry with this key.
     fn places(&self, key: &Key) -> [Option<&Slot>; 2] {
         let place = hash(key) as usize & self.slots.len().wrapping_sub(1);
@@ -123,9 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn smallest_table_works() {
+    fn size_is_a_power_of_two_and_the_smallest_table_works() {
+        assert_eq!(Table::new(100).slots.len(), 128);
         let table = Table::new(0);
-        assert_eq!(table.len(), 2);
+        assert_eq!(table.slots.len(), 2);
         table.put(&[1; 4], 1);
         table.put(&[2; 4], 2);
         assert_eq!((table.get(&[1; 4]), table.get(&[2; 4])), (Some(1), Some(2)));

@@ -7,6 +7,7 @@ use types::AclId;
 
 use crate::identity::Id;
 
+use super::entry::MAX_ENTRIES;
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 
 /// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so they are never
@@ -23,7 +24,7 @@ pub struct Nfs4Acl {
 impl Nfs4Acl {
     /// More than fit in an xattr of 64 KiB. It bounds ACLs from other sources, and the entries that a chmod
     /// adds.
-    pub const MAX_ENTRIES: usize = 8_000;
+    pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
     /// # Errors
     /// [`AclError::TooLong`].
@@ -50,7 +51,7 @@ impl Nfs4Acl {
 
     /// Whether new children of a directory with this ACL inherit any entry.
     pub fn is_inheritable(&self) -> bool {
-        self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::INHERITABLE))
+        self.entries.iter().any(Entry::is_inheritable)
     }
 
     /// Whether anybody may execute the file: an entry allows it, and no entry in front of it denies it to the
@@ -111,7 +112,7 @@ impl Nfs4Acl {
     /// # Errors
     /// [`AclError::TooLong`].
     pub fn with_heirs_of(&self, other: &Nfs4Acl) -> Result<Self, AclError> {
-        let heirs = other.entries.iter().filter(|entry| entry.flags.has_any(EntryFlags::INHERITABLE));
+        let heirs = other.entries.iter().filter(|entry| entry.is_inheritable());
         let heirs = heirs.map(|entry| Entry { flags: entry.flags.with(EntryFlags::INHERIT_ONLY), ..*entry });
         Self::new(self.flags, self.entries.iter().copied().chain(heirs))
     }
@@ -142,11 +143,7 @@ impl Nfs4Acl {
 
     /// The highest domain index in the entries; 0 if all principals are users and groups of the system.
     pub fn highest_domain(&self) -> u32 {
-        let index = |who| match who {
-            Who::User(id) | Who::NamedGroup(id) => id.domain().get(),
-            _ => 0,
-        };
-        self.named().map(index).max().unwrap_or(0)
+        self.named().filter_map(Who::id).map(|id| id.domain().get()).max().unwrap_or(0)
     }
 
     /// All named principals, in no particular order, possibly with repetitions.

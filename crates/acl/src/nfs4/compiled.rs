@@ -97,7 +97,8 @@ impl Compiled {
             denied_to_some: denied_to_some.into(),
             certain: [Decision::default(); 4],
         };
-        compiled.certain = each.map(|(owner, group)| compiled.worst(Vec::new(), owner, group));
+        compiled.certain =
+            each.map(|(owner, group)| compiled.decided(Vec::new(), &compiled.denied_to_some, owner, group));
         compiled
     }
 
@@ -111,7 +112,7 @@ impl Compiled {
 
     /// Like [`Nfs4Acl::decide`], for a caller with a known credential.
     pub fn decide(&self, caller: &Credential, is_owner: bool, in_owning_group: bool) -> Decision {
-        let mut rules: Vec<Rule> = self
+        let rules: Vec<Rule> = self
             .named
             .common(caller.keys())
             .filter_map(|(at, _)| self.rules.get(at))
@@ -121,10 +122,7 @@ impl Compiled {
         if rules.is_empty() {
             return one_of(self.unnamed, is_owner, in_owning_group);
         }
-        let special = self.special.iter().filter(|(who, _)| is_meant(*who, is_owner, in_owning_group));
-        rules.extend(special.map(|(_, rule)| rule));
-        rules.sort_unstable_by_key(|rule| rule.at);
-        rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
+        self.decided(rules, &[], is_owner, in_owning_group)
     }
 
     /// The decision for a user whose groups other than the primary one are unknown. The permissions in
@@ -138,14 +136,20 @@ impl Compiled {
         if rules.is_empty() {
             return one_of(self.certain, is_owner, in_owning_group);
         }
-        self.worst(rules, is_owner, in_owning_group)
+        self.decided(rules, &self.denied_to_some, is_owner, in_owning_group)
     }
 
-    /// `rules` are those of the entries that name the caller.
-    fn worst(&self, mut rules: Vec<Rule>, is_owner: bool, in_owning_group: bool) -> Decision {
+    /// The decision of the rules of entries that name the caller, of those of the special principals, and of `more`.
+    fn decided(
+        &self,
+        mut rules: Vec<Rule>,
+        more: &[Rule],
+        is_owner: bool,
+        in_owning_group: bool,
+    ) -> Decision {
         let special = self.special.iter().filter(|(who, _)| is_meant(*who, is_owner, in_owning_group));
-        rules.extend(special.map(|(_, rule)| *rule));
-        rules.extend(&self.denied_to_some);
+        rules.extend(special.map(|(_, rule)| rule));
+        rules.extend(more);
         rules.sort_unstable_by_key(|rule| rule.at);
         rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
     }
@@ -178,7 +182,8 @@ impl Rule {
     }
 }
 
-fn is_meant(who: Who, is_owner: bool, in_owning_group: bool) -> bool {
+/// Whether entries for `who` apply to a caller, if `who` is special.
+pub(super) fn is_meant(who: Who, is_owner: bool, in_owning_group: bool) -> bool {
     match who {
         Who::Owner => is_owner,
         Who::Group => in_owning_group,

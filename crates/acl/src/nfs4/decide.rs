@@ -12,7 +12,7 @@ use crate::evaluate::{Class, Denial, Evaluation, Grant};
 use crate::identity::Id;
 
 use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
-use super::{Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+use super::{Entry, Kind, Mask, Nfs4Acl, Who};
 
 /// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,11 @@ pub struct Inode<'a> {
     pub gid: u32,
     pub mode: Mode,
     pub is_dir: bool,
-    /// None if the mode alone decides.
+    /// `None` if the mode alone decides.
     pub acl: Option<&'a Nfs4Acl>,
 }
 
-/// The decision on each permission: granted, denied, or undecided, which is in neither set.
+/// The decision on each permission: granted, denied, or undecided. An undecided permission is in neither set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decision {
     pub granted: Mask,
@@ -37,21 +37,21 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub cred: &'a Cred,
-    /// The caller's SIDs of Windows domains, sorted. A SID is unique across users and groups, so an entry for
-    /// it applies whether the entry calls it a user or a group.
+    /// The caller's SIDs of Windows domains, sorted. A user and a group never have the same SID, so an entry
+    /// for a SID applies to the caller whether the entry is for a user or for a group.
     pub sids: &'a [Id],
     pub is_owner: bool,
     pub in_owning_group: bool,
 }
 
-/// What an owner may do whatever the entries say, so that no owner loses access for good: read and change the
-/// ACL (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), read the attributes, and set them
-/// (`secpolicy_vnode_setattr`; the Linux kernel lets owners set times too, `setattr_prepare`).
+/// The permissions that an owner always has, even if an entry denies them, so that an owner can always repair
+/// the ACL: to read and change the ACL (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), and to read and set the
+/// attributes (ZFS: `secpolicy_vnode_setattr`; Linux: `setattr_prepare` lets owners set times).
 pub const OWNER_RIGHTS: Mask =
     Mask::READ_ACL.with(Mask::WRITE_ACL).with(Mask::READ_ATTRIBUTES).with(Mask::WRITE_ATTRIBUTES);
 
-/// The decision of mode or ACL on every permission, without capabilities. `sids` are the caller's SIDs of
-/// Windows domains, sorted.
+/// The decision of the ACL, or of the mode if there is no ACL, on every permission. Capabilities are not
+/// considered. `sids` are the caller's SIDs of Windows domains, sorted.
 pub fn decide(cred: &Cred, sids: &[Id], inode: &Inode<'_>) -> Decision {
     let caller = Caller::new(cred, sids, inode);
     match inode.acl {
@@ -66,8 +66,8 @@ pub(crate) fn decide_by_mode(mode: Mode, is_dir: bool, class: Class) -> Decision
     Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
 }
 
-/// The decision of a mode without an ACL for a caller of which only the user and the primary group are known.
-/// None if the decision depends on the caller's other groups.
+/// The decision of a mode without an ACL, if only the caller's uid and primary group are known. `None` if the
+/// decision depends on the caller's other groups.
 pub fn decide_without_groups(
     mode: Mode,
     is_dir: bool,
@@ -80,12 +80,16 @@ pub fn decide_without_groups(
 }
 
 impl Nfs4Acl {
-    /// The decision of the entries, read one after the other, and then of [`OWNER_RIGHTS`]. Equivalent of
-    /// `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same decision faster.
+    /// The decision of the entries, read one after the other, with [`OWNER_RIGHTS`] added for an owner.
+    /// Equivalent to `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same decision faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
-        self.entries_for(caller)
-            .fold(Decision::default(), |decision, (_, entry)| decision.then(entry))
-            .for_owner(caller.is_owner)
+        self.decision_for(|who| caller.is_meant(who)).for_owner(caller.is_owner)
+    }
+
+    /// The decision of the entries for certain principals, read one after the other.
+    pub(super) fn decision_for(&self, is_meant: impl Fn(Who) -> bool) -> Decision {
+        let entries = self.entries().iter().filter(|entry| entry.is_effective() && is_meant(entry.who));
+        entries.fold(Decision::default(), Decision::then)
     }
 
     /// The entries that apply to the caller, in stored order, with their indexes. The first one that contains
@@ -130,12 +134,12 @@ impl Decision {
         self.granted.has(want)
     }
 
-    /// The decision after one more entry, which applies to the caller and is stored after all entries so far.
+    /// The decision after the next entry, which must apply to the caller.
     pub(super) fn then(self, entry: &Entry) -> Self {
         self.then_mask(entry.mask, entry.is_allow())
     }
 
-    /// As `then`, for an entry with this mask. What earlier entries decided stays decided.
+    /// As `then`, for an entry with this mask. It does not change the decisions of earlier entries.
     pub(super) fn then_mask(self, mask: Mask, is_allow: bool) -> Self {
         let open = mask.without(self.granted | self.denied);
         if is_allow {
@@ -145,6 +149,7 @@ impl Decision {
         }
     }
 
+    /// Adds [`OWNER_RIGHTS`] if the caller is the owner.
     pub(super) fn for_owner(self, is_owner: bool) -> Self {
         if !is_owner {
             return self;
@@ -153,11 +158,11 @@ impl Decision {
     }
 }
 
-/// Whether the caller has every permission of `want`: from mode, ACL and ownership (`granted`), and otherwise
-/// from capabilities. [`overrides`] explains `any_execute`.
+/// Checks that the caller has every permission of `want`. `granted` are the permissions that mode, ACL and
+/// ownership grant; capabilities can add the others. [`overrides`] explains `any_execute`.
 ///
 /// # Errors
-/// [`Denial::Acl`].
+/// [`Denial::Acl`] if a permission is missing.
 pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: bool) -> Evaluation {
     if granted.has(want) {
         return Ok(Grant::Acl);
@@ -166,8 +171,8 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
     if !overrides(caps, is_dir, any_execute).has(left) {
         return Err(Denial::Acl);
     }
-    // `access explain` shows the result. Name the one capability that is enough; if it takes several, all that the
-    // caller has.
+    // `limen access explain` shows the result. If one capability is enough, return that one; otherwise return all
+    // capabilities of the caller.
     let known = [Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE, Caps::FOWNER, Caps::CHOWN];
     let alone =
         known.into_iter().find(|one| caps.has(*one) && overrides(*one, is_dir, any_execute).has(left));
@@ -177,8 +182,9 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
 /// The permissions that capabilities add to the decision. `any_execute` says whether anybody may execute the
 /// file; if not, no capability grants execution (`generic_permission`).
 ///
-/// `CAP_DAC_OVERRIDE` covers contents, names and removal, `CAP_DAC_READ_SEARCH` reading, `CAP_FOWNER` what
-/// owners may do, `CAP_CHOWN` the change of owner. [`may_remove`](super::may_remove) handles the sticky bit.
+/// `CAP_DAC_OVERRIDE` grants reading, writing, execution, search and removal; `CAP_DAC_READ_SEARCH` grants
+/// reading and search; `CAP_FOWNER` grants [`OWNER_RIGHTS`]; `CAP_CHOWN` grants the change of owner.
+/// [`may_remove`](super::may_remove) handles the sticky bit.
 pub fn overrides(caps: Caps, is_dir: bool, any_execute: bool) -> Mask {
     const READ: Mask =
         Mask::READ_DATA.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ATTRIBUTES).with(Mask::READ_ACL);
@@ -214,22 +220,15 @@ pub fn may_open(granted: Mask, read: bool, write: bool, append: bool) -> bool {
     (!read || granted.has(Mask::READ_DATA)) && (!write || may_write)
 }
 
-/// Whether every caller may search a directory with this mode and ACL: an entry allows it to everyone, and no
-/// entry before that one denies it to anybody. The result is cached for each ACL. If it is true, no caller is
-/// checked.
+/// Whether every caller may search a directory with this mode and ACL. With an ACL, an entry must allow the
+/// search to everyone, and no entry before it may deny the search to anybody. The result is cached for each ACL;
+/// if it is true, searches in such directories are not checked for each caller.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&Nfs4Acl>) -> bool {
     let Some(acl) = acl else { return mode.has(0o111) };
     let mut relevant =
         acl.entries().iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::SEARCH));
     let decisive = relevant.find(|entry| entry.kind == Kind::Deny || entry.who == Who::Everyone);
     decisive.is_some_and(|entry| entry.kind == Kind::Allow)
-}
-
-impl Entry {
-    /// Whether new children inherit the entry.
-    pub fn is_inheritable(&self) -> bool {
-        self.flags.has_any(EntryFlags::INHERITABLE)
-    }
 }
 
 #[cfg(test)]

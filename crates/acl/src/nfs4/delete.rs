@@ -18,7 +18,7 @@ pub struct Removal {
 }
 
 /// Whether the caller may remove the name. This does not check search on the directory: the lookup of the
-/// name has checked it. Equivalent of `zfs_zaccess_delete`, whose rules are those of Windows:
+/// name has checked it. Equivalent to `zfs_zaccess_delete`, whose rules are those of Windows:
 ///
 /// 1. If the file's ACL grants or denies `DELETE`, that is the answer. If it grants it, the sticky bit of the
 ///    directory does not apply.

@@ -62,7 +62,7 @@ pub struct Inherited {
 }
 
 /// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this ACL. Equivalent of `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the
+/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the
 /// umask's bits. SUID, SGID and sticky bits of `mode` stay.
 ///
 /// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. Otherwise

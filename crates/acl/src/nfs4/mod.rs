@@ -52,6 +52,6 @@ pub use mode::{AclMode, chmod, from_mode, set};
 pub use project::{Projection, project};
 pub use reference::{Posix, Reference, classify, from_posix, minimal, refer};
 pub use sids::GrowingTable;
-pub use text::BySid;
+pub use text::AclText;
 pub use traverse::{Traversers, project_for, without_lent};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

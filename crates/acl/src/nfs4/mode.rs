@@ -3,9 +3,10 @@
 use types::{Errno, Mode};
 
 use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
+use super::compiled::is_meant;
 use super::decide::decide_by_mode;
 use super::project::classes;
-use super::{AclError, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use crate::evaluate::Class;
 
 /// The effect of a chmod on the ACL: the volume's `aclmode`, see `zfsprops(7)`.
@@ -275,12 +276,7 @@ impl Nfs4Acl {
     /// requires both `WRITE_DATA` and `APPEND_DATA`.
     pub fn mode_bits(&self) -> u32 {
         let class = |who: Who| {
-            let granted = self
-                .entries()
-                .iter()
-                .filter(|entry| entry.is_effective() && (entry.who == who || entry.who == Who::Everyone))
-                .fold(Decision::default(), Decision::then)
-                .granted;
+            let granted = self.decision_for(|of| of == who || of == Who::Everyone).granted;
             let bit = |mask: Mask, bit: u32| if granted.has(mask) { bit } else { 0 };
             bit(Mask::READ_DATA, 4) | bit(Mask::WRITE_DATA | Mask::APPEND_DATA, 2) | bit(Mask::EXECUTE, 1)
         };
@@ -303,16 +299,7 @@ impl Nfs4Acl {
         let mode = Mode::new(self.mode_bits());
         [(true, true), (true, false), (false, true), (false, false)].into_iter().all(
             |(is_owner, in_group)| {
-                let by_acl = self
-                    .entries()
-                    .iter()
-                    .filter(|entry| match entry.who {
-                        Who::Owner => is_owner,
-                        Who::Group => in_group,
-                        _ => true,
-                    })
-                    .fold(Decision::default(), Decision::then)
-                    .for_owner(is_owner);
+                let by_acl = self.decision_for(|who| is_meant(who, is_owner, in_group)).for_owner(is_owner);
                 let by_mode =
                     decide_by_mode(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
                 by_acl.granted == by_mode.granted && !by_acl.denied.has(Mask::DELETE)

@@ -4,7 +4,7 @@
 //! The stored form is the same with letters in a fixed order and entries separated by commas. If the list has
 //! flags, it begins with `flags:` and their letters: `flags:a,A::OWNER@:rwx,D:g:1-1105:w`.
 
-use std::fmt::{self, Write as _};
+use std::{fmt, slice};
 
 use crate::identity::DomainTable;
 
@@ -23,13 +23,7 @@ impl Nfs4Acl {
     /// Those of [`AclError`] except `Size`.
     pub fn from_text(text: &str) -> Result<Self, AclError> {
         let mut flags = AclFlags::NONE;
-        let mut parts = text
-            .lines()
-            .map(|line| line.split_once('#').map_or(line, |(entries, _comment)| entries))
-            .flat_map(|line| line.split(','))
-            .map(str::trim)
-            .filter(|entry| !entry.is_empty())
-            .peekable();
+        let mut parts = crate::items(text).peekable();
         if let Some(letters) = parts.peek().and_then(|first| first.strip_prefix(FLAGS)) {
             flags = AclFlags::from_letters(letters).ok_or(AclError::Flags)?;
             parts.next();
@@ -52,92 +46,60 @@ impl Nfs4Acl {
     }
 }
 
-impl fmt::Display for Nfs4Acl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_acl(f, self, None)
-    }
-}
-
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_entry(f, self, None)
-    }
-}
-
-/// Does not show whether an id is a user's or a group's: a flag of the entry does.
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_who(f, *self, None)
-    }
-}
-
-/// An ACL or an entry as text for people: identities of the domains in the table are shown as SIDs, e.g.
-/// `A::S-1-5-21-1-2-3-1105:r`. Those of other domains keep the stored form (`1-1105`).
+/// Entries as text.
 #[derive(Clone, Copy, Debug)]
-pub struct BySid<'a, T> {
-    of: &'a T,
-    table: &'a DomainTable,
+pub struct AclText<'a> {
+    flags: AclFlags,
+    entries: &'a [Entry],
+    /// Identities of these domains are shown as SIDs, e.g. `A::S-1-5-21-1-2-3-1105:r`, and others in the stored form
+    /// (`1-1105`).
+    domains: Option<&'a DomainTable>,
 }
 
 impl Nfs4Acl {
-    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> BySid<'a, Nfs4Acl> {
-        BySid { of: self, table }
+    /// The text for people: identities of the domains in the table are shown as SIDs.
+    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> AclText<'a> {
+        AclText { flags: self.flags(), entries: self.entries(), domains: Some(table) }
     }
 }
 
 impl Entry {
-    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> BySid<'a, Entry> {
-        BySid { of: self, table }
+    /// As [`Nfs4Acl::by_sid`].
+    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> AclText<'a> {
+        AclText { flags: AclFlags::NONE, entries: slice::from_ref(self), domains: Some(table) }
     }
 }
 
-impl fmt::Display for BySid<'_, Nfs4Acl> {
+/// The stored form.
+impl fmt::Display for Nfs4Acl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_acl(f, self.of, Some(self.table))
+        write!(f, "{}", AclText { flags: self.flags(), entries: self.entries(), domains: None })
     }
 }
 
-impl fmt::Display for BySid<'_, Entry> {
+/// The stored form.
+impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_entry(f, self.of, Some(self.table))
+        write!(f, "{}", AclText { flags: AclFlags::NONE, entries: slice::from_ref(self), domains: None })
     }
 }
 
-fn write_acl(f: &mut fmt::Formatter<'_>, acl: &Nfs4Acl, table: Option<&DomainTable>) -> fmt::Result {
-    if !acl.flags().is_none() {
-        write!(f, "{FLAGS}{},", acl.flags())?;
-    }
-    for (index, entry) in acl.entries().iter().enumerate() {
-        if index > 0 {
-            f.write_char(',')?;
+impl fmt::Display for AclText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.flags.is_none() {
+            write!(f, "{FLAGS}{},", self.flags)?;
         }
-        write_entry(f, entry, table)?;
-    }
-    Ok(())
-}
-
-fn write_entry(f: &mut fmt::Formatter<'_>, entry: &Entry, table: Option<&DomainTable>) -> fmt::Result {
-    let kind = match entry.kind {
-        Kind::Allow => 'A',
-        Kind::Deny => 'D',
-        Kind::Audit => 'U',
-        Kind::Alarm => 'L',
-    };
-    let group = if matches!(entry.who, Who::NamedGroup(_)) { "g" } else { "" };
-    write!(f, "{kind}:{}{group}:", entry.flags)?;
-    write_who(f, entry.who, table)?;
-    write!(f, ":{}", entry.mask)
-}
-
-fn write_who(f: &mut fmt::Formatter<'_>, who: Who, table: Option<&DomainTable>) -> fmt::Result {
-    match who {
-        Who::Owner => f.write_str("OWNER@"),
-        Who::Group => f.write_str("GROUP@"),
-        Who::Everyone => f.write_str("EVERYONE@"),
-        Who::User(id) | Who::NamedGroup(id) => match table.and_then(|table| table.sid_of(id)) {
-            Some(sid) => write!(f, "{sid}"),
-            None => write!(f, "{id}"),
-        },
+        for (index, Entry { kind, flags, who, mask }) in self.entries.iter().enumerate() {
+            let separator = if index > 0 { "," } else { "" };
+            let (_, kind) = Kind::ALL[*kind as usize];
+            let group = if matches!(who, Who::NamedGroup(_)) { "g" } else { "" };
+            write!(f, "{separator}{kind}:{flags}{group}:")?;
+            match who.id().and_then(|id| self.domains?.sid_of(id)) {
+                Some(sid) => write!(f, "{sid}:{mask}")?,
+                None => write!(f, "{who}:{mask}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -148,24 +110,11 @@ fn parse_entry(text: &str) -> Result<Entry, AclError> {
     else {
         return Err(AclError::Text);
     };
-    let kind = match kind {
-        "A" => Kind::Allow,
-        "D" => Kind::Deny,
-        "U" => Kind::Audit,
-        "L" => Kind::Alarm,
-        _ => return Err(AclError::Kind),
-    };
+    let kind = Kind::ALL.iter().find(|(_, letter)| *letter == kind).map(|(kind, _)| *kind);
+    let kind = kind.ok_or(AclError::Kind)?;
     let is_group = flags.contains(GROUP_LETTER);
     let flags = EntryFlags::from_letters(&flags.replacen(GROUP_LETTER, "", 1)).ok_or(AclError::Flags)?;
-    let who = match who {
-        "OWNER@" => Who::Owner,
-        "GROUP@" => Who::Group,
-        "EVERYONE@" => Who::Everyone,
-        id => {
-            let id = id.parse().map_err(|_| AclError::Who)?;
-            if is_group { Who::NamedGroup(id) } else { Who::User(id) }
-        }
-    };
+    let who = Who::of(who, is_group, |id| id.parse().ok()).ok_or(AclError::Who)?;
     Ok(Entry { kind, flags, who, mask: Mask::from_letters(mask).ok_or(AclError::Mask)? })
 }
 

@@ -17,17 +17,9 @@ use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Scope, W
 /// The maximum size of an xattr value, `XATTR_SIZE_MAX`.
 pub const XATTR_BYTES_MAX: usize = 65_536;
 
-const ALLOW: u32 = 0;
-const DENY: u32 = 1;
-const AUDIT: u32 = 2;
-const ALARM: u32 = 3;
 const IDENTIFIER_GROUP: u32 = 0x40;
 /// Type, flags, permissions and the length of an empty string.
 const ENTRY_BYTES_MIN: usize = 16;
-
-const OWNER: &str = "OWNER@";
-const GROUP: &str = "GROUP@";
-const EVERYONE: &str = "EVERYONE@";
 
 /// The names of principals on the wire. The special principals and decimal numbers are handled without this
 /// trait.
@@ -111,25 +103,13 @@ fn is_in(scope: Scope, kind: Kind) -> bool {
 }
 
 fn put_entry(value: &mut Vec<u8>, entry: &Entry, principals: &dyn Principals) -> Result<(), AclError> {
-    let kind = match entry.kind {
-        Kind::Allow => ALLOW,
-        Kind::Deny => DENY,
-        Kind::Audit => AUDIT,
-        Kind::Alarm => ALARM,
-    };
     let is_group = matches!(entry.who, Who::Group | Who::NamedGroup(_));
     let flags = entry.flags.bits() | if is_group { IDENTIFIER_GROUP } else { 0 };
-    let who = match entry.who {
-        Who::Owner => OWNER.to_owned(),
-        Who::Group => GROUP.to_owned(),
-        Who::Everyone => EVERYONE.to_owned(),
-        // If the name of a domain identity is unknown, show its stored form.
-        Who::User(id) | Who::NamedGroup(id) => {
-            principals.name_of(id, is_group).unwrap_or_else(|| id.to_string())
-        }
-    };
+    // If the name of a domain identity is unknown, show its stored form.
+    let name = entry.who.id().and_then(|id| principals.name_of(id, is_group));
+    let who = name.unwrap_or_else(|| entry.who.to_string());
     let length = u32::try_from(who.len()).map_err(|_| AclError::TooLong)?;
-    for number in [kind, flags, entry.mask.bits(), length] {
+    for number in [entry.kind as u32, flags, entry.mask.bits(), length] {
         value.extend(number.to_be_bytes());
     }
     value.extend(who.as_bytes());
@@ -158,13 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     fn entry(&mut self, scope: Scope, principals: &dyn Principals) -> Result<Entry, AclError> {
-        let kind = match self.number()? {
-            ALLOW => Kind::Allow,
-            DENY => Kind::Deny,
-            AUDIT => Kind::Audit,
-            ALARM => Kind::Alarm,
-            _ => return Err(AclError::Kind),
-        };
+        let (kind, _) = *Kind::ALL.get(self.number()? as usize).ok_or(AclError::Kind)?;
         if !is_in(scope, kind) {
             return Err(AclError::Kind);
         }
@@ -172,16 +146,11 @@ impl<'a> Reader<'a> {
         let is_group = flags & IDENTIFIER_GROUP != 0;
         let flags = EntryFlags::from_bits(flags & !IDENTIFIER_GROUP).ok_or(AclError::Flags)?;
         let mask = Mask::from_bits(self.number()?).ok_or(AclError::Mask)?;
-        let who = match self.string()? {
-            OWNER => Who::Owner,
-            GROUP => Who::Group,
-            EVERYONE => Who::Everyone,
-            name => {
-                let number = name.parse::<Id>().ok().filter(|id| id.to_system().is_some());
-                let id = number.or_else(|| principals.id_of(name, is_group)).ok_or(AclError::Who)?;
-                if is_group { Who::NamedGroup(id) } else { Who::User(id) }
-            }
+        let id_of = |name: &str| {
+            let number = name.parse::<Id>().ok().filter(|id| id.to_system().is_some());
+            number.or_else(|| principals.id_of(name, is_group))
         };
+        let who = Who::of(self.string()?, is_group, id_of).ok_or(AclError::Who)?;
         Ok(Entry { kind, flags, who, mask })
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use types::AclId;
 
+use super::entry::MAX_ENTRIES;
 use super::{AclError, Entry, Perm, Tag};
 
 /// A valid POSIX ACL in canonical form, so that ACLs with equal meaning compare equal; cheap to clone.
@@ -31,9 +32,9 @@ impl PosixAcl {
     /// The number that fits in one page of 4096 bytes, because `fuse_get_acl` and `fuse_set_acl` use a buffer
     /// of one page. Clients with larger pages obey it too, because other clients could not read their ACLs
     /// otherwise.
-    pub const MAX_ENTRIES: usize = 511;
+    pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
-    /// Validates and sorts entries given in any order. Equivalent of `posix_acl_valid`, with one stricter rule: the
+    /// Validates and sorts entries given in any order. Equivalent to `posix_acl_valid`, with one stricter rule: the
     /// kernel (since it maps ids to namespaces) accepts two entries for one user or group, although `acl(5)`
     /// forbids it and libacl rejects it. Here that is [`AclError::Duplicate`], because such an ACL has no
     /// canonical form.

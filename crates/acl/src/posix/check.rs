@@ -29,15 +29,15 @@ pub struct Inode<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision(pub(crate) u8);
 
-/// Whether the caller has every permission of `want` at once: from mode and ACL (`granted`), or else from a
-/// capability. Equivalent of `generic_permission`. A read-only volume, immutable files and sticky directories are
+/// Checks that the caller has every permission of `want` at once: mode and ACL grant them all (`granted`), or a
+/// capability does. Equivalent to `generic_permission`. A read-only volume, immutable files and sticky directories are
 /// checked elsewhere.
 ///
 /// - `CAP_DAC_READ_SEARCH` grants reading of any file, and reading and search of any directory.
 /// - `CAP_DAC_OVERRIDE` grants everything, but execution only of a file that somebody may execute.
 ///
 /// # Errors
-/// [`Denial::Acl`].
+/// [`Denial::Acl`] if neither grants them.
 pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool) -> Evaluation {
     if granted.allows(want) {
         return Ok(Grant::Acl);
@@ -61,7 +61,7 @@ pub fn permits(cred: &Cred, want: Perm, inode: &Inode<'_>) -> Evaluation {
     check(decide(cred, inode), cred.caps, want, inode.mode, inode.is_dir)
 }
 
-/// The permissions that mode and ACL grant to the caller, without capabilities. Equivalent of
+/// The permissions that mode and ACL grant to the caller, without capabilities. Equivalent to
 /// `acl_permission_check`.
 pub fn decide(cred: &Cred, inode: &Inode<'_>) -> Decision {
     let in_owning_group = cred.in_group(inode.gid);
@@ -105,7 +105,7 @@ pub fn is_certain(uid: u32, gid: u32, want: Perm, inode: (u32, u32, Mode), has_a
 impl PosixAcl {
     /// The permissions that the ACL grants to a caller that is not the owner of the file, if the mode has
     /// group bits; [`decide`] checks both conditions. The result depends on nothing else, so it may be cached
-    /// by (ACL, credential, in owning group). Equivalent of `posix_acl_permission`.
+    /// by (ACL, credential, in owning group). Equivalent to `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
         if let Some(perm) = self.of_user(cred.uid) {

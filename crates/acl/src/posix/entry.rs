@@ -3,6 +3,9 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
+/// See [`PosixAcl::MAX_ENTRIES`](super::PosixAcl::MAX_ENTRIES).
+pub(super) const MAX_ENTRIES: usize = 511;
+
 /// Read, write and execute, as granted by an entry or requested by a caller: the bits of `S_IRWXO`, which are
 /// also those of `access(2)` and of the kernel's `MAY_READ`, `MAY_WRITE` and `MAY_EXEC`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -75,9 +78,33 @@ pub enum Tag {
     Other,
 }
 
+impl Tag {
+    /// The name in the long text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tag::UserObj | Tag::User(_) => "user",
+            Tag::GroupObj | Tag::Group(_) => "group",
+            Tag::Mask => "mask",
+            Tag::Other => "other",
+        }
+    }
+}
+
 /// One entry of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub tag: Tag,
     pub perm: Perm,
+}
+
+/// The long text form, such as `user:1000:r-x`; in the alternate form (`{:#}`), the short one: `u:1000:r-x`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { tag, perm } = self;
+        let name = if f.alternate() { &tag.name()[..1] } else { tag.name() };
+        match tag {
+            Tag::User(id) | Tag::Group(id) => write!(f, "{name}:{id}:{perm}"),
+            Tag::UserObj | Tag::GroupObj | Tag::Mask | Tag::Other => write!(f, "{name}::{perm}"),
+        }
+    }
 }

@@ -13,7 +13,7 @@ pub struct Inherited {
 }
 
 /// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this default ACL. Equivalent of `posix_acl_create` and `posix_acl_create_masq`.
+/// directory with this default ACL. Equivalent to `posix_acl_create` and `posix_acl_create_masq`.
 ///
 /// Without a default ACL, the umask limits the mode. With one, even a minimal one, the umask is ignored: the
 /// file's access ACL is the default ACL with owner, others, and mask (or else owning group) limited by the

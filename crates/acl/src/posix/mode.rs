@@ -5,7 +5,7 @@ use types::Mode;
 use super::{Perm, PosixAcl};
 
 /// Sets or removes the access ACL of a file with this mode. Returns the file's new mode and the ACL to store,
-/// which is None if the mode alone says the same. Equivalent of `posix_acl_update_mode`.
+/// which is None if the mode alone says the same. Equivalent to `posix_acl_update_mode`.
 ///
 /// `kill_sgid` says that the caller is not in the owning group and lacks `CAP_FSETID`, so that the SGID bit
 /// is cleared, as with chmod (`in_group_or_capable`; `FUSE_SETXATTR_ACL_KILL_SGID`). Removal of an ACL keeps
@@ -23,7 +23,7 @@ pub fn set_access(mode: Mode, acl: Option<PosixAcl>, kill_sgid: bool) -> (Mode, 
 
 impl PosixAcl {
     /// The nine rwx bits that a file with this access ACL shows, and whether they say the same as the ACL. If
-    /// there is a mask, the group bits are the mask. Equivalent of `posix_acl_equiv_mode`.
+    /// there is a mask, the group bits are the mask. Equivalent to `posix_acl_equiv_mode`.
     pub fn equiv_mode(&self) -> (u32, bool) {
         let group = self.mask.unwrap_or(self.group_obj);
         (self.user_obj.bits() << 6 | group.bits() << 3 | self.other.bits(), self.is_minimal())
@@ -38,7 +38,7 @@ impl PosixAcl {
     }
 
     /// The access ACL after a chmod: owner and others get the new bits. The group bits go to the mask if
-    /// there is one, so that chmod 700 disables every named entry. Equivalent of `__posix_acl_chmod`.
+    /// there is one, so that chmod 700 disables every named entry. Equivalent to `__posix_acl_chmod`.
     #[must_use]
     pub fn chmod(&self, mode: Mode) -> PosixAcl {
         self.with_rwx(mode.rwx())

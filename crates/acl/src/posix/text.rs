@@ -1,56 +1,43 @@
-//! ACLs as text, `acl(5)`, with numeric ids: names belong to the machine, ids to the file system.
+//! POSIX ACLs as text, as in `acl(5)`. Users and groups are numeric ids, because each machine may give an id
+//! another name.
 //!
 //! There are three forms: *long* (`user:1000:r-x`, one entry in each line, as `getfacl -n` prints), *short*
-//! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order, so that the
-//! ACL table is readable. The id of an ACL is a hash of the stored form.
+//! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order. ACLs are stored
+//! as text, so that an administrator can read them in the database. The id of an ACL is a hash of the stored
+//! form.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::{AclError, Entry, Perm, PosixAcl, Tag};
 
 impl PosixAcl {
-    /// Parses the long or the short form, entries in any order, separated by commas or line ends. Blanks, and
-    /// comments from `#` to the end of the line, are skipped, so that the output of `getfacl -n` for an
-    /// access ACL can be read. As with `setfacl`, the letters of permissions may be left out or in another
-    /// order, and `mask` and `other` may have one colon.
+    /// Parses the long or the short form. The entries can be in any order, separated by commas or line ends.
+    /// Blanks, and comments from `#` to the end of the line, are skipped, so that the output of `getfacl -n`
+    /// for an access ACL can be parsed. As with `setfacl`, the letters of a permission can be in any order,
+    /// a `-` can be left out, and `mask` and `other` can have one colon instead of two.
     pub fn from_text(text: &str) -> Result<Self, AclError> {
-        let entries = text
-            .lines()
-            .map(|line| line.split_once('#').map_or(line, |(entries, _comment)| entries))
-            .flat_map(|line| line.split(','))
-            .map(str::trim)
-            .filter(|entry| !entry.is_empty())
-            // One more than the limit is enough to detect that the text exceeds it.
-            .take(Self::MAX_ENTRIES + 1)
-            .map(parse_entry)
-            .collect::<Result<Vec<_>, _>>()?;
+        // One more than the limit is enough to detect that the text exceeds it.
+        let entries = crate::items(text).take(Self::MAX_ENTRIES + 1).map(parse_entry);
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
         Self::from_entries(entries)
     }
 
-    /// The long form, one entry in each line, each line ended.
+    /// The long form: one entry in each line, and a newline after each.
     pub fn to_long_text(&self) -> String {
-        let mut text = String::new();
-        for Entry { tag, perm } in self.entries() {
-            let line = match tag {
-                Tag::UserObj => writeln!(text, "user::{perm}"),
-                Tag::User(id) => writeln!(text, "user:{id}:{perm}"),
-                Tag::GroupObj => writeln!(text, "group::{perm}"),
-                Tag::Group(id) => writeln!(text, "group:{id}:{perm}"),
-                Tag::Mask => writeln!(text, "mask::{perm}"),
-                Tag::Other => writeln!(text, "other::{perm}"),
-            };
-            line.expect("writing to a String cannot fail");
-        }
-        text
+        self.entries().map(|entry| format!("{entry}\n")).collect()
     }
 
-    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`: ASCII, exactly one text for each ACL.
+    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`. It is ASCII, and equal ACLs have the same
+    /// text.
     pub fn to_storage(&self) -> String {
         self.to_string()
     }
 
-    /// Parses the output of [`Self::to_storage`], and no other form: limenfs did not write another form, and
-    /// its hash would not be the one that the ACL is stored under.
+    /// Parses the output of [`Self::to_storage`].
+    ///
+    /// # Errors
+    /// Every other text, even of a valid ACL, is an error: limenfs did not write it, and its hash is not the id
+    /// of the ACL.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }
@@ -60,18 +47,9 @@ impl PosixAcl {
 /// The short form, which is also the stored one.
 impl fmt::Display for PosixAcl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Entry { tag, perm }) in self.entries().enumerate() {
-            if index > 0 {
-                f.write_char(',')?;
-            }
-            match tag {
-                Tag::UserObj => write!(f, "u::{perm}"),
-                Tag::User(id) => write!(f, "u:{id}:{perm}"),
-                Tag::GroupObj => write!(f, "g::{perm}"),
-                Tag::Group(id) => write!(f, "g:{id}:{perm}"),
-                Tag::Mask => write!(f, "m::{perm}"),
-                Tag::Other => write!(f, "o::{perm}"),
-            }?;
+        for (index, entry) in self.entries().enumerate() {
+            let separator = if index > 0 { "," } else { "" };
+            write!(f, "{separator}{entry:#}")?;
         }
         Ok(())
     }
@@ -97,7 +75,7 @@ fn parse_entry(text: &str) -> Result<Entry, AclError> {
 }
 
 fn parse_id(text: &str) -> Result<u32, AclError> {
-    // `parse` alone accepts a plus sign.
+    // `str::parse` also accepts a leading plus sign.
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(AclError::Text);
     }

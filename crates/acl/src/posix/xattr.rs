@@ -23,7 +23,7 @@ impl PosixAcl {
     /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
     /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Equivalent of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
+    /// Equivalent to `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order. Entries with the
     /// same tag may be in any order; they are sorted by id. The id field of a tag without an id is ignored.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl PosixAcl {
         Self::from_entries(entries).map(Some)
     }
 
-    /// The value of the extended attribute. Equivalent of `posix_acl_to_xattr`.
+    /// The value of the extended attribute. Equivalent to `posix_acl_to_xattr`.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(HEADER_BYTES + ENTRY_BYTES * self.entry_count());
         value.extend(VERSION.to_le_bytes());
@@ -101,6 +101,8 @@ fn decode(entry: &[u8; ENTRY_BYTES]) -> Result<Entry, AclError> {
 
 #[cfg(test)]
 mod tests {
+    use types::Errno;
+
     use super::*;
 
     fn xattr(entries: &[(u16, u16, u32)]) -> Vec<u8> {
@@ -145,11 +147,11 @@ mod tests {
         for length in (1..4).chain(5..12) {
             assert_eq!(PosixAcl::from_xattr(&good[..length]), Err(AclError::Size));
         }
-        assert_eq!(PosixAcl::from_xattr(&[1, 0, 0, 0]).unwrap_err().errno(), types::Errno::EOPNOTSUPP);
+        assert_eq!(PosixAcl::from_xattr(&[1, 0, 0, 0]).map_err(Errno::from), Err(Errno::EOPNOTSUPP));
         assert_eq!(PosixAcl::from_xattr(&[2, 0, 0, 1, 9]), Err(AclError::Version));
         assert_eq!(PosixAcl::from_xattr(&vec![0; 65536]), Err(AclError::Version));
         let long = PosixAcl::from_xattr(&xattr(&[(USER, 7, 0); 512]));
-        assert_eq!(long.unwrap_err().errno(), types::Errno::E2BIG);
+        assert_eq!(long.map_err(Errno::from), Err(Errno::E2BIG));
 
         assert_eq!(parse(&[(GROUP_OBJ, 5, 0), (USER_OBJ, 7, 0), (OTHER, 0, 0)]), Err(AclError::Order));
         assert_eq!(

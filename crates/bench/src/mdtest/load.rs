@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output::ProgressBar;
 
 use super::histogram::Histogram;
+use crate::suite::wall;
 
 /// The measured times of one run, of all threads together.
 #[derive(Debug, Default)]
@@ -27,12 +28,13 @@ impl Load {
     }
 }
 
-/// Calls `work` once for each of `numbers`, and `stop` before each. A thread that has finished a number takes
-/// the next one. So all threads are busy until the end, and at any moment they work on adjacent numbers.
+/// Calls `work` once for each of `numbers`, and `stop` before each call. A thread that has finished a number
+/// takes the next number. So all threads are busy until the end, and at any moment they work on adjacent
+/// numbers.
 ///
 /// # Errors
-/// An error of `work`, or of `stop`, which ends the run after Ctrl-C; a thread cannot be started, or panics. The
-/// other threads end after their current operation, except after a panic.
+/// The error of `work`; the error of `stop`, which ends the run after Ctrl-C; a thread cannot be started, or
+/// panics. The other threads end after their current operation.
 pub(super) fn run(
     threads: usize,
     numbers: Range<u64>,
@@ -41,49 +43,48 @@ pub(super) fn run(
     work: &(dyn Fn(u64) -> Result<(), Fault> + Sync),
 ) -> Result<Load, Fault> {
     let next = AtomicU64::new(numbers.start);
-    let failed = AtomicBool::new(false);
-    let turn = || -> Result<Turn, Fault> {
+    // Set when a thread ends, because no number is left, or because of an error or a panic.
+    let ended = AtomicBool::new(false);
+    let serve = || -> Result<(Range<Instant>, Histogram), Fault> {
         let begun = Instant::now();
         let mut times = Histogram::default();
-        while !failed.load(Ordering::Relaxed) {
+        let _ends_others = EndsOthers(&ended);
+        while !ended.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= numbers.end {
                 break;
             }
             let began = Instant::now();
-            stop().and_then(|()| work(number)).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            stop().and_then(|()| work(number))?;
             times.add(began.elapsed());
             bar.inc(1);
         }
-        Ok(Turn { begun, ended: Instant::now(), times })
+        Ok((begun..Instant::now(), times))
     };
-    let turns: Vec<Turn> = thread::scope(|scope| {
+    let done: Vec<_> = thread::scope(|scope| {
         let mut all = Vec::with_capacity(threads);
         for _ in 0..threads {
-            let spawned = thread::Builder::new().name("limen-mdtest".into()).spawn_scoped(scope, turn);
-            all.push(spawned.map_err(|error| {
-                failed.store(true, Ordering::Relaxed);
-                Fault::new(format!("cannot start a thread: {error}")).advise("use fewer --threads")
-            })?);
+            let spawned = thread::Builder::new().name("limen-mdtest".into()).spawn_scoped(scope, serve);
+            let spawned = spawned.inspect_err(|_| ended.store(true, Ordering::Relaxed));
+            all.push(spawned.what("cannot start a thread").advise("use fewer --threads")?);
         }
-        let ended_early = || Fault::new("a thread of the benchmark panicked: its message is above");
+        let panicked = || Fault::new("a thread of the benchmark panicked: its message is above");
         all.into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(ended_early())))
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
             .collect::<Result<_, Fault>>()
     })?;
     let mut times = Histogram::default();
-    turns.iter().for_each(|turn| times.merge(&turn.times));
-    let begun = turns.iter().map(|turn| turn.begun).min();
-    let ended = turns.iter().map(|turn| turn.ended).max();
-    Ok(Load { times, wall: begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun) })
+    done.iter().for_each(|(_, more)| times.merge(more));
+    Ok(Load { times, wall: wall(done.iter().map(|(time, _)| time)) })
 }
 
-/// What one thread measured.
-#[derive(Debug)]
-struct Turn {
-    begun: Instant,
-    ended: Instant,
-    times: Histogram,
+/// Makes the other threads end when this thread ends, also after a panic.
+struct EndsOthers<'a>(&'a AtomicBool);
+
+impl Drop for EndsOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -124,5 +125,19 @@ mod tests {
         let stop = || Err(Fault::new("interrupted"));
         let fault = run(2, 0..1 << 60, &ProgressBar::hidden(), &stop, &|_| panic!("no work")).unwrap_err();
         assert_eq!(fault.to_string(), "interrupted");
+    }
+
+    #[test]
+    fn a_panic_ends_all_threads() {
+        const NUMBERS: u64 = 1 << 24;
+        let done = AtomicU64::new(0);
+        let work = |number| {
+            assert!(number != 5, "requested by the test");
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let fault = run(4, 0..NUMBERS, &ProgressBar::hidden(), &|| Ok(()), &work).unwrap_err();
+        assert!(fault.to_string().contains("panicked"), "{fault}");
+        assert!(done.into_inner() < NUMBERS - 1);
     }
 }

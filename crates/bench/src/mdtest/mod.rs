@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use acl::credential::Credentials;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::interrupt::Interrupt;
 use command::output;
 use command::process::host_name;
@@ -28,12 +28,13 @@ use rustix::process::{getegid, geteuid};
 use types::{Caps, Cred, Ino};
 use vfs::{Caller, Coherence, Identity, Kernel, SessionInfo, Vfs};
 
-pub use self::options::{Counters, OpenVolume, Options, Shape};
+pub use self::options::{Counters, OpenVolume, Options};
 use self::phase::Sample;
 use self::report::Report;
 use self::tree::{Top, Tree, join};
 
-/// How long to wait for the engine's stream of other clients' changes; then the benchmark begins without it.
+/// How long to wait until the engine's stream of other clients' changes works. After that, the benchmark
+/// begins without the stream.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the benchmark in a session of its own, and prints its results.
@@ -54,19 +55,18 @@ fn in_session<T>(
     work: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let OpenVolume { vfs, url, .. } = volume;
-    let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(url);
     let session = SessionInfo {
         host: host_name(),
         pid: std::process::id(),
         mountpoint: join("limen mdtest ", options.dir.trim_start_matches('/')),
     };
-    vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
-    let started = vfs.start_housekeeping(session).and_then(|()| vfs.start_watching(Arc::new(NoKernel)));
-    let done = started.as_ref().map_err(|error| broken("cannot start a thread", error)).and_then(|_| {
+    vfs.lifecycle.begin(session).what("cannot begin the session").at(url)?;
+    let started = vfs.lifecycle.start_threads().and_then(|()| vfs.caches.start_watching(Arc::new(NoKernel)));
+    let done = started.as_ref().map_err(Fault::new).what("cannot start a thread").at(url).and_then(|_| {
         wait_for_watch(vfs);
         work()
     });
-    let ended = vfs.end().map_err(|errno| broken("cannot end the session", &errno));
+    let ended = vfs.lifecycle.end().what("cannot end the session").at(url);
     for thread in started.unwrap_or_default() {
         // The thread returns no result.
         let _ = thread.join();
@@ -78,7 +78,7 @@ fn in_session<T>(
 /// Waits until the stream of other clients' changes works, so that cached records are valid from the start.
 fn wait_for_watch(vfs: &Vfs) {
     let begun = Instant::now();
-    while vfs.coherence() == Coherence::Polling {
+    while vfs.caches.coherence() == Coherence::Polling {
         if begun.elapsed() > WATCH_TIMEOUT {
             return output::note(
                 "no notifications of other clients' changes: cached records are used for half a second only",
@@ -101,7 +101,7 @@ fn work(
     let credential = Credentials::new(1).intern(&cred, &[]);
     let caller = Caller::known(Identity { credential, caps: Caps::ALL });
     let top = Top::make(vfs, &caller, &options.dir)?;
-    let tree = Tree::new(vfs, &caller, &top, options.shape, levels, options.write_bytes);
+    let tree = Tree::new(vfs, &caller, &top, options.shape, levels, options.write);
     let samples = phase::all(&tree, options.threads, options.keep, &volume.counters, interrupt);
     if options.keep {
         return samples;

@@ -1,39 +1,56 @@
-//! What the metadata benchmark measures, and how large its tree is.
+//! The options of the metadata benchmark, and the size of its tree.
 
 use std::sync::Arc;
 
 use command::fault::Fault;
+use command::units::{parse_size, parse_threads};
 use meta::{Counting, Engine};
 use vfs::Vfs;
 
-/// The most directories and files together.
+/// The maximum number of directories and files together.
 const MAX_ENTRIES: u64 = 100_000_000;
 
+/// The paths of deeper trees would be too long to open.
+const MAX_DEPTH: i64 = 256;
+
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// A directory of the volume, as a path from its root.
-    pub dir: String,
-    pub shape: Shape,
-    pub threads: usize,
-    /// How many bytes to write to each file.
-    pub write_bytes: u64,
-    /// Whether the tree stays.
-    pub keep: bool,
-    pub json: bool,
+    /// A directory of the volume, as a path from its root: if it does not exist, it is created and removed
+    /// afterwards; otherwise it must be empty
+    #[arg(value_name = "DIR")]
+    pub(super) dir: String,
+    #[command(flatten)]
+    pub(super) shape: Shape,
+    /// Number of threads
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    pub(super) threads: usize,
+    /// How many bytes to write to each file
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
+    pub(super) write: u64,
+    /// Keep the tree, and skip the phases unlink and rmdir
+    #[arg(long)]
+    pub(super) keep: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// How large a tree is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Levels below the top.
-    pub depth: u32,
-    /// Directories in each directory that is not of the last level.
-    pub dirs: u64,
-    /// Files in each directory, the top included.
-    pub files: u64,
-    /// Files with consecutive numbers are in different directories, not in the same one.
-    pub spread: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub(super) struct Shape {
+    /// Levels of directories below DIR
+    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(0..=MAX_DEPTH), default_value = "2")]
+    pub(super) depth: u32,
+    /// Directories in each directory
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) dirs: u64,
+    /// Files in each directory
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) files: u64,
+    /// Alternate between the files of all directories, instead of working on one directory after the other
+    #[arg(long)]
+    pub(super) spread: bool,
 }
 
 /// A volume that is open as for a mount, without a session.
@@ -60,12 +77,20 @@ pub struct Counters {
 
 type Counted = Arc<Counting<Arc<dyn Engine>>>;
 
+impl Options {
+    /// # Errors
+    /// The tree would have too many files and directories.
+    pub fn check(&self) -> Result<(), Fault> {
+        self.shape.levels().map(drop)
+    }
+}
+
 impl Shape {
     /// The first directory number of each level, and the number of directories at the end.
     ///
     /// # Errors
     /// The tree would have too many files and directories.
-    pub fn levels(self) -> Result<Vec<u64>, Fault> {
+    pub(super) fn levels(self) -> Result<Vec<u64>, Fault> {
         let too_many = || {
             Fault::usage(format!("this tree has more than {MAX_ENTRIES} directories and files"))
                 .advise("use a smaller --depth, --dirs or --files")

@@ -34,8 +34,8 @@ pub(super) struct Sample {
 /// An operation on the directory or file with a number.
 type Operation<'t, 'v> = fn(&'t Tree<'v>, u64) -> Result<(), Fault>;
 
-/// Runs all phases in order; with `keep`, those that remove are skipped. Phases without operations are left
-/// out.
+/// Runs all phases in order. With `keep`, the phases that remove the tree are skipped. Phases without
+/// operations are left out of the result.
 ///
 /// # Errors
 /// An operation failed, or the user interrupted the command.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use command::fault::Fault;
-use command::output;
+use command::output::{self, Columns};
 use command::units::show_size;
 use meta::Counts;
 use serde_json::{Value, json};
 
 use super::options::{OpenVolume, Options, Shape};
 use super::phase::Sample;
-use crate::table::{Columns, figure, round};
+use crate::figure::{figure, round};
 
 /// The results of one run of the benchmark, and what was measured.
 #[derive(Debug)]
@@ -24,11 +24,11 @@ impl Report<'_> {
     /// # Errors
     /// Those of [`output::print`].
     pub(super) fn print(&self) -> Result<(), Fault> {
-        if self.options.json { output::print_json(&self.to_json()) } else { output::print(&self.to_text()) }
+        output::result(self.options.json, || self.to_json(), || self.to_text())
     }
 
     fn to_text(&self) -> String {
-        let Options { dir, shape, threads, write_bytes, .. } = self.options;
+        let Options { dir, shape, threads, write, .. } = self.options;
         let Shape { depth, dirs, files, .. } = shape;
         let server = self.volume.server.as_ref().map_or_else(String::new, |server| format!(" ({server})"));
         let mut text = format!(
@@ -36,11 +36,11 @@ impl Report<'_> {
                                 of {} in each, {threads} threads\n\n",
             self.volume.url,
             self.volume.vfs.meta().volume().name,
-            show_size(*write_bytes)
+            show_size(*write)
         );
         let head =
             ["operation", "count", "ops/s", "p50 us", "p99 us", "CPU us/op", "requests/op", "trips/op"];
-        let mut columns = Columns::new(&head);
+        let mut columns = Columns::new(1, &head);
         for sample in self.samples {
             let mut cells = vec![sample.name.to_owned(), sample.count.to_string()];
             cells.push(format!("{:.0}", sample.rate()));
@@ -66,7 +66,7 @@ impl Report<'_> {
             "dirs": options.shape.dirs,
             "files": options.shape.files,
             "threads": options.threads,
-            "write_bytes": options.write_bytes,
+            "write_bytes": options.write,
             "kept": options.keep,
             "cpus": std::thread::available_parallelism().map_or(0, usize::from),
             "phases": self.samples.iter().map(Sample::to_json).collect::<Vec<_>>(),
@@ -106,7 +106,7 @@ impl Sample {
         self.count as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// The part of `all` that one operation accounts for, on average.
+    /// `all` divided by the number of operations.
     fn each(&self, all: f64) -> f64 {
         all / self.count.max(1) as f64
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use command::fault::Fault;
 use types::{Errno, FileType, Ino, Mode};
-use vfs::{Caller, DirPosition, MakeRequest, RenameFlags, Special, Vfs};
+use vfs::{Caller, DirPosition, MakeKind, MakeRequest, RenameFlags, Vfs};
 
 use super::options::Shape;
 
@@ -20,7 +20,7 @@ const WRITE_BYTES: usize = 128 << 10;
 pub(super) struct Tree<'a> {
     vfs: &'a Vfs,
     shape: Shape,
-    /// The path of its top, for messages.
+    /// The path of the top directory, for messages.
     path: String,
     caller: &'a Caller<'a>,
     write_bytes: u64,
@@ -33,7 +33,7 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// A tree below `top` that is not created yet; `levels` are those of its shape.
+    /// Describes a tree below `top`, and creates nothing. `levels` are those of `shape`.
     pub(super) fn new(
         vfs: &'a Vfs,
         caller: &'a Caller<'a>,
@@ -69,7 +69,7 @@ impl<'a> Tree<'a> {
         0..self.inos.len() as u64 * self.shape.files
     }
 
-    /// The numbers of the files that may exist.
+    /// The numbers of the files whose creation was started. Only these files can exist.
     pub(super) fn files_begun(&self) -> Range<u64> {
         0..self.files_begun.load(Ordering::Acquire)
     }
@@ -81,9 +81,12 @@ impl<'a> Tree<'a> {
 
     pub(super) fn mkdir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
-        let request = self.request(parent, &name, Special::Directory, 0o755);
-        let made =
-            self.vfs.make(self.caller, request).map_err(|errno| self.fault("mkdir", parent, &name, errno))?;
+        let request = self.request(parent, &name, MakeKind::Directory, 0o755);
+        let made = self
+            .vfs
+            .names
+            .make(self.caller, request)
+            .map_err(|errno| self.fault("mkdir", parent, &name, errno))?;
         if let Some(ino) = self.inos.get(dir as usize) {
             ino.store(made.ino.0, Ordering::Release);
         }
@@ -92,7 +95,7 @@ impl<'a> Tree<'a> {
 
     pub(super) fn rmdir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
-        let removed = self.vfs.rmdir(self.caller, self.ino(parent), name.as_bytes());
+        let removed = self.vfs.names.rmdir(self.caller, self.ino(parent), name.as_bytes());
         removed.map_err(|errno| self.fault("rmdir", parent, &name, errno))
     }
 
@@ -100,18 +103,18 @@ impl<'a> Tree<'a> {
     pub(super) fn create(&self, file: u64) -> Result<(), Fault> {
         self.files_begun.fetch_max(file + 1, Ordering::AcqRel);
         let (dir, name) = self.name_of_file(file, "file");
-        let request = self.request(dir, &name, Special::Regular, 0o644);
-        let created = self.vfs.create(self.caller, request);
+        let request = self.request(dir, &name, MakeKind::Regular, 0o644);
+        let created = self.vfs.names.create(self.caller, request);
         let ino = created.map_err(|errno| self.fault("create", dir, &name, errno))?.ino;
         let written = self.write(ino);
-        let closed = self.vfs.close(ino);
+        let closed = self.vfs.files.close(ino);
         written.and(closed).map_err(|errno| self.fault("write", dir, &name, errno))
     }
 
     pub(super) fn stat(&self, file: u64) -> Result<(), Fault> {
         let (dir, name) = self.name_of_file(file, "file");
-        let found = self.vfs.lookup(self.caller, self.ino(dir), name.as_bytes());
-        let size = match found.and_then(|entry| entry.attr.ok_or(Errno::ENOENT)) {
+        let found = self.vfs.names.lookup(self.caller, self.ino(dir), name.as_bytes());
+        let size = match found.and_then(|entry| entry.ok_or(Errno::ENOENT)) {
             Ok(attr) => attr.size_bytes,
             Err(errno) => return Err(self.fault("stat", dir, &name, errno)),
         };
@@ -129,26 +132,26 @@ impl<'a> Tree<'a> {
         let ino = self.ino(dir);
         let flags = RenameFlags::default();
         let renamed =
-            self.vfs.rename(self.caller, (ino, old.as_bytes()), (ino, new.as_bytes()), flags, false);
+            self.vfs.names.rename(self.caller, (ino, old.as_bytes()), (ino, new.as_bytes()), flags, false);
         renamed.map_err(|errno| self.fault("rename", dir, &old, errno))
     }
 
     pub(super) fn unlink(&self, file: u64) -> Result<(), Fault> {
         let (dir, name) = self.name_of_file(file, "renamed");
-        let unlinked = self.vfs.unlink(self.caller, self.ino(dir), name.as_bytes());
+        let unlinked = self.vfs.names.unlink(self.caller, self.ino(dir), name.as_bytes());
         unlinked.map_err(|errno| self.fault("unlink", dir, &name, errno))
     }
 
     /// Lists a directory with attributes, and checks that it has all its entries.
     pub(super) fn list(&self, dir: u64) -> Result<(), Fault> {
         let list = || -> Result<u64, Errno> {
-            let handle = self.vfs.opendir(self.caller, self.ino(dir))?;
+            let handle = self.vfs.listings.opendir(self.caller, self.ino(dir))?;
             let mut with_attributes = 0;
-            let listed = self.vfs.readdir(handle, DirPosition(0), true, &mut |entry| {
+            let listed = self.vfs.listings.readdir(handle, DirPosition(0), true, &mut |entry| {
                 with_attributes += u64::from(entry.attr.is_some());
                 true
             });
-            self.vfs.closedir(handle)?;
+            self.vfs.listings.closedir(handle)?;
             listed.map(|()| with_attributes)
         };
         let count = list().map_err(|errno| self.fault("list", dir, ".", errno))?;
@@ -165,7 +168,7 @@ impl<'a> Tree<'a> {
         for stem in ["file", "renamed"] {
             let (dir, name) = self.name_of_file(file, stem);
             let Some(ino) = self.made(dir) else { return Ok(()) };
-            match self.vfs.unlink(self.caller, ino, name.as_bytes()) {
+            match self.vfs.names.unlink(self.caller, ino, name.as_bytes()) {
                 Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(self.fault("unlink", dir, &name, errno)),
             }
@@ -177,7 +180,7 @@ impl<'a> Tree<'a> {
     pub(super) fn clear_dir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
         let Some(ino) = self.made(parent) else { return Ok(()) };
-        match self.vfs.rmdir(self.caller, ino, name.as_bytes()) {
+        match self.vfs.names.rmdir(self.caller, ino, name.as_bytes()) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(self.fault("rmdir", parent, &name, errno)),
         }
@@ -190,13 +193,13 @@ impl<'a> Tree<'a> {
         let bytes = [0x5a; WRITE_BYTES];
         for offset in (0..self.write_bytes).step_by(WRITE_BYTES) {
             let len = (self.write_bytes - offset).min(WRITE_BYTES as u64) as usize;
-            self.vfs.write(ino, offset, bytes.get(..len).unwrap_or_default())?;
+            self.vfs.files.write(ino, offset, bytes.get(..len).unwrap_or_default())?;
         }
-        self.vfs.flush(ino)
+        self.vfs.files.flush(ino)
     }
 
-    fn request<'n>(&self, dir: u64, name: &'n str, what: Special, mode: u32) -> MakeRequest<'n> {
-        MakeRequest { parent: self.ino(dir), name: name.as_bytes(), what, mode: Mode::new(mode), umask: 0 }
+    fn request<'n>(&self, dir: u64, name: &'n str, kind: MakeKind, mode: u32) -> MakeRequest<'n> {
+        MakeRequest { parent: self.ino(dir), name: name.as_bytes(), kind, mode: Mode::new(mode), umask: 0 }
     }
 
     /// The parent of a directory, and its name there.
@@ -214,7 +217,7 @@ impl<'a> Tree<'a> {
         (dir, format!("{stem}.{number}"))
     }
 
-    /// The inode of a directory; 0, which no inode has, before it is created.
+    /// The inode of a directory; before the directory is created, 0, which no inode has.
     fn ino(&self, dir: u64) -> Ino {
         Ino(self.inos.get(dir as usize).map_or(0, |ino| ino.load(Ordering::Acquire)))
     }
@@ -246,7 +249,7 @@ pub(super) fn join(dir: &str, name: &str) -> String {
 pub(super) struct Top {
     pub(super) ino: Ino,
     pub(super) path: String,
-    /// The parent and name if this command created the directory, and so has to remove it.
+    /// The parent and name if this command created the directory, and therefore removes it.
     made_in: Option<(Ino, String)>,
 }
 
@@ -254,7 +257,7 @@ impl Top {
     /// Finds the directory `path` of a volume, or creates it in an existing directory.
     ///
     /// # Errors
-    /// It is not a directory, or is not empty.
+    /// The path contains `..`; its parent directory does not exist; it is not a directory, or is not empty.
     pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, Fault> {
         let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
         if names.contains(&"..") {
@@ -263,14 +266,15 @@ impl Top {
         let mut top = Top { ino: Ino::ROOT, path: "/".to_owned(), made_in: None };
         let fail =
             |what: &str, path: &str, errno: Errno| Fault::new(format!("cannot {what}: {errno}")).at(path);
-        vfs.getattr(top.ino).map_err(|errno| fail("stat", "/", errno))?;
+        vfs.attributes.getattr(top.ino).map_err(|errno| fail("stat", "/", errno))?;
         for (index, name) in names.iter().enumerate() {
             let parent = top.ino;
             top.path = join(&top.path, name);
-            let entry = vfs
+            let found = vfs
+                .names
                 .lookup(caller, parent, name.as_bytes())
                 .map_err(|errno| fail("look up", &top.path, errno))?;
-            top.ino = match entry.attr {
+            top.ino = match found {
                 Some(attr) if attr.kind == FileType::Directory => attr.ino,
                 Some(_) => return Err(Fault::new("not a directory").at(&top.path)),
                 None if index + 1 < names.len() => {
@@ -282,12 +286,12 @@ impl Top {
                     let request = MakeRequest {
                         parent,
                         name: name.as_bytes(),
-                        what: Special::Directory,
+                        kind: MakeKind::Directory,
                         mode: Mode::new(0o755),
                         umask: 0,
                     };
                     top.made_in = Some((parent, (*name).to_owned()));
-                    vfs.make(caller, request).map_err(|errno| fail("mkdir", &top.path, errno))?.ino
+                    vfs.names.make(caller, request).map_err(|errno| fail("mkdir", &top.path, errno))?.ino
                 }
             };
         }
@@ -306,18 +310,18 @@ impl Top {
     /// Those of rmdir(2).
     pub(super) fn remove(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<(), Fault> {
         let Some((parent, name)) = &self.made_in else { return Ok(()) };
-        let removed = vfs.rmdir(caller, *parent, name.as_bytes());
+        let removed = vfs.names.rmdir(caller, *parent, name.as_bytes());
         removed.map_err(|errno| Fault::new(format!("cannot rmdir: {errno}")).at(&self.path))
     }
 
     fn has_content(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<bool, Errno> {
-        let handle = vfs.opendir(caller, self.ino)?;
+        let handle = vfs.listings.opendir(caller, self.ino)?;
         let mut content = false;
-        let listed = vfs.readdir(handle, DirPosition(0), false, &mut |entry| {
+        let listed = vfs.listings.readdir(handle, DirPosition(0), false, &mut |entry| {
             content = !matches!(entry.name, b"." | b"..");
             !content
         });
-        vfs.closedir(handle)?;
+        vfs.listings.closedir(handle)?;
         listed.map(|()| content)
     }
 }

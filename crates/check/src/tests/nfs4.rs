@@ -1,5 +1,5 @@
-//! Damage of NFSv4 ACLs and of the table of their domains: it is found under its code, and no repair gives
-//! any caller more access than before.
+//! Damage of NFSv4 ACLs and of the table of their domains: the check reports each damage with its code, and
+//! no repair gives any caller more access than before.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ pub(super) fn set(ino: Ino) -> SetNfs4Acl {
     set_text(ino, ACL, TABLE)
 }
 
-/// Stores `text` under this id, and makes it the ACL of inode `f`.
+/// Stores `text` under `id`, and makes it the ACL of inode `f`.
 fn stored(s: &Sample, id: AclId, text: &str) -> Vec<Effect> {
     let put = Effect::PutAcl { id, text: text.into() };
     [vec![put], access(s, |it| it.access_acl = id)].concat()
 }
 
-/// Gives inode `f` another ACL, which is valid.
+/// Gives inode `f` another, valid ACL.
 fn named(s: &Sample, text: &str) -> Vec<Effect> {
     let acl = Nfs4Acl::from_storage(text).unwrap();
     let change = |it: &mut meta::Access| {

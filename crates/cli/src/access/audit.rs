@@ -2,19 +2,18 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::thread;
 
 use clap::ValueHint;
-use command::fault::Fault;
-use command::output;
-use command::output::ProgressBar;
+use command::fault::{Fault, OrFault};
+use command::output::{self, Columns, Lines, ProgressBar};
+use command::units::parse_threads;
 use inspect::{
-    Audit, AuditError, Counts, Kind, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
-    VolumeTree, audit,
+    Audit, Counts, Kind, OnName, Rights, Seen, Start, Totals, View, VisitedName, VolumeTree, audit,
 };
 use meta::Volume;
 use serde_json::{Value, json};
@@ -22,7 +21,6 @@ use types::Ino;
 
 use super::whatif::{WhatIf, inode_at};
 use super::{show, who};
-use crate::parse::parse_threads;
 use crate::target::{Target, path_to_json, show_name, volume_behind};
 use crate::url::Database;
 use crate::users::{Person, Users};
@@ -115,49 +113,31 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
     let views = (&before, after.as_ref());
     let mut list = List::new(args, what_if.is_some());
-    // A list on a terminal already shows the progress.
+    // On a terminal, the list itself shows the progress.
     let bar = if args.list && io::stdout().is_terminal() {
         ProgressBar::hidden()
     } else {
         output::progress("names")
     };
     let progress = |names| bar.inc(names);
-    let each: Option<&mut OnName<'_, Stop>> = None;
-    let found = if args.list {
-        let mut print = |met: VisitedName<'_>| list.print(met).map_err(Stop::Output);
-        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut print), &progress)
-    } else {
-        audit(&*engine, place.volume.acl, &start, views, Options { threads }, each, &progress)
-    };
+    let mut print = |met: VisitedName<'_>| list.print(met);
+    let each: Option<&mut OnName<'_, Fault>> = if args.list { Some(&mut print) } else { None };
+    let found = audit(&*engine, place.volume.acl, &start, views, threads, each, &progress);
     bar.finish_and_clear();
-    let found = match found.and_then(|found| list.finish().map(|()| found).map_err(Stop::Output)) {
-        // A closed pipe is not an error.
-        Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-        Err(Stop::Output(error)) => return Err(Fault::new(format!("cannot write the output: {error}"))),
-        Err(Stop::Audit(error)) => return Err(Fault::new(error).at(shown(args))),
-        Ok(found) => found,
+    let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
+        // The output is a closed pipe, so the rest is not wanted.
+        Err(fault) if fault.is_told() => return Ok(ExitCode::SUCCESS),
+        found => found.at(shown(args))?,
     };
     report(args, &person, &found, what_if.as_ref(), &users)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// An error that ends an audit early.
-enum Stop {
-    Audit(AuditError),
-    Output(io::Error),
-}
-
-impl From<AuditError> for Stop {
-    fn from(error: AuditError) -> Self {
-        Stop::Audit(error)
-    }
 }
 
 fn find(args: &AuditArgs) -> Result<Place, Fault> {
     let target = args.target.as_deref().unwrap_or_default();
     match Target::parse(target)? {
         Target::Local(path) => {
-            let metadata = fs::metadata(&path).map_err(|error| Fault::new(error).at(path.display()))?;
+            let metadata = fs::metadata(&path).at(path.display())?;
             let (database, volume) = volume_behind(&path, metadata.dev())?;
             let (dir, bytes) = (Ino(metadata.ino()), path.as_os_str().as_bytes().to_vec());
             Ok(Place { database, volume, dir, path: bytes, device: Some(metadata.dev()) })
@@ -182,21 +162,21 @@ struct List<'a> {
     args: &'a AuditArgs,
     /// List only names whose access changes.
     differs: bool,
-    out: BufWriter<io::Stdout>,
+    out: Lines,
     begun: bool,
 }
 
 impl<'a> List<'a> {
     fn new(args: &'a AuditArgs, differs: bool) -> Self {
-        List { args, differs, out: BufWriter::with_capacity(64 << 10, io::stdout()), begun: false }
+        List { args, differs, out: Lines::default(), begun: false }
     }
 
-    fn print(&mut self, met: VisitedName<'_>) -> io::Result<()> {
+    fn print(&mut self, met: VisitedName<'_>) -> Result<(), Fault> {
         let VisitedName { path, kind, before, after } = met;
         if self.args.csv && !self.begun {
             self.begun = true;
             let after = if self.differs { ",reached_after,rights_after" } else { "" };
-            writeln!(self.out, "path,type,reached,rights{after}")?;
+            self.out.line(format!("path,type,reached,rights{after}"))?;
         }
         let is_listed = if self.differs { before != after } else { before.reached };
         if !is_listed {
@@ -213,22 +193,21 @@ impl<'a> List<'a> {
                 line["reached"] = before.reached.into();
                 line["after"] = json!({ "reached": after.reached, "rights": letters(after) });
             }
-            return writeln!(self.out, "{line}");
+            return self.out.line(line.to_string());
         }
         if self.args.csv {
             // The path is written unescaped between quotation marks, with quotation marks doubled (RFC 4180).
-            self.out.write_all(b"\"")?;
-            for part in path.split_inclusive(|&byte| byte == b'"') {
-                self.out.write_all(part)?;
-                if part.ends_with(b"\"") {
-                    self.out.write_all(b"\"")?;
-                }
-            }
-            write!(self.out, "\",{},{},{}", name(kind), u8::from(before.reached), letters(before))?;
+            let mut line = b"\"".to_vec();
+            line.extend(
+                path.iter().flat_map(|byte| std::iter::repeat_n(*byte, if *byte == b'"' { 2 } else { 1 })),
+            );
+            line.extend(
+                format!("\",{},{},{}", name(kind), u8::from(before.reached), letters(before)).bytes(),
+            );
             if self.differs {
-                write!(self.out, ",{},{}", u8::from(after.reached), letters(after))?;
+                line.extend(format!(",{},{}", u8::from(after.reached), letters(after)).bytes());
             }
-            return writeln!(self.out);
+            return self.out.line(line);
         }
         let initial = match kind {
             Kind::Directory => 'd',
@@ -237,16 +216,12 @@ impl<'a> List<'a> {
         };
         let shown = |seen: Seen| if seen.reached { letters(seen) } else { "none".to_owned() };
         match self.differs {
-            false => writeln!(self.out, "{initial} {}  {}", shown(before), show_name(path)),
+            false => self.out.line(format!("{initial} {}  {}", shown(before), show_name(path))),
             true => {
                 let (was, is) = (shown(before), shown(after));
-                writeln!(self.out, "{initial} {was:6} -> {is:6}  {}", show_name(path))
+                self.out.line(format!("{initial} {was:6} -> {is:6}  {}", show_name(path)))
             }
         }
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 
@@ -317,15 +292,12 @@ fn report(
 }
 
 fn table(totals: &Totals) -> String {
-    let mut text = format!("{:11}", "");
-    COLUMNS.iter().for_each(|column| text.push_str(&format!("  {column:>10}")));
-    text.push('\n');
+    let mut columns = Columns::new(1, &[&[""][..], &COLUMNS].concat());
     for (kind, counts) in kinds(totals) {
-        text.push_str(&format!("{kind:11}"));
-        cells(counts).iter().for_each(|count| text.push_str(&format!("  {count:>10}")));
-        text.push('\n');
+        let counts = cells(counts).into_iter().map(|count| count.to_string());
+        columns.line(std::iter::once(kind.to_owned()).chain(counts));
     }
-    text
+    columns.render()
 }
 
 fn to_csv(found: &Audit, what_if: Option<&WhatIf>) -> String {

@@ -6,8 +6,8 @@ use std::path::absolute;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use command::fault::Fault;
-use command::output;
+use command::fault::{Fault, OrFault};
+use command::output::{self, Columns};
 use inspect::{Answer, LocalTree, Operation, Route, VolumeTree};
 use serde_json::json;
 use types::Errno;
@@ -66,11 +66,11 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
     let target = Target::parse(&args.target)?;
     let route = find(&target, args.want)?;
     let answer = route.explain(&person.cred);
-    if args.json {
-        output::print_json(&to_json(args, &target, &person, &route, &answer, &users))?;
-    } else {
-        output::print(&to_text(args, &target, &person, &route, &answer, &users))?;
-    }
+    output::result(
+        args.json,
+        || to_json(args, &target, &person, &route, &answer, &users),
+        || to_text(args, &target, &person, &route, &answer, &users),
+    )?;
     Ok(if answer.errno.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -81,14 +81,14 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
 pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
     match target {
         Target::Local(path) => {
-            let full = absolute(path).map_err(|error| Fault::new(error).at(path.display()))?;
-            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(Fault::new)
+            let full = absolute(path).at(path.display())?;
+            Ok(Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want)?)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let tree = VolumeTree::new(&*engine, volume.acl);
-            Route::find(&tree, path, want).map_err(|error| Fault::new(error).at(url))
+            Route::find(&tree, path, want).at(url)
         }
     }
 }
@@ -108,33 +108,19 @@ fn to_text(
         None => format!("granted: {want} for {user}: {place}\n\n"),
         Some(errno) => format!("denied: {want} for {user}: {place}: {errno}\n\n"),
     };
-    let rows: Vec<[String; 5]> = route
-        .checks
-        .iter()
-        .zip(&answer.verdicts)
-        .map(|(check, verdict)| {
-            let access_attrs = &check.access_attrs;
-            let granted = if verdict.is_granted() { "granted" } else { "denied" };
-            [
-                show::mode(access_attrs),
-                format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
-                show_name(&check.path),
-                format!("{} {granted}", show::demand(&check.demand)),
-                show::ground(&verdict.ground, users, &route.domains),
-            ]
-        })
-        .collect();
-    let head = ["MODE", "OWNER", "PATH", "CHECK", "BY"].map(str::to_owned);
-    let widths = std::array::from_fn::<usize, 4, _>(|at| {
-        std::iter::once(&head).chain(&rows).map(|row| row[at].chars().count()).max().unwrap_or(0)
-    });
-    for row in std::iter::once(&head).chain(&rows) {
-        for (cell, width) in row.iter().zip(widths) {
-            text.push_str(&format!("{cell:width$}  "));
-        }
-        text.push_str(&row[4]);
-        text.push('\n');
+    let mut columns = Columns::new(5, &["MODE", "OWNER", "PATH", "CHECK", "BY"]);
+    for (check, verdict) in route.checks.iter().zip(&answer.verdicts) {
+        let access_attrs = &check.access_attrs;
+        let granted = if verdict.is_granted() { "granted" } else { "denied" };
+        columns.line([
+            show::mode(access_attrs),
+            format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
+            show_name(&check.path),
+            format!("{} {granted}", show::demand(&check.demand)),
+            show::ground(&verdict.ground, users, &route.domains),
+        ]);
     }
+    text.push_str(&columns.render());
     let passed = answer.verdicts.iter().all(inspect::Verdict::is_granted);
     if let (true, Some(errno)) = (passed, answer.errno) {
         text.push_str(&format!("\n{}\n", end(errno)));

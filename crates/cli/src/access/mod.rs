@@ -42,7 +42,7 @@ pub(crate) fn run(args: &AccessArgs) -> ExitCode {
         if !fault.is_told() {
             output::note(&fault);
         }
-        // Exit code 1 is a result: access denied.
+        // Not 1: exit code 1 means that access is denied.
         ExitCode::from(2)
     })
 }

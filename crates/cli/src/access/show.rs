@@ -28,18 +28,15 @@ fn groups(cred: &Cred) -> impl Iterator<Item = u32> + '_ {
 
 /// An ACL entry like in getfacl(1): `user:ann:rw-`.
 pub(super) fn entry(entry: &Entry, users: &Users) -> String {
-    let perm = entry.perm;
-    match entry.tag {
-        Tag::UserObj => format!("user::{perm}"),
-        Tag::User(uid) => format!("user:{}:{perm}", users.user(uid)),
-        Tag::GroupObj => format!("group::{perm}"),
-        Tag::Group(gid) => format!("group:{}:{perm}", users.group(gid)),
-        Tag::Mask => format!("mask::{perm}"),
-        Tag::Other => format!("other::{perm}"),
-    }
+    let name = match entry.tag {
+        Tag::User(uid) => users.user(uid),
+        Tag::Group(gid) => users.group(gid),
+        Tag::UserObj | Tag::GroupObj | Tag::Mask | Tag::Other => return entry.to_string(),
+    };
+    format!("{}:{name}:{}", entry.tag.name(), entry.perm)
 }
 
-/// What a check requires, in a few words.
+/// Names the operation that a check must permit.
 pub(super) fn demand(demand: &Requirement) -> String {
     match demand {
         Requirement::Search => "search".to_owned(),
@@ -115,9 +112,9 @@ fn ground_kind(ground: &VerdictReason) -> &'static str {
 pub(super) fn ground_to_json(of: &VerdictReason, users: &Users, domains: &DomainTable) -> Value {
     let mut value = json!({ "kind": ground_kind(of), "text": ground(of, users, domains) });
     match of {
-        VerdictReason::Mode(of) | VerdictReason::ModeAside(of) => value["entry"] = numeric(of).into(),
+        VerdictReason::Mode(of) | VerdictReason::ModeAside(of) => value["entry"] = format!("{of:#}").into(),
         VerdictReason::Entry(of, mask) => {
-            value["entry"] = numeric(of).into();
+            value["entry"] = format!("{of:#}").into();
             value["mask"] = mask.map(|mask| mask.to_string()).into();
         }
         VerdictReason::Nfs4(all) => {
@@ -136,19 +133,6 @@ pub(super) fn ground_to_json(of: &VerdictReason, users: &Users, domains: &Domain
         _ => {}
     }
     value
-}
-
-/// An ACL entry with numeric ids, in the short form in which ACLs are stored.
-fn numeric(entry: &Entry) -> String {
-    let perm = entry.perm;
-    match entry.tag {
-        Tag::UserObj => format!("u::{perm}"),
-        Tag::User(uid) => format!("u:{uid}:{perm}"),
-        Tag::GroupObj => format!("g::{perm}"),
-        Tag::Group(gid) => format!("g:{gid}:{perm}"),
-        Tag::Mask => format!("m::{perm}"),
-        Tag::Other => format!("o::{perm}"),
-    }
 }
 
 /// Type and mode: `-rw-r-----+`.

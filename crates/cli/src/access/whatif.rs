@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use command::fault::Fault;
-use inspect::{AccessAttrs, Change, Edit, Operation, Route, VolumeTree, parse_change};
+use command::fault::{Fault, OrFault};
+use inspect::{Change, Edit, Operation, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
 use crate::target::Target;
@@ -24,7 +24,7 @@ impl WhatIf {
     /// # Errors
     /// The text is not a supported change.
     pub(super) fn parse(text: &str, users: &Users) -> Result<Self, Fault> {
-        let change = parse_change(text, users).map_err(|error| Fault::usage(error).at(text))?;
+        let change = parse_change(text, users).usage().at(text)?;
         Ok(WhatIf { text: text.to_owned(), change })
     }
 
@@ -61,9 +61,9 @@ impl WhatIf {
         Ok(Cred::new(uid, gid, &groups, caps))
     }
 
-    /// The inode that the change edits in a volume, whether recursively, and the edit. The path of the change
-    /// is relative to the volume's root if the volume is audited by URL, otherwise it is a path on this
-    /// machine.
+    /// The inode that the change edits in a volume, whether the edit is recursive, and the edit. If the
+    /// volume is audited by URL, the path of the change starts at the volume's root; otherwise it is a path
+    /// on this machine.
     ///
     /// # Errors
     /// The path does not exist, or is on another file system.
@@ -75,7 +75,7 @@ impl WhatIf {
         let Change::Edit { path, recursive, edit } = &self.change else { return Ok(None) };
         let ino = match (Target::parse(OsStr::new(path))?, device) {
             (Target::Local(path), Some(device)) => {
-                let metadata = fs::metadata(&path).map_err(|error| Fault::new(error).at(path.display()))?;
+                let metadata = fs::metadata(&path).at(path.display())?;
                 if metadata.dev() != device {
                     return Err(
                         Fault::usage("this is not on the file system that is audited").at(path.display())
@@ -118,14 +118,10 @@ impl WhatIf {
         };
         let mut after = route.clone();
         for check in after.checks.iter_mut().filter(|check| is_meant(&check.path)) {
-            check.access_attrs = apply(edit, &check.access_attrs).map_err(|fault| fault.at(&self.text))?;
+            check.access_attrs = edit.apply(&check.access_attrs).usage().at(&self.text)?;
         }
         Ok(after)
     }
-}
-
-fn apply(edit: &Edit, access_attrs: &AccessAttrs) -> Result<AccessAttrs, Fault> {
-    edit.apply(access_attrs).map_err(Fault::usage)
 }
 
 /// The inode at a path of a volume.
@@ -133,7 +129,7 @@ fn apply(edit: &Edit, access_attrs: &AccessAttrs) -> Result<AccessAttrs, Fault> 
 /// # Errors
 /// There is none.
 pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, Fault> {
-    let route = Route::find(tree, path, Operation::Chmod).map_err(Fault::new)?;
+    let route = Route::find(tree, path, Operation::Chmod)?;
     let place = || String::from_utf8_lossy(path).into_owned();
     match (route.end, route.target()) {
         (Ok(()), Some(check)) => Ok(Ino(check.access_attrs.ino)),

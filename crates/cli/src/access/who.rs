@@ -17,7 +17,7 @@ use super::{explain, show};
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
-/// An id for all users that are not listed. No user has it: the kernel shows it for ids that it cannot map.
+/// Stands for all users that are not listed. This is the highest valid id, which no user is expected to have.
 const NOBODY_ELSE: u32 = u32::MAX - 1;
 
 /// The three permissions; each is checked separately.
@@ -40,7 +40,7 @@ struct Found {
     by: String,
 }
 
-/// What to list, and how.
+/// The file to list users for, and the format of the list.
 pub(super) struct Query<'a> {
     /// The file of `--who`.
     pub(super) path: &'a OsStr,

@@ -18,7 +18,7 @@ use command::output;
 use types::Name;
 
 use self::print::{Printer, join};
-use self::source::{Lister, Operand, Place, Stop};
+use self::source::{Lister, Operand, Place};
 use crate::target::{Target, show_name};
 
 #[derive(Debug, clap::Args)]
@@ -71,11 +71,11 @@ const MAX_BELOW: usize = 1024;
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut walk = Walk { args, printer: Printer::new(args.long, args.numeric, args.json), code: 0 };
     match walk.all() {
-        Ok(()) | Err(Stop::Closed) => ExitCode::from(walk.code),
-        Err(Stop::Fault(fault)) => {
+        Err(fault) if !fault.is_told() => {
             output::note(&fault);
             ExitCode::from(2)
         }
+        _ => ExitCode::from(walk.code),
     }
 }
 
@@ -95,7 +95,7 @@ struct Frame {
 }
 
 impl Walk<'_> {
-    fn all(&mut self) -> Result<(), Stop> {
+    fn all(&mut self) -> Result<(), Fault> {
         let with_heads = self.args.recursive || self.args.targets.len() > 1;
         for text in &self.args.targets {
             let opened = Target::parse(text)
@@ -118,7 +118,7 @@ impl Walk<'_> {
     }
 
     /// Lists a directory, and with `-R` all directories below it.
-    fn tree(&mut self, lister: &Lister, place: Place, path: Vec<u8>, with_heads: bool) -> Result<(), Stop> {
+    fn tree(&mut self, lister: &Lister, place: Place, path: Vec<u8>, with_heads: bool) -> Result<(), Fault> {
         let mut frames = Vec::new();
         frames.extend(self.directory(lister, place, path, with_heads)?);
         while let Some(frame) = frames.last_mut() {
@@ -151,7 +151,7 @@ impl Walk<'_> {
         place: Place,
         path: Vec<u8>,
         with_heads: bool,
-    ) -> Result<Option<Frame>, Stop> {
+    ) -> Result<Option<Frame>, Fault> {
         self.head(&path, with_heads)?;
         let (mut below, mut rest) = (VecDeque::new(), None);
         let mut unseen: Option<String> = None;
@@ -165,7 +165,7 @@ impl Walk<'_> {
                 unseen = Some(show_name(&row.name));
             }
             if recursive && is_below && rest.is_none() {
-                let name = Name::new(&row.name).map_err(Fault::new)?;
+                let name = Name::new(&row.name)?;
                 if below.len() < MAX_BELOW {
                     below.push_back(name);
                 } else {
@@ -187,7 +187,7 @@ impl Walk<'_> {
         Ok(recursive.then_some(Frame { place, path, below, rest }))
     }
 
-    fn head(&mut self, path: &[u8], with_heads: bool) -> Result<(), Stop> {
+    fn head(&mut self, path: &[u8], with_heads: bool) -> Result<(), Fault> {
         if with_heads { self.printer.head(path) } else { Ok(()) }
     }
 

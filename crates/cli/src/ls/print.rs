@@ -1,16 +1,16 @@
 //! Formats listings as text and JSON.
 
-use std::io::{self, BufWriter, Write};
-
+use command::fault::Fault;
+use command::output::Lines;
 use serde_json::json;
 use types::{FileType, Time};
 
-use super::source::{AclText, Attr, Row, Stop};
+use super::source::{AclText, Attr, Row};
 use crate::modes;
 use crate::target::{path_to_json, show_name};
 use crate::users::Users;
 
-/// Lines that are held back to compute the widths of their columns.
+/// The number of lines that are held back to compute the widths of their columns.
 const PAGE: usize = 1024;
 
 pub(super) struct Printer {
@@ -18,7 +18,7 @@ pub(super) struct Printer {
     numeric: bool,
     json: bool,
     users: Users,
-    out: BufWriter<io::Stdout>,
+    out: Lines,
     /// The columns of lines not yet written, and the widths of the columns since the last heading.
     lines: Vec<([String; 6], String)>,
     widths: [usize; 6],
@@ -27,30 +27,29 @@ pub(super) struct Printer {
 
 impl Printer {
     pub(super) fn new(long: bool, numeric: bool, json: bool) -> Self {
-        let out = BufWriter::with_capacity(64 << 10, io::stdout());
-        let users = Users::default();
+        let (users, out) = (Users::default(), Lines::default());
         Printer { long, numeric, json, users, out, lines: Vec::new(), widths: [0; 6], begun: false }
     }
 
     /// Prints the heading of a directory.
-    pub(super) fn head(&mut self, path: &[u8]) -> Result<(), Stop> {
+    pub(super) fn head(&mut self, path: &[u8]) -> Result<(), Fault> {
         if self.json {
             return Ok(());
         }
         let blank = if self.begun { "\n" } else { "" };
         self.begun = true;
         self.widths = [0; 6];
-        Ok(writeln!(self.out, "{blank}{}:", show_name(path))?)
+        self.out.line(format!("{blank}{}:", show_name(path)))
     }
 
     /// Prints a name in the directory `dir`.
-    pub(super) fn row(&mut self, row: Row, dir: &[u8]) -> Result<(), Stop> {
+    pub(super) fn row(&mut self, row: Row, dir: &[u8]) -> Result<(), Fault> {
         self.begun = true;
         if self.json {
-            return Ok(self.json_line(&row, dir)?);
+            return self.json_line(&row, dir);
         }
         if !self.long {
-            return Ok(writeln!(self.out, "{}", show_name(&row.name))?);
+            return self.out.line(show_name(&row.name));
         }
         let (cells, name) = self.cells(&row);
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
@@ -61,17 +60,18 @@ impl Printer {
     }
 
     /// Writes the lines that are held back.
-    pub(super) fn end_of_page(&mut self) -> Result<(), Stop> {
+    pub(super) fn end_of_page(&mut self) -> Result<(), Fault> {
         let [mode, links, owner, group, size, time] = self.widths;
         for ([a, b, c, d, e, f], name) in self.lines.drain(..) {
-            writeln!(self.out, "{a:mode$} {b:>links$} {c:owner$} {d:group$} {e:>size$} {f:time$} {name}")?;
+            let line = format!("{a:mode$} {b:>links$} {c:owner$} {d:group$} {e:>size$} {f:time$} {name}");
+            self.out.line(line)?;
         }
         Ok(())
     }
 
-    pub(super) fn finish(&mut self) -> Result<(), Stop> {
+    pub(super) fn finish(&mut self) -> Result<(), Fault> {
         self.end_of_page()?;
-        Ok(self.out.flush()?)
+        self.out.flush()
     }
 
     fn cells(&self, row: &Row) -> ([String; 6], String) {
@@ -113,7 +113,7 @@ impl Printer {
         if self.numeric { attr.gid.to_string() } else { self.users.group(attr.gid) }
     }
 
-    fn json_line(&mut self, row: &Row, dir: &[u8]) -> io::Result<()> {
+    fn json_line(&mut self, row: &Row, dir: &[u8]) -> Result<(), Fault> {
         let whole = if row.is_operand { row.name.clone() } else { join(dir, &row.name) };
         let (path, bytes) = path_to_json(&whole);
         let mut line = json!({
@@ -151,7 +151,7 @@ impl Printer {
                 line["target"] = path_to_json(target).0.into();
             }
         }
-        writeln!(self.out, "{line}")
+        self.out.line(line.to_string())
     }
 }
 

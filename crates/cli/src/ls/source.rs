@@ -6,13 +6,13 @@
 //! | on a mount of a volume whose database can be opened | the kernel opens it, and looks up a name in it | the records, in bulk |
 //! | any other | the kernel opens it | the kernel, one name at a time |
 //!
-//! On a mount, the kernel opens each directory, so that it decides whether the user may read it. The
-//! records are read afterwards, so that no file costs a system call.
+//! On a mount, the kernel opens each directory, so that the kernel decides whether the user may read it. The
+//! records are read afterwards, so that listing a file costs no system call.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use acl::identity::DomainTable;
 use acl::posix::PosixAcl;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::registry;
 use inspect::{
     AccessAttrs, DirEntry, Domains, LocalTree, Operation, QueryError, Route, Rules, VolumeTree, read_dir_plus,
@@ -33,29 +33,6 @@ use types::{Errno, FileType, Ino, Mode, Name, Time};
 use crate::target::{Target, show_name, volume_behind};
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";
-
-/// Why the command ends early.
-#[derive(Debug)]
-pub(super) enum Stop {
-    Fault(Fault),
-    /// The pipe of the output is closed.
-    Closed,
-}
-
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Stop::Fault(fault)
-    }
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::BrokenPipe => Stop::Closed,
-            _ => Stop::Fault(Fault::new(format!("cannot write the output: {error}"))),
-        }
-    }
-}
 
 /// A name and the attributes of its file.
 #[derive(Debug)]
@@ -125,11 +102,11 @@ struct Records {
     device: Option<u64>,
 }
 
-/// Called for each name; the flag tells whether it is a subdirectory to descend into.
-type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), Stop>;
+/// Called for each name; the flag tells whether the name is a subdirectory to descend into.
+type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), Fault>;
 
 impl Operand {
-    /// Opens an operand. With `is_link_shown`, a symbolic link is shown itself instead of its target.
+    /// Opens an operand. With `is_link_shown`, a symbolic link itself is shown instead of its target.
     ///
     /// # Errors
     /// The file does not exist, or the user has no access to it.
@@ -140,15 +117,14 @@ impl Operand {
                 let (database, volume) = url.open_volume()?;
                 let engine = database.engine();
                 let tree = VolumeTree::new(&*engine, volume.acl);
-                let failed = |error: QueryError| Fault::new(error).at(&url);
-                let route = Route::find(&tree, &path, Operation::Chmod).map_err(failed)?;
+                let route = Route::find(&tree, &path, Operation::Chmod).at(&url)?;
                 let shown = format!("{url}:{}", OsStr::from_bytes(&path).display());
                 let (Ok(()), Some(check)) = (route.end, route.target()) else {
                     let errno = route.end.err().unwrap_or(Errno::ENOENT);
                     return Err(Fault::new(format!("cannot access '{shown}': {errno}")));
                 };
                 let ino = Ino(check.access_attrs.ino);
-                let (inode, access_attrs) = tree.inode(ino).map_err(failed)?;
+                let (inode, access_attrs) = tree.inode(ino).at(&url)?;
                 let records = Records::new(Arc::clone(&engine), volume.acl, None);
                 if inode.kind.is_dir() {
                     let volume = Some(records);
@@ -158,9 +134,7 @@ impl Operand {
                         path,
                     });
                 }
-                let access = records
-                    .acl_text(Some(&access_attrs.rules))
-                    .map_err(|error| Fault::new(error).at(&url))?;
+                let access = records.acl_text(Some(&access_attrs.rules)).at(&url)?;
                 let attr = Attr::new(&inode, access, AclText::None, None);
                 let row = Row {
                     name: path.clone(),
@@ -230,7 +204,8 @@ impl Records {
 }
 
 impl Lister {
-    /// How to read a directory that the kernel has opened: from the records if it is on their mount.
+    /// How to read a directory that the kernel has opened: from the records if the directory is on their
+    /// mount.
     fn place(&self, fd: OwnedFd, stat: &Stat) -> Place {
         match &self.volume {
             Some(Records { device: Some(device), .. }) if *device == stat.st_dev => {
@@ -241,7 +216,7 @@ impl Lister {
     }
 
     /// Opens a subdirectory. Mount points are followed, symbolic links are not.
-    pub(super) fn open_below(&self, dir: &Place, name: &Name) -> Result<Result<Place, Errno>, Stop> {
+    pub(super) fn open_below(&self, dir: &Place, name: &Name) -> Result<Result<Place, Errno>, Fault> {
         let fd = match dir {
             Place::Records(dir) => {
                 let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::ENOENT)) };
@@ -252,7 +227,7 @@ impl Lister {
                     }
                     Ok(Some(_)) => Ok(Err(Errno::ENOTDIR)),
                     Ok(None) => Ok(Err(Errno::ENOENT)),
-                    Err(QueryError::Engine(error)) => Err(Fault::new(error).into()),
+                    Err(QueryError::Engine(error)) => Err(error.into()),
                     Err(_) => Ok(Err(Errno::EIO)),
                 };
             }
@@ -270,7 +245,7 @@ impl Lister {
         place: &Place,
         after: Option<Name>,
         each: Each<'_>,
-    ) -> Result<Result<(), Errno>, Stop> {
+    ) -> Result<Result<(), Errno>, Fault> {
         let (dir, may_see) = match place {
             Place::Records(dir) => (*dir, true),
             // Looking up `.` needs search permission.
@@ -279,8 +254,8 @@ impl Lister {
         };
         let Some(records) = &self.volume else { return Ok(Err(Errno::EIO)) };
         for entry in read_dir_plus(&*records.engine, records.acl, dir).from_after(after) {
-            let entry = entry.map_err(Fault::new)?;
-            let access = records.acl_text(entry.access.as_ref()).map_err(Fault::new)?;
+            let entry = entry?;
+            let access = records.acl_text(entry.access.as_ref())?;
             // A subdirectory whose record names another parent is damaged, and could lead into a cycle.
             let is_below = entry.inode.is_some_and(|inode| inode.kind.is_dir() && inode.parent == dir);
             each(Row::new(entry, access, may_see), is_below)?;
@@ -295,13 +270,13 @@ impl Lister {
         after: Name,
         limit: usize,
         hides: bool,
-    ) -> Result<(VecDeque<Name>, Option<Name>), Stop> {
+    ) -> Result<(VecDeque<Name>, Option<Name>), Fault> {
         let mut names = VecDeque::new();
         let mut rest = None;
         let listed = self.list(place, Some(after), &mut |row, is_below| {
             if is_below && rest.is_none() && !(hides && row.name.starts_with(b".")) {
                 if names.len() < limit {
-                    names.push_back(Name::new(&row.name).map_err(Fault::new)?);
+                    names.push_back(Name::new(&row.name)?);
                 } else {
                     rest = names.back().cloned();
                 }
@@ -354,7 +329,7 @@ impl AclText {
 }
 
 /// Lists a directory through the kernel. All its names are held in memory, to be sorted.
-fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, Stop> {
+fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, Fault> {
     let mut names: Vec<(CString, u64)> = Vec::new();
     let read = || -> Result<Vec<(CString, u64)>, rustix::io::Errno> {
         // A duplicate, because opening the directory again needs search permission. Duplicates share the

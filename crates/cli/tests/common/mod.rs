@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -66,7 +66,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A temporary directory. Drop unmounts what is mounted in it and removes it.
+/// A temporary directory. Dropping it unmounts the volume that is mounted in it, and removes it.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: TempDir,
@@ -118,7 +118,7 @@ impl Place {
         limen(&[&["mount", "-d", "--log", &log], more, &[url, &mnt]].concat())
     }
 
-    /// Tries once, for mounts that are in use.
+    /// Calls umount once, for mounts that are in use.
     pub(crate) fn umount_once(&self, more: &[&str]) -> Said {
         limen(&[&["umount"], more, &[&self.mnt()]].concat())
     }
@@ -146,6 +146,7 @@ impl Place {
         let mut files = entries.filter(|path| path.is_file() && path.extension().is_none());
         let ours = files.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&server)));
         let mut stream = UnixStream::connect(ours.unwrap().with_extension("sock")).unwrap();
+        stream.write_all(b"statistics\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         serde_json::from_str(&text).unwrap()

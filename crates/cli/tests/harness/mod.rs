@@ -23,7 +23,7 @@ use crate::common::Place;
 
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// A mounted volume. Drop unmounts it.
+/// A mounted volume. Dropping it unmounts the volume.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) place: Place,
@@ -127,7 +127,7 @@ pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Se
     as_member(uid, gid, &[], work)
 }
 
-/// The same as a member of supplementary groups.
+/// As [`as_user`], but the user is also a member of these supplementary groups.
 pub(crate) fn as_member<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();

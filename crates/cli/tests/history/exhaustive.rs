@@ -22,8 +22,8 @@ fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bo
     }
     for (at, event) in events.iter().enumerate() {
         let is_refused = event.outcome == Outcome::Refused;
-        // An operation that returned before this call comes first, and a refusal must respect what its own
-        // mount has done.
+        // An operation that returned before this call comes first. For a refusal, the operations that its own
+        // mount has done before come first too.
         let comes_first = |&other: &usize| {
             other != at
                 && (events[other].returned < opens(events, event)
@@ -43,8 +43,8 @@ fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bo
 }
 
 /// A few operations of two mounts on one register, and the values that it may have at the end. Half of the
-/// histories are generated from an order of events, so most of these are possible; then one in three is
-/// spoiled.
+/// histories are generated from an order of events, so most of these are possible. Then one operation of
+/// every third history gets another outcome or value.
 fn random_history(random: &mut Random) -> (Vec<Event>, Vec<u64>) {
     let start = Instant::now() + Duration::from_secs(60);
     let is_generated = random.below(2) == 0;

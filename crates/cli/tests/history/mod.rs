@@ -1,14 +1,14 @@
-//! Records what several programs did through several mounts, and checks whether one order of events explains
-//! it.
+//! Records the operations of several programs on several mounts, and checks whether one order of events
+//! explains the results.
 //!
-//! Each thing that the programs share is a register: a name that exists or not, a file whose name counts up.
-//! An operation changes the register from one value to another. It is done if the register had the first
-//! value at that moment, else it is refused. An operation that was done happened between its call and its
-//! return. A refusal may be based on state that is a little old, as SEMANTICS.md allows, but not on state
-//! before the same mount's own changes. An operation that failed with EIO may have happened at any time after
-//! its call, or never. A history is possible if moments can be chosen such that all of this holds and the
-//! register ends with the value that was found. Then no acknowledged operation was lost, and none was done
-//! twice.
+//! Each object that the programs share is a register: a name that exists or not, or a file whose name counts
+//! up. An operation changes the register from one value to another. The operation is done if the register had
+//! the first value at that moment; otherwise it is refused. An operation that was done happened between its
+//! call and its return. A refusal may be based on state that is a little old, as SEMANTICS.md allows, but not
+//! on state before the same mount's own changes. An operation that failed with EIO may have happened at any
+//! time after its call, or never. A history is possible if moments can be chosen such that all of this holds
+//! and the register ends with the value that was found. Then no acknowledged operation was lost, and none was
+//! done twice.
 //!
 //! The search is that of G. Lowe, "Testing for linearizability" (2017): it processes calls and returns in
 //! their order and keeps the set of all possible states, each with the pending operations that have happened
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Done,
     /// The register had another value.
     Refused,
-    /// It may or may not have happened.
+    /// The operation may or may not have happened.
     Maybe,
 }
 
@@ -187,7 +187,7 @@ mod tests {
         let turned =
             history(&[(0, [1, 0], Done, [0, 20]), (1, [0, 1], Done, [5, 10]), (1, [0, 1], Done, [11, 30])]);
         assert_eq!(explain(&turned, &[1]), Ok(()));
-        // A refusal based on the state of a second ago.
+        // A refusal may be based on the state of a second ago.
         let old = history(&[(0, [0, 1], Done, [0, 10]), (1, [1, 0], Refused, [1000, 1001])]);
         assert_eq!(explain(&old, &[1]), Ok(()));
         // An operation with an unknown outcome happened late.

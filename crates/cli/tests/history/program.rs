@@ -15,7 +15,7 @@ use crate::harness::Random;
 /// The number of names that all programs create and remove.
 const SHARED: u64 = 4;
 
-/// What one program did, by register, and the lines that it appended to the shared file.
+/// The operations of one program, by register, and the lines that it appended to the shared file.
 #[derive(Debug)]
 pub(crate) struct Program {
     /// The index of the mount that the program uses, and its mount point.
@@ -46,7 +46,7 @@ impl Program {
     /// Runs until `stop` is set. `steps` counts the rounds of all programs.
     ///
     /// # Errors
-    /// An errno that no operation here may fail with.
+    /// An operation failed with an errno that it must not fail with.
     pub(crate) fn run(mut self, stop: &AtomicBool, steps: &AtomicU64) -> io::Result<Self> {
         for i in 0_u64.. {
             if stop.load(Ordering::SeqCst) {
@@ -85,8 +85,8 @@ impl Program {
     }
 
     /// Renames the file whose name begins with a number to the next number. The new name ends with the
-    /// program's tag. Without it, another mount might just have given the file the same new name; the kernel,
-    /// with the old name still cached, would find both names on one inode, do nothing and succeed
+    /// program's tag. Otherwise, another mount might just have given the file the same new name. The kernel,
+    /// which still has the old name cached, would then find both names on one inode, do nothing and succeed
     /// (rename(2)).
     fn count_up(&mut self) -> io::Result<()> {
         let dir = self.mnt.join("counter");
@@ -129,7 +129,7 @@ impl Program {
             Ok(()) => Outcome::Done,
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::EXIST | Errno::NOENT) => Outcome::Refused,
-                // Another mount was faster: nothing happened.
+                // Another mount has changed the name since the lookup, so nothing happened.
                 Some(Errno::STALE) => return Ok(()),
                 Some(Errno::IO) => Outcome::Maybe,
                 _ => return Err(io::Error::new(error.kind(), format!("{register}: {error}"))),
@@ -141,7 +141,7 @@ impl Program {
     }
 }
 
-/// EIO because the database was unreachable for too long, or ESTALE: nothing happened.
+/// Ignores EIO, which means that the database was unreachable for too long, and ESTALE.
 fn unless_away(error: io::Error) -> io::Result<()> {
     match Errno::from_io_error(&error) {
         Some(Errno::IO | Errno::STALE) => Ok(()),

@@ -31,7 +31,7 @@ pub(crate) fn set_acl(path: &Path, acl: &Nfs4Acl) -> Result<(), Errno> {
     setxattr(path, NFS4_ACL, &blob(acl, Scope::Entries), XattrFlags::empty())
 }
 
-/// The same for an ACL that names Windows identities of these domains (separated by spaces), e.g.
+/// As `set`, for an ACL that names Windows identities of these domains (separated by spaces), e.g.
 /// `A::1-1105:r`.
 pub(crate) fn set_of(path: &Path, text: &str, domains: &str) -> Result<(), Errno> {
     let table = DomainTable::from_storage(domains).unwrap();

@@ -15,7 +15,8 @@ pub(super) fn is_cacheable(key: &Key) -> bool {
         | Key::Inherited(..)
         | Key::Projection(..)
         | Key::ModeProjection(..)
-        | Key::Anyone(_) => true,
+        | Key::Anyone(_)
+        | Key::Quota(_) => true,
         Key::Empty(_)
         | Key::Slices(..)
         | Key::Settings

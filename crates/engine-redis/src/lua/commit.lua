@@ -49,9 +49,8 @@ end
 local kind
 local dir, key, name, taken
 
--- Entries that creates add to one directory, after its key, as arguments of a single ZADD; the last name
--- added; and the earlier names. They are written before other entries are changed and before the directory is
--- read.
+-- New entries of one directory, after its key, as arguments of a single ZADD; the last name added; and the
+-- earlier names. They are written before other entries are changed and before the directory is read.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
 -- Whether each term that guards a transaction is open, as this script has read or changed it. One term guards
@@ -109,6 +108,27 @@ local function seldom()
     local ah, al = fields('>I4I4', a)
     local bh, bl = fields('>I4I4', b, from)
     return ah < bh or ah == bh and al < bl
+  end
+
+  -- The sum of two signed numbers. It does not overflow.
+  local function plus(a, b)
+    local ah, al = fields('>i4I4', a)
+    local bh, bl = fields('>i4I4', b)
+    local high, low = ah + bh, al + bl
+    if low >= WORD then high, low = high + 1, low - WORD end
+    return pack('>i4I4', high, low)
+  end
+
+  -- True if more is 0, or the number at offset `used` plus more is not above the number at offset `limit`. All are
+  -- signed.
+  local function fits(quota, used, more, limit)
+    if more == ZERO then return true end
+    local uh, ul = fields('>i4I4', quota, used)
+    local mh, ml = fields('>i4I4', more)
+    local lh, ll = fields('>i4I4', quota, limit)
+    local high, low = uh + mh, ul + ml
+    if low >= WORD then high, low = high + 1, low - WORD end
+    return high < lh or high == lh and low <= ll
   end
 
   -- The size of an inode's extended attributes in blocks: the last two bytes of its record, if it has any.
@@ -199,11 +219,19 @@ local function seldom()
       local length = call('HSTRLEN', P .. 'xattrs:' .. a, b)
       return (length > 0 and math.ceil(length / 4096) or call('HEXISTS', P .. 'xattrs:' .. a, b)) == c
     elseif kind == GUARD_XATTR_BLOCKS then
-      a, b, kind, at = fields('>c8I4c4', request, at)
-      return node(a) and attr_blocks(node(a)) <= b
+      a, b, c, kind, at = fields('>c8I4I4c4', request, at)
+      local found = node(a) and attr_blocks(node(a))
+      return found and found >= b and found <= c
     elseif kind == GUARD_LOCKS then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       return node(a) and (value(P .. 'locks', a) or '') == b
+    elseif kind == GUARD_QUOTA then
+      local outer, inodes, blocks
+      a, outer, inodes, blocks, kind, at = fields('>c9I4c0c8c8c4', request, at)
+      local found = value(P .. 'quotas', a)
+      if not found then return outer == '' end
+      return (outer == '' or sub(found, 17, 24) == outer)
+        and fits(found, 1, inodes, 25) and fits(found, 9, blocks, 33)
     elseif kind == GUARD_SESSION then
       a, kind, at = fields('c8c4', request, at)
       return member(P .. 'sessions', a)
@@ -229,7 +257,7 @@ local function seldom()
     -- For each guard: the code of its record key, and its format. The record key comes first, the next code
     -- last.
     local records = {
-      [GUARD_INODE_BYTES] = {RECORD_INODE, '>c8BI4c0c4'}, [GUARD_XATTR_BLOCKS] = {RECORD_INODE, '>c8I4c4'},
+      [GUARD_INODE_BYTES] = {RECORD_INODE, '>c8BI4c0c4'}, [GUARD_XATTR_BLOCKS] = {RECORD_INODE, '>c8I4I4c4'},
       [GUARD_ACCESS] = {RECORD_INODE, 'c8c8c4'}, [GUARD_INODE_ABSENT] = {RECORD_INODE, 'c8c4'},
       [GUARD_DIRENT_IS] = {RECORD_ENTRY, '>c8I4c0c8c4'}, [GUARD_DIRENT_ABSENT] = {RECORD_ENTRY, '>c8I4c0c4'},
       [GUARD_EMPTY] = {RECORD_EMPTY, 'c8c4'}, [GUARD_ROOM] = {RECORD_USAGE, 'c8c8c4'},
@@ -237,7 +265,7 @@ local function seldom()
       [GUARD_LOCKS] = {RECORD_LOCKS, '>c8I4c0c4'}, [GUARD_SETTING] = {RECORD_SETTINGS, '>I4c0I4c0c4'},
       [GUARD_NO_SETTING] = {RECORD_SETTINGS, '>I4c0c4'}, [GUARD_COUNTER] = {RECORD_COUNTER, '>I4c0c8c4'},
       [GUARD_SESSION] = {RECORD_SESSION, 'c8c4'}, [GUARD_HEARTBEAT] = {RECORD_SESSION, 'c8c8c4'},
-      [GUARD_TERM] = {RECORD_SESSION, 'c8c4c4'},
+      [GUARD_TERM] = {RECORD_SESSION, 'c8c4c4'}, [GUARD_QUOTA] = {RECORD_QUOTA, '>c9I4c0c8c8c4'},
     }
     enter()
     settle_times()
@@ -289,16 +317,7 @@ local function seldom()
 
   function apply()
     local a, b, c, d
-    if kind == EFFECT_PUT_INODE then
-      a, b, kind, at = fields('>c8I4c0c4', request, at)
-      drop_node(a)
-      nodes[a] = b
-      more_inodes = more_inodes + 1
-      use_blocks(1, b)
-    elseif kind == EFFECT_PUT_DIRENT then
-      a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
-      put_entry(a, b, b .. '\0' .. c)
-    elseif kind == EFFECT_DROP_DIRENT then
+    if kind == EFFECT_DROP_DIRENT then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       put_entry(a, b, false)
     elseif kind == EFFECT_SET_TIMES then
@@ -341,13 +360,17 @@ local function seldom()
         call('ZADD', key, '0', b .. number .. c)
       end
     elseif kind == EFFECT_SET_ACCESS then
-      a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
+      a, b, c, d, kind, at = fields('>c8I4c0I4c0I4c0c4', request, at)
       local found = node(a)
       if found then
-        -- A device number and the size of extended attributes come last, after the ACLs if there are any.
+        -- A device number (4 bytes), the quota tag (8), which is replaced, and the size of extended attributes (2) come
+        -- last, after the ACLs if there are any.
         local rest = sub(found, #found >= 95 and 96 or 64)
+        local attrs = #rest % 4
+        local device = (#rest - attrs) % 8
         local rev = add(sub(found, 56, 63), 0, 1)
-        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. rest
+        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. sub(rest, 1, device) .. d
+          .. sub(rest, #rest - attrs + 1)
       end
     elseif kind == EFFECT_SET_PARENT then
       a, b, kind, at = fields('c8c8c4', request, at)
@@ -413,6 +436,14 @@ local function seldom()
       -- The upper half is signed.
       a, b, c, d, kind, at = fields('>i4I4i4I4c4', request, at)
       inodes, blocks = add(inodes, a, b), add(blocks, c, d)
+    elseif kind == EFFECT_PUT_QUOTA then
+      a, b, kind, at = fields('>c9I4c0c4', request, at)
+      local found = value(P .. 'quotas', a)
+      put(P .. 'quotas', a, (found and sub(found, 1, 16) or NONE) .. b)
+    elseif kind == EFFECT_CHARGE then
+      a, b, c, d, kind, at = fields('>c9c8c8I4c0c4', request, at)
+      local found = value(P .. 'quotas', a) or NONE .. d
+      put(P .. 'quotas', a, plus(sub(found, 1, 8), b) .. plus(sub(found, 9, 16), c) .. sub(found, 17))
     else
       error('unknown effect ' .. kind)
     end
@@ -513,22 +544,23 @@ for n = 2, #ARGV do
     end
     out[outs] = last
     while kind ~= TXN_END do
-      if kind == EFFECT_CREATE then
-        -- Creates an inode under the name that the transaction found absent, and sets the times of the
-        -- directory.
+      if kind == EFFECT_PUT_INODE then
         local high, low
-        c, a, b, high, low, kind, at = fields('>c1c8I4c0I4I4c4', request, at)
+        a, b, high, low, kind, at = fields('>c8I4c0I4I4c4', request, at)
         if nodes[a] then
           if not apply then seldom() end
           drop_node(a)
         end
         nodes[a] = b
-        more_inodes = more_inodes + 1
-        c = name .. '\0' .. c .. a
-        if taken then
+        more_inodes, more_blocks = more_inodes + 1, more_blocks + high * WORD + low
+      elseif kind == EFFECT_PUT_DIRENT then
+        a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
+        c = b .. '\0' .. c
+        if a ~= dir or b ~= name or taken then
           if not apply then seldom() end
-          put_entry(dir, name, c)
+          put_entry(a, b, c)
         else
+          -- The name was looked up and is free, so nothing needs to be removed.
           if entering[1] == key then
             earlier[newest] = true
           else
@@ -540,7 +572,6 @@ for n = 2, #ARGV do
           taken, newest = c, name
           if parents[name] == dir then entries[name] = c end
         end
-        set_times(dir, high, low)
       elseif kind == EFFECT_SET_MTIME_CTIME then
         -- A directory changed: mtime and ctime get the same value.
         a, b, c, kind, at = fields('>c8I4I4c4', request, at)

@@ -100,6 +100,8 @@ local function answer(out, record, a, b)
     out[#out + 1] = value(P .. 'locks', a)
   elseif record == RECORD_SESSION then
     out[#out + 1] = value(P .. 'sessions', a)
+  elseif record == RECORD_QUOTA then
+    out[#out + 1] = value(P .. 'quotas', a)
   elseif record == RECORD_WAITS then
     out[#out + 1] = call('ZRANGEBYLEX', P .. 'waits', '-', '+')
   else

@@ -83,6 +83,6 @@ elseif kind == SCAN_ORPHANS then
   for _, orphan in ipairs(members(P .. 'orphans', '(' .. a)) do out[#out + 1] = orphan end
 else
   -- For any other kind, the kind is the name of a map.
-  for _, one in ipairs(members(P .. kind, '[' .. a .. '\1')) do out[#out + 1] = one end
+  for _, one in ipairs(members(P .. kind, a == '' and '-' or '[' .. a .. '\1')) do out[#out + 1] = one end
 end
 return {seq, more and 1 or 0, out, acls}

@@ -28,7 +28,7 @@ struct Class {
     edited: bool,
 }
 
-/// What one caller may do with a file of a class.
+/// The permissions of one caller on a file of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decided {
     read: bool,
@@ -44,7 +44,7 @@ pub(super) struct Decided {
     nfs4: Option<Nfs4>,
 }
 
-/// What the removal of names depends on.
+/// The NFSv4 decisions that the removal of names depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Nfs4 {
     decision: nfs4::Decision,
@@ -53,10 +53,10 @@ struct Nfs4 {
     lets_try_names: bool,
 }
 
-/// A directory, with what decides about its entries.
+/// A directory, with the decisions that apply to its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParentAccess {
-    /// The directory is reached, and may be searched.
+    /// Whether the directory is reached, and may be searched.
     pub(super) searched: bool,
     decided: Decided,
 }
@@ -76,8 +76,8 @@ impl<'a> Classes<'a> {
         Classes { view, acl, known: HashMap::new(), decisions: 0 }
     }
 
-    /// Whether the view's edit applies to this inode. `inside` says that it is in a directory whose whole
-    /// content is edited.
+    /// Whether the view's edit applies to this inode. `inside` tells whether the inode is in a directory
+    /// whose whole content is edited.
     pub(super) fn is_edited(&self, inode: &Inode, inside: bool) -> bool {
         // A recursive change neither follows nor changes symbolic links.
         inside && inode.kind != FileType::Symlink

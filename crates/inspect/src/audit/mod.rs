@@ -1,4 +1,4 @@
-//! What a user may do in a whole volume.
+//! The permissions of a user on all names of a volume.
 //!
 //! The walk visits every name once, directory by directory, in pages that contain everything access depends
 //! on. The next page of a directory is read only after all directories of the previous page. So memory grows
@@ -20,13 +20,13 @@ mod walk;
 use meta::{AclKind, Engine};
 
 pub use model::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Options, Progress, Rights, Seen, Start, Totals,
-    View, VisitedName,
+    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
+    VisitedName,
 };
 
 /// Visits a directory and all names below it. `after` is the view with the planned change. With `each`, one
-/// thread visits the names in the order of the tree and calls it for every name. Each thread calls `progress`
-/// with the number of names visited since its last call.
+/// thread visits the names in the order of the tree and calls `each` for every name; otherwise `threads`
+/// threads visit them. Each thread calls `progress` with the number of names visited since its last call.
 ///
 /// # Errors
 /// The database fails; the directory does not exist; the edit cannot be applied to one of the files; the
@@ -36,13 +36,13 @@ pub fn audit<E: From<AuditError> + Send>(
     acl: AclKind,
     start: &Start,
     (before, after): (&View, Option<&View>),
-    options: Options,
+    threads: usize,
     each: Option<&mut OnName<'_, E>>,
     progress: &Progress<'_>,
 ) -> Result<Audit, E> {
     let audit = walk::Audited { engine, acl, before, after, progress };
     match each {
         Some(each) => audit.list(start, each),
-        None => audit.count(start, options.threads).map_err(E::from),
+        None => audit.count(start, threads).map_err(E::from),
     }
 }

@@ -29,12 +29,6 @@ pub struct Start {
     pub path: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The number of threads that read and decide, if names are not listed.
-    pub threads: usize,
-}
-
 /// The kind of file that a name refers to, as far as access depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -44,7 +38,7 @@ pub enum Kind {
     Other,
 }
 
-/// What a user may do with a name.
+/// The operations that a user may do with a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     pub read: bool,
@@ -57,10 +51,10 @@ pub struct Rights {
     pub own: bool,
 }
 
-/// What one view sees of a name.
+/// The access that the user of a view has to a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// All directories above may be searched. If not, all rights are false.
+    /// Whether all directories above may be searched. If not, all rights are false.
     pub reached: bool,
     pub rights: Rights,
 }

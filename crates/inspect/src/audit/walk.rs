@@ -221,8 +221,8 @@ impl<'a> Reader<'a> {
                     let ahead = ahead.iter().filter_map(|entry| entry.inode.as_ref());
                     let (seen, above, inside) = self.evaluate(inode, Some(&task), ahead)?;
                     self.report(shown, inode.kind, seen, each)?;
-                    // A directory whose parent field names another directory is damage. To follow it could
-                    // loop.
+                    // A directory whose parent field names another directory is damage. If the walk entered
+                    // it, the walk might never end.
                     if inode.kind.is_dir() && inode.parent == task.dir {
                         let depth = task.depth + 1;
                         below.push(Task { dir: inode.ino, after: None, depth, above, inside, path });
@@ -240,7 +240,8 @@ impl<'a> Reader<'a> {
         Ok(below)
     }
 
-    /// What each view may do with an inode in the directory of `task`, or with the root if `task` is None.
+    /// Evaluates the access of each view to an inode in the directory of `task`, or to the root if `task` is
+    /// `None`.
     #[expect(clippy::type_complexity, reason = "three values of two views each, destructured at once")]
     fn evaluate<'n>(
         &mut self,
@@ -349,7 +350,7 @@ impl Tasks {
     }
 }
 
-/// A task in progress. It also ends by a panic, so that other threads do not wait forever.
+/// A task in progress. A panic ends the task too, so that other threads do not wait forever.
 struct Working<'a>(&'a Tasks);
 
 impl Drop for Working<'_> {

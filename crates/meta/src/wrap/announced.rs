@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::engine::{Changes, Engine, EngineError, Outcome};
+use crate::engine::{Engine, EngineError, Outcome};
 use crate::maintenance::Maintenance;
-use crate::record::{Page, Record, RecordKey, Scan, Settings, Snapshot};
+use crate::record::{Record, RecordKey, Settings};
 use crate::txn::Txn;
 
-/// Commits only while a [`Maintenance`] is announced. After another command has ended or replaced it, every
-/// commit fails without any effect. So a tool that was considered dead cannot change the volume while mounts
-/// use it.
+/// Commits only while a [`Maintenance`] is announced. If another command has ended or replaced the
+/// announcement, every commit fails without any effect. So a tool that was considered dead cannot change the
+/// volume while mounts use it.
 #[derive(Debug)]
 pub struct Announced {
     inner: Arc<dyn Engine>,
@@ -21,10 +21,10 @@ impl Announced {
         Announced { inner, maintenance }
     }
 
-    /// Checks that the tool is still announced, for work that is not a commit.
+    /// Checks that the tool is still announced, before work that is not a commit.
     ///
     /// # Errors
-    /// The tool is not announced any more; those of the database.
+    /// The tool is no longer announced, or the database failed.
     pub fn check(&self) -> Result<(), EngineError> {
         match self.inner.read(&[RecordKey::Settings])?.records.first() {
             Some(Record::Settings(settings)) if self.is_announced(settings) => Ok(()),
@@ -45,9 +45,7 @@ impl Announced {
 }
 
 impl Engine for Announced {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.inner.read(wants)
-    }
+    crate::pass_on! { (.inner) read scan frozen sync remove watch }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let guard = self.maintenance.guard();
@@ -66,34 +64,18 @@ impl Engine for Announced {
                 .any(|record| matches!(record, Record::Settings(settings) if !self.is_announced(settings))),
         };
         match outcomes.iter().any(is_lost) {
-            // If one was committed, the guard of all transactions held at that time. Tools commit one
-            // transaction at a time.
+            // If some transactions were committed, the error is indeterminate. This is rare, because tools
+            // commit one transaction at a time.
             true if outcomes.iter().all(is_lost) => Err(self.lost()),
             true => Err(EngineError::indeterminate(self.lost().message)),
             false => Ok(outcomes),
         }
     }
 
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.inner.scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        self.inner.sync()
-    }
-
-    /// The announcement is checked before, but does not guard the wipe: it must be final
-    /// ([`Maintenance::is_final`]).
+    /// The announcement is checked before the wipe. The wipe itself carries no guard, so the announcement
+    /// must be final ([`Maintenance::is_final`]).
     fn wipe(&self) -> Result<(), EngineError> {
         self.check()?;
         self.inner.wipe()
-    }
-
-    fn remove(&self) -> Result<(), EngineError> {
-        self.inner.remove()
-    }
-
-    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        self.inner.watch()
     }
 }

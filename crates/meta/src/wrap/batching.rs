@@ -3,25 +3,26 @@
 //! At most a few commits are in flight at a time. Later callers wait. When a commit ends, the longest-waiting
 //! caller becomes the leader of the next one, which includes all waiting transactions that do not conflict
 //! with the leader's. So a single caller never waits, and many creates in one directory do not queue for its
-//! row with one round trip each. A commit yields if an in-flight commit changes the same inode: it would wait
-//! for that at the server, and everything in the same request with it. So other callers go first, if there
-//! are any.
+//! row with one round trip each. A commit yields if an in-flight commit changes the same inode, because at
+//! the server it would wait for that commit, and the other transactions of its request would wait with it. So
+//! other callers go first, if there are any.
 //!
-//! The embedded engine has a queue of its own (`engine-sqlite/src/queue.rs`), because the two have little in common.
-//! There, one writer applies everything queued as one transaction of the database, conflicts included, and a caller
-//! waits for microseconds. Here, a request costs a round trip. So several are in flight, each must consist of
-//! transactions that do not conflict, and one that the server refuses must not fail the others.
+//! The embedded engine has a queue of its own (`engine-sqlite/src/queue.rs`), because its conditions differ.
+//! There, a caller waits for microseconds, and one writer applies everything queued as one transaction of the
+//! database, even if transactions conflict. Here, a request costs a round trip. So several requests are in
+//! flight, the transactions of each request must not conflict, and a transaction that the server refuses must
+//! not fail the others.
 //!
 //! Lock order: only the queue's lock, never held across a request to the inner engine.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use host::HashMap;
 use types::Ino;
 
-use crate::engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
+use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::groups::ConflictGroup;
-use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
 /// Merges the commits of concurrent callers into few requests.
@@ -54,7 +55,7 @@ struct Caller {
 #[derive(Debug)]
 enum CallerState {
     Waits,
-    /// A commit has ended: this caller sends the next one, with its own transactions and others'.
+    /// A commit has ended, and this caller sends the next one, with its own transactions and those of others.
     Leads,
     Done(Answer),
 }
@@ -73,8 +74,12 @@ impl<E: Engine> Batching<E> {
     pub fn inner(&self) -> &E {
         &self.inner
     }
+}
 
-    fn commit_shared(&self, txns: &[Txn]) -> Answer {
+impl<E: Engine> Engine for Batching<E> {
+    crate::pass_on! { (.inner) read scan frozen sync wipe remove watch }
+
+    fn commit(&self, txns: &[Txn]) -> Answer {
         let inos = changed(txns);
         let mut queue = lock(&self.queue);
         if queue.in_flight < self.max_in_flight {
@@ -105,21 +110,21 @@ impl<E: Engine> Batching<E> {
         drop(state);
         self.lead(&caller)
     }
+}
 
+impl<E: Engine> Batching<E> {
     /// Commits a caller's transactions together with those of other waiting callers.
     fn lead(&self, own: &Caller) -> Answer {
         let mut commit = InFlight { queue: &self.queue, inos: own.inos.clone() };
         let mut group = ConflictGroup::default();
-        let mut batch: Vec<Txn> = own.txns.clone();
-        let joins = batch.iter().all(|txn| group.admit(txn));
+        let joins = own.txns.iter().all(|txn| group.admit(txn));
         let mut queue = lock(&self.queue);
-        let mut others = Others(VecDeque::new());
-        if joins {
-            others.0 = queue.take_along(own, &mut group, &mut batch);
-        }
+        let mut others = Others(if joins { queue.take_along(own, group) } else { VecDeque::new() });
         commit.inos.extend(others.0.iter().flat_map(|other| &other.inos));
         queue.begin(&commit.inos);
         drop(queue);
+        let of_others = others.0.iter().flat_map(|other| &other.txns);
+        let batch: Vec<Txn> = own.txns.iter().chain(of_others).cloned().collect();
         let mut answer = self.inner.commit(&batch).and_then(|outcomes| {
             // It is unknown which transactions the missing outcomes belong to.
             let message = || {
@@ -131,7 +136,7 @@ impl<E: Engine> Batching<E> {
                 Err(EngineError::indeterminate(message()))
             }
         });
-        // A transaction that the engine can never commit must not fail the other callers.
+        // If the engine can never commit one of the transactions, that must not fail the other callers.
         let refused = ErrorKind::Determinate { transient: false };
         if !others.0.is_empty() && answer.as_ref().is_err_and(|error| error.kind == refused) {
             others.answer(|other| self.inner.commit(&other.txns));
@@ -150,29 +155,28 @@ impl<E: Engine> Batching<E> {
 }
 
 impl Queue {
-    /// Removes callers from the queue whose transactions can be committed together with those of `own`, and
-    /// adds these to the batch.
-    fn take_along(
-        &mut self,
-        own: &Caller,
-        group: &mut ConflictGroup,
-        batch: &mut Vec<Txn>,
-    ) -> VecDeque<Arc<Caller>> {
-        let mut taken = VecDeque::new();
-        let busy = &self.busy;
-        let waits_anyway = own.conflicts(busy);
-        self.waiting.retain(|caller| {
-            // Callers with several transactions are rare. If only a part of one is admitted, that excludes
-            // other callers from this batch, but never lets conflicting transactions in.
-            let fits = (waits_anyway || !caller.conflicts(busy))
-                && batch.len() + caller.txns.len() <= MAX_BATCH
-                && caller.txns.iter().all(|txn| group.admit(txn));
-            if fits {
-                batch.extend_from_slice(&caller.txns);
+    /// Removes from the queue the callers whose transactions can be committed together with those of `own`.
+    /// `group` has the transactions of `own`.
+    fn take_along(&mut self, own: &Caller, group: ConflictGroup<'_>) -> VecDeque<Arc<Caller>> {
+        // A new variable, because its lifetime must also cover transactions that are borrowed from the queue.
+        let mut group = group;
+        let mut taken: VecDeque<Arc<Caller>> = VecDeque::new();
+        let mut size = own.txns.len();
+        let waits_anyway = own.conflicts(&self.busy);
+        for caller in &self.waiting {
+            // Callers with several transactions are rare. If only some transactions of a caller fit, the
+            // caller is not taken, but these transactions stay in `group`. That may exclude other callers
+            // from this batch, but never admits conflicting transactions.
+            if (waits_anyway || !caller.conflicts(&self.busy))
+                && size + caller.txns.len() <= MAX_BATCH
+                && caller.txns.iter().all(|txn| group.admit(txn))
+            {
+                size += caller.txns.len();
                 taken.push_back(Arc::clone(caller));
             }
-            !fits
-        });
+        }
+        let mut next = taken.iter().peekable();
+        self.waiting.retain(|caller| next.next_if(|taken| Arc::ptr_eq(taken, caller)).is_none());
         taken
     }
 
@@ -198,8 +202,9 @@ fn changed(txns: &[Txn]) -> Vec<Ino> {
     txns.iter().flat_map(Txn::changed_inodes).collect()
 }
 
-/// The right to have one commit in flight, which changes `inos`. It is passed to the longest-waiting caller
-/// that conflicts with no in-flight commit, or else to the longest-waiting one.
+/// The right to have one commit in flight, which changes `inos`. When it is dropped, it passes to the
+/// longest-waiting caller that conflicts with no in-flight commit. If all waiting callers conflict, it passes
+/// to the longest-waiting one.
 struct InFlight<'a> {
     queue: &'a Mutex<Queue>,
     inos: Vec<Ino>,
@@ -254,51 +259,22 @@ impl Caller {
     }
 }
 
-impl<E: Engine> Engine for Batching<E> {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.inner.read(wants)
-    }
-
-    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        self.commit_shared(txns)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.inner.scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        self.inner.sync()
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        self.inner.wipe()
-    }
-
-    fn remove(&self) -> Result<(), EngineError> {
-        self.inner.remove()
-    }
-
-    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        self.inner.watch()
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use types::{FileType, Ino, Mode, OpId, Time};
 
     use super::*;
     use crate::mem::MemEngine;
-    use crate::record::{Inode, Record, Seq};
+    use crate::record::{Inode, Record, RecordKey, Seq};
     use crate::txn::{Effect, Guard};
-    use crate::wrap::{Counting, Fault, FaultRates, Faulty};
+    use crate::wrap::Counting;
 
     type Commit = Box<dyn Fn(&MemEngine, &[Txn]) -> Answer + Send + Sync>;
 
@@ -312,24 +288,10 @@ mod tests {
     }
 
     impl Engine for Odd {
-        fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-            self.0.read(wants)
-        }
+        crate::pass_on! { (.0) read scan sync wipe }
 
         fn commit(&self, txns: &[Txn]) -> Answer {
             (self.1)(&self.0, txns)
-        }
-
-        fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-            self.0.scan(scan)
-        }
-
-        fn sync(&self) -> Result<(), EngineError> {
-            self.0.sync()
-        }
-
-        fn wipe(&self) -> Result<(), EngineError> {
-            self.0.wipe()
         }
     }
 
@@ -406,7 +368,7 @@ mod tests {
 
     /// Commits `txn` of each number from 1 to 32, each in a thread of its own. Returns the number of
     /// requests.
-    fn requests(engine: &Batching<Counting<Faulty<MemEngine>>>, txn: impl Fn(u64) -> Txn + Sync) -> u64 {
+    fn requests(engine: &Batching<Counting<Odd>>, txn: impl Fn(u64) -> Txn + Sync) -> u64 {
         let before = engine.inner().counts().commits;
         std::thread::scope(|scope| {
             for op in 1..=THREADS {
@@ -424,16 +386,14 @@ mod tests {
 
     #[test]
     fn many_callers_share_few_requests() {
-        let slow = Faulty::new(
-            MemEngine::default(),
-            1,
-            FaultRates { delay: 1000, delay_us: 50_000, ..FaultRates::default() },
-        );
-        let engine = Batching::new(Counting::new(slow), 1);
+        let slow = |engine: &MemEngine, txns: &[Txn]| {
+            host::sleep(Duration::from_millis(50));
+            engine.commit(txns)
+        };
+        let engine = Batching::new(Counting::new(Odd(MemEngine::default(), Box::new(slow))), 1);
         let first =
             Txn { op_id: OpId(1 << 70), guards: Vec::new(), effects: vec![Effect::PutInode(inode(2))] };
         engine.commit(&[first]).unwrap();
-        engine.inner().inner().arm(true);
         // The same below a limit: the last free inodes are allocated in one batch.
         let limited = |op: u64| {
             let guards = vec![Guard::Room { max_inodes: 1 + THREADS, max_blocks: u64::MAX }];
@@ -446,7 +406,7 @@ mod tests {
         for commits in [requests(&engine, add_link), requests(&engine, limited)] {
             assert!(commits < THREADS / 2, "{commits} requests for {THREADS} callers");
         }
-        let snapshot = engine.inner().inner().inner().read(&[RecordKey::Inode(Ino(2))]).unwrap();
+        let snapshot = engine.read(&[RecordKey::Inode(Ino(2))]).unwrap();
         let Record::Inode(_, Some(inode)) = &snapshot.records[0] else { panic!("{snapshot:?}") };
         assert_eq!(u64::from(inode.nlink), 2 + THREADS);
     }
@@ -514,9 +474,16 @@ mod tests {
 
     #[test]
     fn a_failed_request_fails_all_callers_that_shared_it() {
-        let engine = Batching::new(Faulty::new(MemEngine::default(), 1, FaultRates::default()), 1);
-        engine.inner().script([Fault::Delay(Duration::from_millis(200)), Fault::After]);
-        engine.inner().arm(true);
+        let requests = AtomicU64::new(0);
+        let second_is_lost = move |engine: &MemEngine, txns: &[Txn]| {
+            let request = requests.fetch_add(1, Ordering::Relaxed);
+            if request == 0 {
+                host::sleep(Duration::from_millis(200));
+            }
+            let done = engine.commit(txns);
+            if request == 1 { Err(EngineError::indeterminate("the response was lost")) } else { done }
+        };
+        let engine = Batching::new(Odd(MemEngine::default(), Box::new(second_is_lost)), 1);
         let failed = std::thread::scope(|scope| {
             let threads: Vec<_> = (1..=8)
                 .map(|op| {

@@ -1,49 +1,19 @@
-//! Wrappers: engines that pass each request on to another engine. So batching, counting, faults and the check of
-//! exclusive tools work the same on every engine, and no operation contains them.
+//! Wrappers: engines that pass each request on to another engine. So batching, counting and the check of
+//! exclusive tools work with every engine, and no operation contains code for them.
 
 mod announced;
 mod batching;
 mod counting;
-mod faulty;
 
 pub use announced::Announced;
 pub use batching::Batching;
-pub use counting::{Counting, Counts};
-pub use faulty::{Fault, FaultRates, Faulty};
+pub use counting::{Counting, Counts, Measured};
 
 use std::sync::Arc;
 
-use crate::engine::{Changes, Engine, EngineError, Outcome};
-use crate::record::{Page, RecordKey, Scan, Snapshot};
-use crate::txn::Txn;
+use crate::engine::Engine;
 
-/// A wrapper owns its inner engine. Through an `Arc`, the caller can also use that engine directly.
+/// An `Arc` of an engine is an engine: a wrapper can own it while others use the same engine directly.
 impl<E: Engine + ?Sized> Engine for Arc<E> {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        (**self).read(wants)
-    }
-
-    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        (**self).commit(txns)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        (**self).scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        (**self).sync()
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        (**self).wipe()
-    }
-
-    fn remove(&self) -> Result<(), EngineError> {
-        (**self).remove()
-    }
-
-    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        (**self).watch()
-    }
+    crate::pass_on! { (.as_ref()) read commit scan frozen sync wipe remove watch }
 }

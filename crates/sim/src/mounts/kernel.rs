@@ -55,8 +55,8 @@ impl Memory {
             (state.version, state.evictions)
         };
         host::sleep(delay());
-        let reply = vfs.begin_reply();
-        let attr = vfs.getattr(ino).ok()?;
+        let reply = vfs.caches.begin_reply();
+        let attr = vfs.attributes.getattr(ino).ok()?;
         let lifetimes = reply.lifetimes();
         drop(reply);
         host::sleep(delay());
@@ -99,7 +99,7 @@ impl Memory {
         state.evictions += u64::from(is_known);
         drop(state);
         if is_known {
-            vfs.forget(ino, 1);
+            vfs.attributes.forget(ino, 1);
         }
     }
 }

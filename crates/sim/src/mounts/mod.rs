@@ -154,10 +154,10 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };
-    let started = vfs.begin(&info).is_ok()
-        && vfs.getattr(Ino::ROOT).is_ok()
-        && vfs.start_housekeeping(info).is_ok()
-        && vfs.start_watching(kernel.clone()).is_ok();
+    let started = vfs.lifecycle.begin(info).is_ok()
+        && vfs.attributes.getattr(Ino::ROOT).is_ok()
+        && vfs.lifecycle.start_threads().is_ok()
+        && vfs.caches.start_watching(kernel.clone()).is_ok();
     if !started {
         return;
     }

@@ -8,7 +8,7 @@ use acl::credential::Credentials;
 use meta::LockKind;
 use ops::XattrMode;
 use types::{BLOCK_BYTES, Caps, Cred, Errno, Ino, Mode};
-use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeRequest, OpenFor, Special, Vfs};
+use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeKind, MakeRequest, OpenFor, Vfs};
 
 use crate::cut::Kind;
 use crate::dice::Dice;
@@ -32,11 +32,11 @@ fn root() -> Caller<'static> {
 pub(super) fn make_files(shared: &Shared, vfs: &Vfs) {
     for at in 0..FILES {
         let name = format!("f{at}");
-        let (what, mode) = (Special::Regular, Mode::new(0o600));
-        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
+        let (kind, mode) = (MakeKind::Regular, Mode::new(0o600));
+        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
         // If the create was in doubt, the file may exist.
-        let made = vfs.create(&root(), request).map(|attr| (attr.ino, vfs.close(attr.ino)).0);
-        let found = || vfs.lookup(&root(), Ino::ROOT, name.as_bytes()).ok()?.attr.map(|attr| attr.ino);
+        let made = vfs.names.create(&root(), request).map(|attr| (attr.ino, vfs.files.close(attr.ino)).0);
+        let found = || vfs.names.lookup(&root(), Ino::ROOT, name.as_bytes()).ok()?.map(|attr| attr.ino);
         if let Some(ino) = made.ok().or_else(found) {
             shared.files().push(ino);
         }
@@ -110,7 +110,7 @@ impl Program {
     fn chmod(&self, ino: Ino) {
         let mode = Mode::new(self.shared.next_mode());
         let change = AttrChange { mode: Some(mode), ..AttrChange::default() };
-        let reply = self.vfs.begin_reply();
+        let reply = self.vfs.caches.begin_reply();
         let changed = self.vfs.setattr(&root(), ino, change);
         let lifetime = reply.lifetimes().attributes;
         drop(reply);
@@ -133,8 +133,8 @@ impl Program {
         };
         let is_removal = host::random().is_multiple_of(3);
         let changed = match is_removal {
-            true => self.vfs.removexattr(&root(), ino, name.as_bytes()),
-            false => self.vfs.setxattr(&root(), ino, name.as_bytes(), &value.bytes(), mode, false),
+            true => self.vfs.xattrs.removexattr(&root(), ino, name.as_bytes()),
+            false => self.vfs.xattrs.setxattr(&root(), ino, name.as_bytes(), &value.bytes(), mode, false),
         };
         let what = if is_removal { "no value".to_owned() } else { format!("{value:?} ({mode:?})") };
         self.say(&format!("sets the xattr {name:?} of {ino} to {what}: {changed:?}"));
@@ -149,7 +149,7 @@ impl Program {
         let since = self.shared.clocks.now().saturating_sub(OUTDATED);
         let name = xattrs::name((host::random() % 3) as u8);
         let name = name.as_bytes();
-        let value = match self.vfs.getxattr(&root(), ino, name) {
+        let value = match self.vfs.xattrs.getxattr(&root(), ino, name) {
             Ok(value) => Some(Value::of(&value)),
             Err(Errno::ENODATA) => None,
             Err(_) => return,
@@ -158,7 +158,7 @@ impl Program {
             self.find(&format!("still reads {value:?} as the xattr {} of {ino}", name.escape_ascii()));
         }
         let since = self.shared.clocks.now().saturating_sub(OUTDATED);
-        let Ok(listed) = self.vfs.listxattr(&root(), ino) else { return };
+        let Ok(listed) = self.vfs.xattrs.listxattr(&root(), ino) else { return };
         let is_listed = listed.split(|byte| *byte == 0).any(|listed| listed == name);
         if !self.shared.was_xattr(ino, name, since, |was| was.is_some() == is_listed) {
             self.find(&format!("lists the xattr {} of {ino}: {is_listed}", name.escape_ascii()));
@@ -169,18 +169,18 @@ impl Program {
     fn use_unlinked(&self, number: u64) {
         let before = self.vfs.session_loss();
         let name = format!("u{}.{}.{number}", self.client, self.number);
-        let (what, mode) = (Special::Regular, Mode::new(0o600));
-        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-        let Ok(attr) = self.vfs.create(&root(), request) else { return };
+        let (kind, mode) = (MakeKind::Regular, Mode::new(0o600));
+        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
+        let Ok(attr) = self.vfs.names.create(&root(), request) else { return };
         let ino = attr.ino;
-        let unlinked = self.vfs.unlink(&root(), Ino::ROOT, name.as_bytes());
+        let unlinked = self.vfs.names.unlink(&root(), Ino::ROOT, name.as_bytes());
         self.say(&format!("has unlinked {ino}, which is open: {unlinked:?}"));
         let bytes = some_bytes();
-        let written = self.vfs.write(ino, 0, &bytes).is_ok() && self.vfs.flush(ino).is_ok();
+        let written = self.vfs.files.write(ino, 0, &bytes).is_ok() && self.vfs.files.flush(ino).is_ok();
         host::sleep(Duration::from_millis(host::random() % 4000));
-        let read = self.vfs.read(ino, 0, bytes.len() as u32).map(|read| read == bytes);
-        let attr = self.vfs.getattr_for(&root(), ino);
-        let _ = self.vfs.close(ino);
+        let read = self.vfs.files.read(ino, 0, bytes.len() as u32).map(|read| read == bytes);
+        let attr = self.vfs.attributes.getattr_for(&root(), ino);
+        let _ = self.vfs.files.close(ino);
         if self.vfs.session_loss() != before {
             return;
         }
@@ -196,23 +196,23 @@ impl Program {
         let handle = (self.client as u64 + 1) * 100 + self.number;
         let kind = if ino.0.is_multiple_of(2) { LockKind::Flock } else { LockKind::Posix };
         let lock = LockRequest { kind, owner: handle, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
-        if self.vfs.open(&root(), ino, ANY).is_err() {
+        if self.vfs.files.open(&root(), ino, ANY).is_err() {
             return;
         }
         let before = self.vfs.session_loss();
-        if self.vfs.take_lock(ino, handle, lock, false) == Ok(Locked::Granted) {
+        if self.vfs.locks.take_lock(ino, handle, lock, false) == Ok(Locked::Granted) {
             self.say(&format!("holds a lock on {ino}"));
             let bytes = some_bytes();
             if host::random().is_multiple_of(4) {
                 let change = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
                 let _ = self.vfs.setattr(&root(), ino, change);
             }
-            let written = self.vfs.write(ino, 0, &bytes);
+            let written = self.vfs.files.write(ino, 0, &bytes);
             host::sleep(Duration::from_millis(host::random() % 500));
             // If data could not be stored, a later flush stores it, or it is lost for good. The lock is kept
             // until then.
             let mut tries = 0;
-            while written.is_ok() && self.vfs.flush(ino).is_err() && tries < 20 {
+            while written.is_ok() && self.vfs.files.flush(ino).is_err() && tries < 20 {
                 host::sleep(Duration::from_secs(1));
                 tries += 1;
                 if self.shared.mutant == Some(Mutant::KeepsLocks) && self.vfs.session_loss() != before {
@@ -220,24 +220,24 @@ impl Program {
                     break;
                 }
             }
-            let _ = self.vfs.unlock(ino, lock);
+            let _ = self.vfs.locks.unlock(ino, lock);
             self.say(&format!("has released its lock on {ino}, {tries} failures"));
         }
         if kind == LockKind::Posix {
-            let _ = self.vfs.unlock_process(ino, handle);
+            let _ = self.vfs.locks.unlock_process(ino, handle);
         }
-        let _ = self.vfs.unlock_handle(ino, handle, Some(handle).filter(|_| kind == LockKind::Flock));
-        let _ = self.vfs.close(ino);
+        let _ = self.vfs.locks.unlock_handle(ino, handle, Some(handle).filter(|_| kind == LockKind::Flock));
+        let _ = self.vfs.files.close(ino);
     }
 
     /// The mutant: the mount lost the lock with its session, but the file is written as if it had not.
     fn go_on_without_lock(&self, ino: Ino, bytes: &[u8]) {
         for _ in 0..60 {
-            let _ = self.vfs.close(ino);
-            if self.vfs.open(&root(), ino, ANY).is_err() {
+            let _ = self.vfs.files.close(ino);
+            if self.vfs.files.open(&root(), ino, ANY).is_err() {
                 return;
             }
-            let stored = self.vfs.write(ino, 0, bytes).and_then(|_| self.vfs.flush(ino));
+            let stored = self.vfs.files.write(ino, 0, bytes).and_then(|_| self.vfs.files.flush(ino));
             self.say(&format!("writes to {ino} without a lock: {stored:?}"));
             host::sleep(Duration::from_millis(500));
         }

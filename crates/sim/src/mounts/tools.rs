@@ -53,7 +53,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
 fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     let mut left = Vec::new();
     check::check(engine, &mut |problem| left.push(problem), &mut |_, _| {})?;
-    left.retain(|problem| !matches!(problem, Problem::Usage { .. }));
+    left.retain(|problem| !matches!(problem, Problem::Usage { .. } | Problem::Quota { .. }));
     for _ in 0..CONFIRMED_BY {
         if left.is_empty() {
             break;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meta::{
-    Access, Counter, Dirent, Effect, Engine, Garbage, Inode, Record, RecordKey, Scan, Session, Settings,
-    Xattrs,
+    Access, Counter, Dirent, Effect, Engine, Garbage, Inode, QuotaTag, Record, RecordKey, Scan, Session,
+    Settings, Xattrs,
 };
 use types::{AclId, ChunkIndex, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
 
@@ -94,6 +94,7 @@ pub fn access_changes_increment_the_revision(engine: &dyn Engine) {
         gid: 0,
         access_acl: AclId(1),
         default_acl: AclId(u128::MAX),
+        quota: QuotaTag::NONE,
     };
     let changed = apply(engine, vec![Effect::SetAccess { ino: Ino(3), access }]);
     let after = read_inode(engine, 3).expect("the node");

@@ -132,6 +132,7 @@ pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
         Scan::Garbage { after: SliceId(0), limit },
         Scan::Shared { after: SliceId(0), limit },
         Scan::Acls { after: AclId(0), limit },
+        Scan::Quotas { after: None, limit },
     ];
     scans.extend((0..inos).map(|ino| Scan::Dir {
         parent: Ino(ino),

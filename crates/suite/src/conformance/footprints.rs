@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use meta::{Effect, Footprint, Invalidation, MemEngine, Part, Record};
 
 use super::fixture::*;
-use super::random::{CHUNKS, INOS, add_effect};
+use super::random::{CHUNKS, INOS, KINDS_OF_EFFECTS, add_effect};
 use super::rng::Rng;
 
 const ROUNDS: usize = 4_000;
 
 /// The number of kinds that [`kind`] names.
-const KINDS: usize = 31;
+const KINDS: usize = 34;
 
 /// A new effect needs a name here, and must then be among the random ones.
 fn kind(effect: &Effect) -> &'static str {
@@ -48,6 +48,9 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::PutSetting { .. } => "PutSetting",
         Effect::SetCounter { .. } => "SetCounter",
         Effect::AddUsage { .. } => "AddUsage",
+        Effect::PutQuota { .. } => "PutQuota",
+        Effect::DropQuota { .. } => "DropQuota",
+        Effect::Charge { .. } => "Charge",
     }
 }
 
@@ -73,6 +76,7 @@ fn covers(footprint: &Footprint<'_>, record: &Record) -> bool {
         Record::Orphan(session, ino) => part == Part::Orphan(*session, *ino),
         Record::Waits(_) => matches!(part, Part::Wait(_)),
         Record::Garbage(garbage) => footprint.releases_slices || part == Part::Slice(garbage.slice),
+        Record::Quota(key, _) => part == Part::Quota(*key),
         Record::Shared(slice, _) => footprint.releases_slices || part == Part::Slice(*slice),
     }
 }
@@ -95,7 +99,7 @@ fn footprints_and_invalidations_cover_all_that_effects_change() {
     let (mut rng, engine, mut kinds) = (Rng::new(7), MemEngine::default(), BTreeSet::new());
     for _ in 0..ROUNDS {
         let mut effects = Vec::new();
-        let number = rng.below(25);
+        let number = rng.below(KINDS_OF_EFFECTS);
         add_effect(&mut rng, number, &mut effects);
         let txn = txn(Vec::new(), effects);
         let before = dump(&engine, INOS, CHUNKS);

@@ -1,20 +1,20 @@
-//! Each guard, when it holds and when it fails.
+//! Tests of each guard: when it holds, and when it fails.
 
 use meta::{Counter, Effect, Engine, Guard, Outcome, Record, RecordKey, Session};
 use types::{AclId, Ino, SessionId, Time, XattrName};
 
 use super::fixture::*;
 
-/// Asserts that the guard holds, without and with an effect.
-fn holds(engine: &dyn Engine, guard: Guard) {
+/// Asserts that the guard holds, in a transaction without effects and in one with an effect.
+pub(super) fn holds(engine: &dyn Engine, guard: Guard) {
     committed(commit(engine, txn(vec![guard.clone()], Vec::new())));
     let effect = Effect::PutSetting { name: "held", value: format!("{guard:?}") };
     committed(commit(engine, txn(vec![guard], vec![effect])));
 }
 
-/// Asserts that the guard fails, that the effect is not applied, and that the conflict contains the guard's
-/// current record.
-fn fails(engine: &dyn Engine, guard: Guard) {
+/// Asserts that the guard fails, that no effect of its transaction is applied, and that the conflict contains
+/// the current record that decides the guard.
+pub(super) fn fails(engine: &dyn Engine, guard: Guard) {
     for effects in [Vec::new(), vec![Effect::PutSetting { name: "failed", value: String::new() }]] {
         match commit(engine, txn(vec![guard.clone()], effects)) {
             Outcome::Conflict(snapshot) => {
@@ -80,14 +80,16 @@ pub fn xattr_blocks_guard(engine: &dyn Engine) {
     for (ino, kind) in [(3, FILE), (4, DIR)] {
         apply(engine, vec![put(ino, kind)]);
         let ino = Ino(ino);
-        holds(engine, Guard::XattrBlocks { ino, most: 0 });
+        holds(engine, Guard::XattrBlocks { ino, least: 0, most: 0 });
         apply(engine, vec![Effect::AddXattrBlocks { ino, delta: 256 }]);
-        holds(engine, Guard::XattrBlocks { ino, most: 256 });
-        holds(engine, Guard::XattrBlocks { ino, most: u16::MAX });
-        fails(engine, Guard::XattrBlocks { ino, most: 255 });
-        fails(engine, Guard::XattrBlocks { ino, most: 0 });
+        holds(engine, Guard::XattrBlocks { ino, least: 0, most: 256 });
+        holds(engine, Guard::XattrBlocks { ino, least: 256, most: 256 });
+        fails(engine, Guard::XattrBlocks { ino, least: 257, most: u16::MAX });
+        holds(engine, Guard::XattrBlocks { ino, least: 0, most: u16::MAX });
+        fails(engine, Guard::XattrBlocks { ino, least: 0, most: 255 });
+        fails(engine, Guard::XattrBlocks { ino, least: 0, most: 0 });
     }
-    fails(engine, Guard::XattrBlocks { ino: Ino(5), most: u16::MAX });
+    fails(engine, Guard::XattrBlocks { ino: Ino(5), least: 0, most: u16::MAX });
 }
 
 pub fn setting_guard(engine: &dyn Engine) {
@@ -112,6 +114,7 @@ pub fn room_guard(engine: &dyn Engine) {
     let mut file = inode(3, FILE);
     file.size = 4097;
     apply(engine, vec![put(2, DIR), Effect::PutInode(file)]);
+    // The volume has 2 inodes, and 2 blocks in use. The guard requires fewer than its limits.
     holds(engine, Guard::Room { max_inodes: 3, max_blocks: 3 });
     holds(engine, Guard::Room { max_inodes: u64::MAX, max_blocks: u64::MAX });
     fails(engine, Guard::Room { max_inodes: 2, max_blocks: 3 });
@@ -128,7 +131,7 @@ pub fn session_guard(engine: &dyn Engine) {
     fails(engine, guard(4, Some(later.heartbeat)));
     fails(engine, guard(6, None));
     fails(engine, guard(6, Some(session(4).heartbeat)));
-    // A renewal is an ordinary change; removing the renewed session with its old heartbeat fails.
+    // After a renewal, a guard with the old heartbeat fails: a session that was renewed is not removed.
     committed(commit(engine, txn(vec![guard(4, None)], vec![Effect::PutSession(later.clone())])));
     fails(engine, guard(4, Some(session(4).heartbeat)));
     holds(engine, guard(4, Some(later.heartbeat)));
@@ -179,6 +182,7 @@ pub fn a_conflict_returns_the_records_of_every_guard(engine: &dyn Engine) {
         panic!("failing guards held")
     };
     assert_eq!(snapshot.records, read(engine, &wants));
+    // The records of a directory entry include the inode that it refers to, and that inode's ACL.
     assert!(snapshot.records.contains(&Record::Acl(acl, Some("u::rw-".into()))));
     assert_eq!(read_inode(engine, 4), None);
 }

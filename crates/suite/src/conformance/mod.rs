@@ -10,6 +10,7 @@ mod fixture;
 #[cfg(test)]
 mod footprints;
 mod guards;
+mod quotas;
 mod random;
 mod rng;
 mod scans;
@@ -20,6 +21,7 @@ mod watching;
 pub use batches::*;
 pub use effects::*;
 pub use guards::*;
+pub use quotas::*;
 pub use random::*;
 pub use scans::*;
 pub use terms::*;
@@ -28,21 +30,32 @@ pub use watching::*;
 
 /// Creates one `#[test]` per case of the suite. `$new` is a function without arguments that returns an empty
 /// engine and a value to keep alive with it, such as a temporary directory. For an engine without a stream of
-/// changes, write `conformance!(without_stream, $new)`.
+/// changes, write `conformance!(without_stream, $new)`; for one that refuses quotas,
+/// `conformance!(without_quotas, $new)`. If the engine needs a server that may be missing, write
+/// `conformance!(if $can, $new)`: `$can` is a function that returns whether the test can run, and otherwise skips it.
 #[macro_export]
 macro_rules! conformance {
-    ($new:expr) => {
-        $crate::conformance! { @common $new }
-        $crate::conformance! { @cases $new;
+    (if $can:expr, $new:expr) => {
+        $crate::conformance! { @common $can, $new }
+        $crate::conformance! { @quotas $can, $new }
+        $crate::conformance! { @cases $can, $new;
             changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
         }
     };
-    (without_stream, $new:expr) => {
-        $crate::conformance! { @common $new }
-        $crate::conformance! { @cases $new; the_engine_has_no_stream_of_changes }
+    (without_quotas, $new:expr) => {
+        $crate::conformance! { @common || true, $new }
+        $crate::conformance! { @cases || true, $new;
+            changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
+            quotas_are_refused random_transactions_without_quotas_agree_with_the_memory_engine
+        }
     };
-    (@common $new:expr) => {
-        $crate::conformance! { @cases $new;
+    (without_stream, $new:expr) => {
+        $crate::conformance! { @common || true, $new }
+        $crate::conformance! { @quotas || true, $new }
+        $crate::conformance! { @cases || true, $new; the_engine_has_no_stream_of_changes }
+    };
+    (@common $can:expr, $new:expr) => {
+        $crate::conformance! { @cases $can, $new;
             dirent_guards inode_guards empty_guard xattr_guard xattr_blocks_guard setting_guard counter_guard room_guard session_guard term_guard
             guards_on_absent_records a_conflict_returns_the_records_of_every_guard
             inodes_are_put_and_replaced dropping_an_inode_drops_its_records dirents_are_put_and_dropped
@@ -60,16 +73,27 @@ macro_rules! conformance {
             usage_is_exact a_wiped_engine_is_empty sync_succeeds concurrent_creates_all_commit reads_are_atomic
             directories_are_scanned_in_order directories_are_scanned_with_inodes inodes_are_scanned_in_order
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
-            scans_obey_their_limit
+            scans_obey_their_limit frozen_records_stay_as_they_were
             names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes
+        }
+    };
+    (@quotas $can:expr, $new:expr) => {
+        $crate::conformance! { @cases $can, $new;
+            quota_guard quotas_are_put_charged_and_dropped quotas_are_scanned_in_order quota_tags_are_kept
+            charges_are_granted_in_order concurrent_charges_never_exceed_a_limit
             random_transactions_agree_with_the_memory_engine
         }
     };
-    (@cases $new:expr; $($case:ident)*) => {
+    (@cases $can:expr, $new:expr; $($case:ident)*) => {
         $(#[test]
         fn $case() {
-            let (engine, _alive) = $new();
-            $crate::conformance::$case(&engine);
+            if $can() {
+                let (engine, _alive) = $new();
+                $crate::conformance::$case(&engine);
+            }
         })*
+    };
+    ($new:expr) => {
+        $crate::conformance! { if || true, $new }
     };
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use meta::{
     Access, Beside, Counter, Effect, Engine, Guard, Inode, Lock, LockKind, LockOwner, LockWait, MemEngine,
-    Outcome, Record, RecordKey, Scan, Seq, Session, Txn,
+    Outcome, QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Scan, Seq, Session, Txn,
 };
 use types::{
-    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Term, Time,
-    XattrName,
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId, SliceSource,
+    Term, Time, XattrName,
 };
 
 use super::fixture::*;
@@ -25,18 +25,28 @@ const SEED: &str = "LIMEN_SEED";
 /// Small, so that most records named by a transaction exist.
 pub(super) const INOS: u64 = 8;
 pub(super) const CHUNKS: u64 = 3;
+/// The numbers that [`add_effect`] distinguishes.
+pub(super) const KINDS_OF_EFFECTS: u64 = 26;
 
 pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
+    run_all(engine, true);
+}
+
+pub fn random_transactions_without_quotas_agree_with_the_memory_engine(engine: &dyn Engine) {
+    run_all(engine, false);
+}
+
+fn run_all(engine: &dyn Engine, quotas: bool) {
     let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
     let seeds = given.map_or(0..RUNS, |seed: u64| seed..seed.saturating_add(1));
     for seed in seeds {
         println!("{SEED}={seed}");
-        run(engine, seed);
+        run(engine, seed, quotas);
         engine.wipe().expect("a wipe");
     }
 }
 
-fn run(engine: &dyn Engine, seed: u64) {
+fn run(engine: &dyn Engine, seed: u64, quotas: bool) {
     let memory = MemEngine::default();
     // Gets the same transactions one at a time, so that there is a state after each.
     let by_one = MemEngine::default();
@@ -47,7 +57,11 @@ fn run(engine: &dyn Engine, seed: u64) {
         let mut batch: Vec<Txn> = Vec::new();
         for _ in 0..=rng.below(5) {
             let again = rng.one_in(12) && !done.is_empty();
-            batch.push(if again { rng.pick(&done) } else { transaction(&mut rng) });
+            let new = |rng: &mut Rng| {
+                let txn = transaction(rng);
+                if quotas { txn } else { without_quotas(txn) }
+            };
+            batch.push(if again { rng.pick(&done) } else { new(&mut rng) });
         }
         let before = inodes(&by_one);
         let (expected, states) = one_by_one(&by_one, &batch);
@@ -180,10 +194,23 @@ fn transaction(rng: &mut Rng) -> Txn {
     let guards = (0..rng.below(3)).map(|_| guard(rng)).collect();
     let mut effects = Vec::new();
     for _ in 0..rng.below(6) {
-        let kind = rng.below(25);
+        let kind = rng.below(KINDS_OF_EFFECTS);
         add_effect(rng, kind, &mut effects);
     }
     txn(guards, effects)
+}
+
+fn without_quotas(mut txn: Txn) -> Txn {
+    txn.guards.retain(|guard| !matches!(guard, Guard::Quota { .. }));
+    txn.effects.retain_mut(|effect| match effect {
+        Effect::PutQuota { .. } | Effect::DropQuota { .. } | Effect::Charge { .. } => false,
+        Effect::PutInode(Inode { quota, .. }) | Effect::SetAccess { access: Access { quota, .. }, .. } => {
+            *quota = QuotaTag::NONE;
+            true
+        }
+        _ => true,
+    });
+    txn
 }
 
 /// Creates a file like the operations do, sometimes with other guards and effects.
@@ -209,7 +236,11 @@ fn create(rng: &mut Rng) -> Txn {
 
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
-    match rng.below(14) {
+    match rng.below(15) {
+        14 => {
+            let outer = if rng.one_in(2) { None } else { Some(QuotaId(rng.below(2))) };
+            Guard::Quota { key: any_quota(rng), outer, inodes: rng.below(3), blocks: rng.below(3) }
+        }
         13 if rng.one_in(2) => Guard::Term { session: any_session(rng), term: any_term(rng) },
         13 => {
             let heartbeat = if rng.one_in(2) { None } else { Some(Time::from_nanos(rng.pick(&[7, 8]))) };
@@ -224,7 +255,9 @@ fn guard(rng: &mut Rng) -> Guard {
         4 => Guard::Links { ino, nlink: rng.below(3) as u32 },
         5 => Guard::ParentIs { ino, parent: any_ino(rng) },
         6 => Guard::Empty { ino },
-        7 if rng.one_in(2) => Guard::XattrBlocks { ino, most: rng.below(3) as u16 },
+        7 if rng.one_in(2) => {
+            Guard::XattrBlocks { ino, least: rng.below(2) as u16, most: rng.below(3) as u16 }
+        }
         7 => Guard::Xattr { ino, name: any_xattr(rng), blocks: rng.below(3) as u16 },
         8 => Guard::Setting { name: any_setting(rng), value: rng.pick(&[None, Some("x".to_owned())]) },
         9 if rng.one_in(2) => {
@@ -293,6 +326,18 @@ pub(super) fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
         22 => Effect::PutLocks { ino, locks: any_locks(rng).into() },
         23 if rng.one_in(3) => Effect::DropWait { owner: any_lock(rng).owner },
         23 => Effect::PutWait(LockWait { ino, lock: any_lock(rng) }),
+        24 if rng.one_in(4) => Effect::DropQuota { key: any_quota(rng) },
+        24 if rng.one_in(3) => {
+            let outer = QuotaId(rng.below(2));
+            let max_inodes = rng.pick(&[QuotaRule::NO_LIMIT, 0, 2]);
+            let max_blocks = rng.pick(&[QuotaRule::NO_LIMIT, 3]);
+            let rule = QuotaRule { outer, max_inodes, max_blocks, ..QuotaRule::default() };
+            Effect::PutQuota { key: any_quota(rng), rule }
+        }
+        24 => {
+            let (inodes, blocks) = (rng.below(4) as i64 - 1, rng.below(4) as i64 - 1);
+            Effect::Charge { key: any_quota(rng), inodes, blocks }
+        }
         _ if rng.one_in(2) => Effect::PutSetting { name: any_setting(rng), value: "x".to_owned() },
         _ => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
     };
@@ -301,7 +346,8 @@ pub(super) fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
 
 fn range(rng: &mut Rng) -> Scan {
     let limit = rng.below(4) as usize;
-    match rng.below(10) {
+    match rng.below(11) {
+        10 => Scan::Quotas { after: if rng.one_in(2) { None } else { Some(any_quota(rng)) }, limit },
         9 => Scan::Locks { after: any_ino(rng), limit },
         8 => Scan::Shared { after: SliceId(rng.below(6)), limit },
         7 => Scan::Acls { after: any_acl(rng), limit },
@@ -361,6 +407,14 @@ fn any_term(rng: &mut Rng) -> Term {
     Term(1 + rng.below(3) as u32)
 }
 
+fn any_quota(rng: &mut Rng) -> QuotaKey {
+    rng.pick(&[QuotaKey::Directory(QuotaId(1)), QuotaKey::User(1), QuotaKey::Group(1)])
+}
+
+fn any_tag(rng: &mut Rng) -> QuotaTag {
+    rng.pick(&[QuotaTag::NONE, QuotaTag { directory: QuotaId(1), owners: true }])
+}
+
 fn any_acl(rng: &mut Rng) -> AclId {
     AclId(u128::from(rng.below(3)) << 64)
 }
@@ -401,6 +455,7 @@ fn any_inode(rng: &mut Rng, ino: Ino) -> Inode {
         parent: any_ino(rng),
         access_rev: rng.below(3),
         xattr_blocks: rng.below(3) as u16,
+        quota: any_tag(rng),
         ..inode(ino.0, any_kind(rng))
     }
 }

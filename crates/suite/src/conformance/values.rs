@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Counter, Dirent, Effect, Engine, Inode, Record, RecordKey};
+use meta::{Counter, Dirent, Effect, Engine, Inode, QuotaTag, Record, RecordKey};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Slice, SliceSource, Time};
 
 use super::fixture::*;
@@ -39,6 +39,7 @@ pub fn numbers_at_their_limits(engine: &dyn Engine) {
         parent: Ino(i64::MAX as u64),
         access_rev: i64::MAX as u64,
         xattr_blocks: u16::MAX,
+        quota: QuotaTag::NONE,
     };
     let kinds = [
         FileType::Fifo,

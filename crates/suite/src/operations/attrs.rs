@@ -296,7 +296,7 @@ fn xattrs_count_in_usage(factory: Factory<'_>) {
     c.run(&RemoveXattr { ino: f, name: x("user.b") }).unwrap();
     cold.run(&RemoveXattr { ino: f, name: x("user.a") }).unwrap();
     assert_eq!((blocks(), c.stranger().inode(f).xattr_blocks), (2, 0));
-    // What changes by itself.
+    // A change of the owner or the size removes `security.capability`, and frees its block.
     for change in
         [SetAttr { uid: Some(5), ..SetAttr::default() }, SetAttr { size: Some(1), ..SetAttr::default() }]
     {
@@ -307,7 +307,7 @@ fn xattrs_count_in_usage(factory: Factory<'_>) {
     set(&c, f, CAPABILITY, 1);
     c.run(&KillPriv(f)).unwrap();
     assert_eq!(blocks(), 1);
-    // Whatever has them, and however it goes.
+    // The blocks of a removed inode are free, of whatever type it is and however it is removed.
     let dir = c.mkdir(ROOT, "d").unwrap();
     let link = c.symlink(ROOT, "l", "t").unwrap();
     [f, dir, link].into_iter().for_each(|ino| set(&c, ino, "trusted.x", 8192));

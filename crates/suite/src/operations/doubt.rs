@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Failure;
-use meta::{Engine, ErrorKind, Fault, FaultRates, Faulty};
+use meta::{Engine, ErrorKind};
 use ops::{GetSlices, MakeKind, Write};
 use types::{ChunkIndex, Errno, Ino, Time};
 
 use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, ROOT, blocks, client, volume};
 use super::invariants::check;
+use crate::faulty::{Fault, FaultRates, Faulty};
 
 pub(super) const CASES: &[Case] = &[
     ("an_error_after_an_indeterminate_attempt_is_final", an_error_after_an_indeterminate_attempt_is_final),
@@ -102,7 +103,7 @@ fn a_late_attempt_before_the_error_is_recorded_succeeds(factory: Factory<'_>) {
 
 fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
     let (own, faulty, _) = start(factory);
-    own.meta.set_patience(Duration::ZERO);
+    own.meta.set_retry_timeout(Duration::ZERO);
     let rows = |ino: Ino| own.stranger().run(&GetSlices { ino, chunk: ChunkIndex(0) }).unwrap().len();
     for (number, name, arrives_first) in [(1, "a", true), (2, "b", false)] {
         let ino = own.create(ROOT, name).unwrap();
@@ -126,7 +127,7 @@ fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
 
 fn nothing_is_retried_after_its_result_may_be_dropped(factory: Factory<'_>) {
     let (own, faulty, _) = start(factory);
-    own.meta.set_patience(Duration::from_secs(3600));
+    own.meta.set_retry_timeout(Duration::from_secs(3600));
     own.meta.set_repeat_for(Duration::ZERO);
     let before = faulty.injected();
     faulty.script([Fault::Late, Fault::Late]);

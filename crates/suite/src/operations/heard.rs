@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Failure;
-use meta::{
-    Access, Change, Changes, Counting, Effect, Engine, Fault, FaultRates, Faulty, Invalidation, Seq, Txn,
-};
+use meta::{Access, Change, Changes, Counting, Effect, Engine, Invalidation, Seq, Txn};
 use ops::{GetInode, GetXattrs, SetAttr, XattrMode};
 use types::{BootInstant, Errno, Mode, OpId};
 
 use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, client, fresh, n};
+use crate::faulty::{Fault, FaultRates, Faulty};
 
 pub(super) const CASES: &[Case] = &[
     ("remote_changes_are_seen_once_delivered", remote_changes_are_seen_once_delivered),
@@ -172,7 +171,7 @@ fn late_commits_are_seen_once_delivered(factory: Factory<'_>) {
     ));
     let own = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
     own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
-    own.meta.set_patience(Duration::ZERO);
+    own.meta.set_retry_timeout(Duration::ZERO);
     let f = own.create(ROOT, "f").unwrap();
     catch_up(&own, &mut *changes, &Invalidation::Dirent(ROOT, n("f")));
     faulty.script([Fault::After]);

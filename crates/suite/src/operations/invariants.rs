@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use meta::{AclKind, Beside, Dirent, Engine, Inode, Record, RecordKey, Scan, Usage, xattr_blocks};
-use types::{FileType, Ino};
+use meta::{
+    AclKind, Beside, Dirent, Engine, Inode, Quota, QuotaKey, Record, RecordKey, Scan, Usage, xattr_blocks,
+};
+use types::{FileType, Ino, QuotaId};
 
 use super::fixture::Client;
 
 /// The rows of a page: few, so that scans have several pages.
 const PAGE_ROWS: usize = 50;
 
-/// Panics unless the volume is consistent: the directories form a tree, links, parents, xattr blocks and usage
-/// are exact,
+/// Panics unless the volume is consistent: the directories form a tree; links, parents, xattr blocks, usage and
+/// quotas are exact,
 /// every inode has a name or an orphan row, and every ACL id has its ACL.
 pub(super) fn check(client: &Client) {
     let engine = client.engine();
@@ -79,6 +81,34 @@ pub(super) fn check(client: &Client) {
     }
     let blocks = inodes.values().map(Inode::blocks).sum();
     assert_eq!(usage(engine), Usage { inodes: inodes.len() as u64, blocks });
+    check_quotas(client, &inodes);
+}
+
+/// Every quota counts exactly the inodes with its tag.
+fn check_quotas(client: &Client, inodes: &BTreeMap<Ino, Inode>) {
+    let quotas: BTreeMap<QuotaKey, Quota> = client.meta.quotas().unwrap().into_iter().collect();
+    let mut expected: BTreeMap<QuotaKey, (i64, i64)> = BTreeMap::new();
+    for inode in inodes.values() {
+        let mut keys = Vec::new();
+        let mut at = inode.quota.directory;
+        while at != QuotaId(0) {
+            keys.push(QuotaKey::Directory(at));
+            let Some(quota) = quotas.get(&QuotaKey::Directory(at)) else { panic!("{inode:?} has no quota") };
+            at = quota.rule.outer;
+        }
+        if inode.quota.owners {
+            keys.extend([QuotaKey::User(inode.uid), QuotaKey::Group(inode.gid)]);
+        }
+        for key in keys {
+            let used = expected.entry(key).or_default();
+            *used = (used.0 + 1, used.1 + inode.blocks() as i64);
+        }
+    }
+    for (key, quota) in &quotas {
+        let expected = expected.remove(key).unwrap_or_default();
+        assert_eq!((quota.inodes, quota.blocks), expected, "the usage of {key:?}");
+    }
+    assert_eq!(expected, BTreeMap::new(), "quotas that do not exist");
 }
 
 /// All inodes.

@@ -290,7 +290,7 @@ fn a_deadlock_of_simultaneous_requests_has_one_victim(factory: Factory<'_>) {
             };
             locker.client.engine().commit(&[txn]).unwrap();
         }
-        // Whichever requests first, the same one is refused.
+        // The same request fails with EDEADLK, in either order.
         let first = rounds;
         let replies: BTreeMap<SessionId, _> = [first, 1 - first]
             .into_iter()

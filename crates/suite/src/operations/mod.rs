@@ -18,6 +18,7 @@ mod model;
 mod names;
 mod nfs4;
 mod nfs4_callers;
+mod quotas;
 mod races;
 mod random;
 mod ranges;
@@ -34,7 +35,7 @@ mod writers;
 use std::fmt;
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use meta::Engine;
 
 pub use case::Factory;
 pub use writers::{Writers, Written, writers};
@@ -50,6 +51,7 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("names", names::CASES),
     ("nfs4", nfs4::CASES),
     ("nfs4_callers", nfs4_callers::CASES),
+    ("quotas", quotas::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
     ("ranges", ranges::CASES),
@@ -86,29 +88,39 @@ where
 
 /// Creates one `#[test]` per group of the suite. `$new` is a function without arguments that returns an empty
 /// engine and a value to keep alive with it, as for [`conformance!`](crate::conformance!), which also
-/// explains `without_stream`.
+/// explains `without_stream`, `without_quotas` and `if $can`.
 #[macro_export]
 macro_rules! operations {
-    ($new:expr) => {
-        $crate::operations! { @common $new }
-        $crate::operations! { @groups $new; heard }
+    (if $can:expr, $new:expr) => {
+        $crate::operations! { @common $can, $new }
+        $crate::operations! { @groups $can, $new; heard quotas }
+    };
+    (without_quotas, $new:expr) => {
+        $crate::operations! { @common || true, $new }
+        $crate::operations! { @groups || true, $new; heard }
     };
     (without_stream, $new:expr) => {
-        $crate::operations! { @common $new }
+        $crate::operations! { @common || true, $new }
+        $crate::operations! { @groups || true, $new; quotas }
     };
-    (@common $new:expr) => {
-        $crate::operations! { @groups $new;
+    (@common $can:expr, $new:expr) => {
+        $crate::operations! { @groups $can, $new;
             acls attrs doubt links locks names nfs4 nfs4_callers races random ranges ranges_random renames sids stale threads
             traverse trips volumes authority
         }
     };
-    (@groups $new:expr; $($group:ident)*) => {
+    (@groups $can:expr, $new:expr; $($group:ident)*) => {
         $(
             #[test]
             fn $group() {
-                $crate::operations::run(stringify!($group), &|| $crate::operations::keep($new()));
+                if $can() {
+                    $crate::operations::run(stringify!($group), &|| $crate::operations::keep($new()));
+                }
             }
         )*
+    };
+    ($new:expr) => {
+        $crate::operations! { if || true, $new }
     };
 }
 
@@ -119,27 +131,5 @@ struct Kept<E, K> {
 }
 
 impl<E: Engine, K: Send + Sync + fmt::Debug> Engine for Kept<E, K> {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.engine.read(wants)
-    }
-
-    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        self.engine.commit(txns)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.engine.scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        self.engine.sync()
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        self.engine.wipe()
-    }
-
-    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        self.engine.watch()
-    }
+    meta::pass_on! { (.engine) read commit scan sync wipe watch }
 }

@@ -4,10 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Failure;
-use meta::{
-    Counting, Effect, Engine, EngineError, ErrorKind, Fault, FaultRates, Faulty, Inode, Outcome, Page,
-    RecordKey, Scan, Snapshot, Txn, Volume,
-};
+use meta::{Counting, Effect, Engine, EngineError, ErrorKind, Inode, Outcome, Txn, Volume};
 use ops::{
     Append, Authority, GetInode, GetXattrs, MakeKind, RemoveXattr, SetAttr, SetXattr, Unlink, XattrMode,
 };
@@ -16,6 +13,7 @@ use types::{BootInstant, Errno, Mode, OpId, SliceSource};
 use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
+use crate::faulty::{Fault, FaultRates, Faulty};
 
 pub(super) const CASES: &[Case] = &[
     ("names_taken_or_removed_before_the_commit", names_taken_or_removed_before_the_commit),
@@ -195,7 +193,7 @@ fn xattrs_changed_before_the_commit(factory: Factory<'_>) {
         set("user.own", 1),
     );
     assert_eq!(freed, Ok(()));
-    // What is replaced or removed is larger than it was, or gone.
+    // Another client enlarges or removes the attribute that this one replaces or removes.
     let grow = |r: &Client| {
         let (ino, name, mode) = (r.at(ROOT, "f").ino, x("user.own"), XattrMode::Set);
         r.run(&RemoveXattr { ino, name: x("user.15") }).unwrap();
@@ -240,7 +238,7 @@ fn records_are_read_again_after_an_indeterminate_error(factory: Factory<'_>) {
     let faulty = Arc::new(Faulty::new(engine, 1, FaultRates { before: 1000, ..FaultRates::default() }));
     let client = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
     client.meta.set_exclusive(true);
-    client.meta.set_patience(Duration::from_millis(20));
+    client.meta.set_retry_timeout(Duration::from_millis(20));
     let dir = client.mkdir(ROOT, "d").unwrap();
     let [f, g] = ["f", "g"].map(|name| client.create(dir, name).unwrap());
     assert_eq!(client.lookup(dir, "new"), Ok(None));
@@ -330,6 +328,8 @@ struct Joined {
 }
 
 impl Engine for Joined {
+    meta::pass_on! { (.engine) read scan sync wipe }
+
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let joined: Vec<_> = txns.iter().cloned().chain(self.kept.lock().unwrap().take()).collect();
         let is_dropped = |inode: &Inode| {
@@ -343,22 +343,6 @@ impl Engine for Joined {
             }
         }
         Ok(outcomes)
-    }
-
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.engine.read(wants)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.engine.scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        self.engine.sync()
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        self.engine.wipe()
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::{Engine, FaultRates, Faulty, Record, RecordKey};
+use meta::{Engine, Record, RecordKey};
 use ops::{GetInode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
@@ -15,6 +15,7 @@ use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::{check, inodes};
 use super::model::{Act, Model, Shown};
+use crate::faulty::{FaultRates, Faulty};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[
@@ -290,7 +291,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use meta::{Effect, EngineError, Guard, MemEngine, Outcome, Page, Scan, Snapshot, Txn};
+    use meta::{Effect, EngineError, Guard, MemEngine, Outcome, Txn};
 
     /// An engine that changes every transaction.
     #[derive(Debug)]
@@ -300,26 +301,12 @@ mod tests {
     }
 
     impl Engine for Broken {
-        fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-            self.inner.read(wants)
-        }
+        meta::pass_on! { (.inner) read scan sync wipe }
 
         fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
             let mut txns = txns.to_vec();
             txns.iter_mut().for_each(self.spoil);
             self.inner.commit(&txns)
-        }
-
-        fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-            self.inner.scan(scan)
-        }
-
-        fn sync(&self) -> Result<(), EngineError> {
-            self.inner.sync()
-        }
-
-        fn wipe(&self) -> Result<(), EngineError> {
-            self.inner.wipe()
         }
     }
 

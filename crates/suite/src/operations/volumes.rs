@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use client::Meta;
-use meta::{Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError};
+use meta::{
+    AclKind, Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
+};
 use ops::{Configure, GetUsage, RemoveXattr, Rename, SetXattr, Whiteout, XattrMode};
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
@@ -15,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_volume_is_formatted_once", a_volume_is_formatted_once),
     ("invalid_volumes_are_reported", invalid_volumes_are_reported),
     ("configure_changes_only_its_settings", configure_changes_only_its_settings),
+    ("posix_acls_can_be_turned_on", posix_acls_can_be_turned_on),
     ("a_new_volume_has_a_root", a_new_volume_has_a_root),
     ("the_inode_limit_is_enforced", the_inode_limit_is_enforced),
     ("the_capacity_limit_is_enforced", the_capacity_limit_is_enforced),
@@ -62,6 +65,19 @@ fn configure_changes_only_its_settings(factory: Factory<'_>) {
     change(Configure { max_inodes: Some(0), ..Configure::default() });
     change(Configure::default());
     assert_eq!(Volume::load(&*engine).unwrap(), expected);
+}
+
+fn posix_acls_can_be_turned_on(factory: Factory<'_>) {
+    let on = Configure { posix_acls: true, ..Configure::default() };
+    for (before, expected) in
+        [(AclKind::Off, Ok(())), (AclKind::Posix, Ok(())), (AclKind::Nfs4, Err(Errno::EINVAL))]
+    {
+        let engine = factory();
+        Volume { acl: before, ..volume() }.format(&*engine).unwrap();
+        assert_eq!(client(&engine).run(&on), expected, "{before:?}");
+        let after = if expected.is_ok() { AclKind::Posix } else { before };
+        assert_eq!(Volume::load(&*engine).unwrap(), Volume { acl: after, ..volume() });
+    }
 }
 
 fn invalid_volumes_are_reported(factory: Factory<'_>) {

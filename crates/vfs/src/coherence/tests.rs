@@ -3,14 +3,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
-use meta::{Change, Engine, EngineError, MemEngine, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use meta::{Change, Engine, EngineError, MemEngine, RecordKey, Snapshot};
 use ops::{AclType, XattrMode};
 use types::{Errno, Mode};
 
 use super::*;
 use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
-use crate::{AttrChange, MakeRequest, Special, Vfs};
+use crate::{AttrChange, MakeKind, MakeRequest, Vfs};
 
 /// Longer than any step takes, unless it hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ impl Recorder {
         self.more.notify_all();
     }
 
-    /// Waits until this was recorded at position `from` or later. Returns the position after it.
+    /// Waits until `event` was recorded at position `from` or later. Returns the position after it.
     #[track_caller]
     fn expect(&self, event: &Event, from: usize) -> usize {
         let events = self.events.lock().unwrap();
@@ -108,6 +108,8 @@ impl Slow {
 }
 
 impl Engine for Slow {
+    meta::pass_on! { (.inner) commit scan sync wipe }
+
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let snapshot = self.inner.read(wants);
         let stall = self.stall.lock().unwrap().take();
@@ -116,22 +118,6 @@ impl Engine for Slow {
             released.recv().unwrap();
         }
         snapshot
-    }
-
-    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        self.inner.commit(txns)
-    }
-
-    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.inner.scan(scan)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        self.inner.sync()
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        self.inner.wipe()
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
@@ -176,9 +162,9 @@ impl Pair {
     }
 
     fn watch(&mut self) {
-        self.watching = self.b.start_watching(Arc::clone(&self.kernel) as Arc<dyn Kernel>).unwrap();
+        self.watching = self.b.caches.start_watching(Arc::clone(&self.kernel) as Arc<dyn Kernel>).unwrap();
         let deadline = Instant::now() + TIMEOUT;
-        while self.b.coherence() != Coherence::Notified {
+        while self.b.caches.coherence() != Coherence::Notified {
             assert!(Instant::now() < deadline, "the mount receives no changes");
             std::thread::yield_now();
         }
@@ -200,14 +186,14 @@ impl Pair {
     fn look_up_overtaken(&self, name: &str, meanwhile: impl FnOnce()) -> (Option<crate::Attr>, usize) {
         let (is_read, go) = self.slow.stall();
         let reply = || {
-            let guard = self.b.begin_reply();
-            let found = self.b.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            let guard = self.b.caches.begin_reply();
+            let found = self.b.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
             assert_eq!(guard.lifetimes().name, NOTIFIED_LIFETIME);
-            found.attr.iter().for_each(|attr| self.b.looked_up(attr));
+            found.iter().for_each(|attr| self.b.caches.looked_up(attr));
             self.kernel.record(Event::Reply);
-            found.attr
+            found
         };
-        // If this panics, `go` is dropped, and the stalled read ends.
+        // If this thread panics, `go` is dropped, and the stalled read ends.
         std::thread::scope(move |scope| {
             let replying = scope.spawn(reply);
             is_read.recv().unwrap();
@@ -221,7 +207,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.b.parts.housekeeping.work.stop.set();
+        self.b.base.stop.set();
         for thread in self.watching.drain(..) {
             let _ = thread.join();
         }
@@ -229,9 +215,9 @@ impl Drop for Pair {
 }
 
 fn make_dir(vfs: &Vfs, name: &str) -> Ino {
-    let (what, mode) = (Special::Directory, Mode::new(0o755));
-    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-    vfs.make(&root(), request).unwrap().ino
+    let (kind, mode) = (MakeKind::Directory, Mode::new(0o755));
+    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
+    vfs.names.make(&root(), request).unwrap().ino
 }
 
 fn give(vfs: &Vfs, ino: Ino, uid: u32) {
@@ -282,16 +268,16 @@ fn reply_overtaken_by_the_end_of_the_stream_is_invalidated() {
 #[test]
 fn lifetime_is_that_of_the_start_of_the_request() {
     let mut pair = Pair::new(true);
-    let before = pair.b.begin_reply();
+    let before = pair.b.caches.begin_reply();
     let short = pair.b.meta().lifetime();
     assert_eq!(before.lifetimes(), Lifetimes { name: short, attributes: short });
     drop(before);
     pair.watch();
     assert_eq!(
-        pair.b.begin_reply().lifetimes(),
+        pair.b.caches.begin_reply().lifetimes(),
         Lifetimes { name: NOTIFIED_LIFETIME, attributes: NOTIFIED_LIFETIME }
     );
-    let in_flight = pair.b.begin_reply();
+    let in_flight = pair.b.caches.begin_reply();
     pair.b.meta().set_outdated();
     assert_eq!(
         in_flight.lifetimes().attributes,
@@ -304,18 +290,21 @@ fn lifetime_is_that_of_the_start_of_the_request() {
 fn no_name_outlives_the_lease_if_the_kernel_cannot_expire_all() {
     let mut pair = Pair::new(false);
     pair.watch();
-    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME });
+    assert_eq!(
+        pair.b.caches.begin_reply().lifetimes(),
+        Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME }
+    );
 }
 
 #[test]
 fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     let pair = Pair::new(true);
-    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.a, "f");
     give(&pair.a, file, 5);
     let look = || {
-        let attr = pair.b.lookup(&root(), Ino::ROOT, b"f").unwrap().attr.unwrap();
-        pair.b.looked_up(&attr);
+        let attr = pair.b.names.lookup(&root(), Ino::ROOT, b"f").unwrap().unwrap();
+        pair.b.caches.looked_up(&attr);
         attr.uid
     };
     let by = |uid| move |vfs: &Vfs, change| vfs.setattr(&user(uid), file, change).map(drop);
@@ -325,7 +314,7 @@ fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
     let acl = acl::posix::PosixAcl::from_storage("u::rw-,u:5:rw-,g::---,m::rw-,o::---").unwrap().to_xattr();
     let set_xattr = |caller: &Caller<'_>, name: &[u8], value: &[u8]| {
-        pair.b.setxattr(caller, file, name, value, XattrMode::Set, false)
+        pair.b.xattrs.setxattr(caller, file, name, value, XattrMode::Set, false)
     };
     let (access, own) = (&b"system.posix_acl_access"[..], &b"user.own"[..]);
     assert_eq!(look(), 5);
@@ -340,10 +329,10 @@ fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     assert_eq!(by(5)(&pair.b, touch), Err(Errno::EPERM));
     assert_eq!(by(5)(&pair.b, cut), Err(Errno::EACCES));
     assert_eq!(set_xattr(&user(5), access, &acl), Err(Errno::EPERM));
-    assert_eq!(pair.b.removexattr(&user(5), file, access), Err(Errno::EPERM));
+    assert_eq!(pair.b.xattrs.removexattr(&user(5), file, access), Err(Errno::EPERM));
     assert_eq!(set_xattr(&user(5), own, b"2"), Err(Errno::EACCES));
-    assert_eq!(pair.b.removexattr(&user(5), file, own), Err(Errno::EACCES));
-    let found = pair.a.getattr(file).unwrap();
+    assert_eq!(pair.b.xattrs.removexattr(&user(5), file, own), Err(Errno::EACCES));
+    let found = pair.a.attributes.getattr(file).unwrap();
     assert_eq!((found.uid, found.mode), (6, Mode::new(0o600)));
 
     // A caller with the permission succeeds at the first attempt, although the kernel's attributes are
@@ -351,7 +340,7 @@ fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     by(6)(&pair.b, AttrChange { mode: Some(Mode::new(0o640)), ..AttrChange::default() }).unwrap();
     give(&pair.a, file, 7);
     set_xattr(&user(7), access, &acl).unwrap();
-    assert!(pair.b.parts.xattrs.acl(file, AclType::Access).unwrap().is_some());
+    assert!(pair.b.xattrs.acl(file, AclType::Access).unwrap().is_some());
 }
 
 /// Resolves no caller.
@@ -367,46 +356,46 @@ impl IdentitySource for Nobody {
 #[test]
 fn kernel_checks_again_if_the_caller_cannot_be_identified() {
     let pair = Pair::new(true);
-    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.a, "f");
     give(&pair.a, file, 5);
-    pair.b.lookup(&root(), Ino::ROOT, b"f").unwrap();
+    pair.b.names.lookup(&root(), Ino::ROOT, b"f").unwrap();
     give(&pair.a, file, 6);
     let stranger = Caller::new(&Ids::default(), 5, 5, 0, &Nobody);
     let chmod = AttrChange { mode: Some(Mode::new(0o666)), ..AttrChange::default() };
     assert_eq!(pair.b.setattr(&stranger, file, chmod), Err(Errno::ESTALE));
     assert_eq!(pair.kernel.count(&Event::Attributes(file)), 1);
-    assert_eq!(pair.a.getattr(file).unwrap().mode, Mode::new(0o600));
+    assert_eq!(pair.a.attributes.getattr(file).unwrap().mode, Mode::new(0o600));
 }
 
 #[test]
 fn truncation_denied_to_a_former_owner_drops_no_written_data() {
     let pair = Pair::new(true);
-    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.b, "f");
     give(&pair.b, file, 5);
-    pair.b.write(file, 0, b"text").unwrap();
+    pair.b.files.write(file, 0, b"text").unwrap();
     give(&pair.a, file, 6);
     let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
     assert_eq!(pair.b.setattr(&user(5), file, cut), Err(Errno::EACCES));
-    assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b"text"[..]);
+    assert_eq!(pair.b.files.read(file, 0, 10).unwrap(), &b"text"[..]);
     // A program that has the file open for writing can still truncate it.
     pair.b.setattr(&user(5), file, AttrChange { is_open: true, ..cut }).unwrap();
-    assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b""[..]);
+    assert_eq!(pair.b.files.read(file, 0, 10).unwrap(), &b""[..]);
 }
 
 #[test]
 fn direct_write_drops_pages_that_were_read_through_the_cache() {
     let pair = Pair::new(true);
-    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.b, "f");
-    pair.b.write(file, 0, &[1; 9000]).unwrap();
+    pair.b.files.write(file, 0, &[1; 9000]).unwrap();
     let ranges = || pair.kernel.count(&Event::Range(file, 4096, 100));
     // Without reads through the cache, a write sends no notification.
-    pair.b.read(file, 0, 9000).unwrap();
-    pair.b.forget_overwritten(file, 4096, 100);
+    pair.b.files.read(file, 0, 9000).unwrap();
+    pair.b.files.forget_overwritten(file, 4096, 100);
     assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (0, 0));
-    pair.b.read_to_cache(file, 0, 1).unwrap();
-    pair.b.forget_overwritten(file, 4096, 100);
+    pair.b.files.read_to_cache(file, 0, 1).unwrap();
+    pair.b.files.forget_overwritten(file, 4096, 100);
     assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (1, 1));
 }

@@ -1,4 +1,4 @@
-//! Measures creates per second: `cargo run --release -p engine-redis --example throughput -- URL`.
+//! Measures creates per second: `cargo run --release -p engine-redis --example redis-throughput -- URL`.
 //!
 //! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
 //! an inode, an entry, and the parent's times. The volume at URL is wiped, so use a `table_prefix` that no
@@ -19,7 +19,7 @@ type Done = Result<(), Box<dyn std::error::Error>>;
 fn main() -> Done {
     let url = std::env::args()
         .nth(1)
-        .ok_or("usage: throughput URL, such as redis://127.0.0.1?table_prefix=bench_")?;
+        .ok_or("usage: redis-throughput URL, such as redis://127.0.0.1?table_prefix=bench_")?;
     let engine = RedisEngine::open(&Url::parse(&url)?, true)?;
     println!("{}", engine.server()?);
     for threads in [1, 4, 16] {

@@ -1,4 +1,4 @@
-//! Measures creates per second on a running server: `cargo run --release -p engine-etcd --example throughput
+//! Measures creates per second on a running server: `cargo run --release -p engine-etcd --example etcd-throughput
 //! -- etcd://127.0.0.1:2379/?table_prefix=bench_`.
 //!
 //! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
@@ -17,7 +17,7 @@ const SECONDS: u64 = 3;
 type Done = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> Done {
-    let url = std::env::args().nth(1).ok_or("usage: throughput URL")?;
+    let url = std::env::args().nth(1).ok_or("usage: etcd-throughput URL")?;
     let engine = EtcdEngine::open(&Url::parse(&url)?, true)?;
     engine.wipe()?;
     println!("{}", engine.server()?);

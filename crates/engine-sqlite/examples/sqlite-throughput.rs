@@ -1,4 +1,4 @@
-//! Measures creates per second: `cargo run --release -p engine-sqlite --example throughput -- DIRECTORY`.
+//! Measures creates per second: `cargo run --release -p engine-sqlite --example sqlite-throughput -- DIRECTORY`.
 //!
 //! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
 //! an inode, an entry, and the parent's times.
@@ -14,7 +14,7 @@ use types::{FileType, Ino, Mode, Name, OpId, Time};
 const SECONDS: u64 = 4;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let directory = std::env::args().nth(1).ok_or("usage: throughput DIRECTORY")?;
+    let directory = std::env::args().nth(1).ok_or("usage: sqlite-throughput DIRECTORY")?;
     let path = Path::new(&directory).join("throughput.db");
     for threads in [1, 4] {
         SqliteEngine::remove_files(&path)?;

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use meta::{
+    Access, Effect, Engine, EngineError, Guard, Outcome, Page, Record, RecordKey, Scan, Snapshot, Txn,
+};
 use types::OpId;
 
-use crate::engine::{Changes, Engine, EngineError, Outcome};
-use crate::record::{Page, Record, RecordKey, Scan, Snapshot};
-use crate::txn::{Access, Effect, Guard, Txn};
+use crate::rng::split_mix;
 
 /// Injects faults into requests to an engine: first those of a script, then random ones, which a seed makes
 /// reproducible. It starts disarmed.
@@ -142,7 +143,7 @@ impl<E: Engine> Faulty<E> {
                 Err(EngineError::transient("injected: the response was lost"))
             }
             Fault::Delay(time) => {
-                host::sleep(time);
+                std::thread::sleep(time);
                 request()
             }
         }
@@ -180,6 +181,8 @@ impl<E: Engine> Faulty<E> {
 }
 
 impl<E: Engine> Engine for Faulty<E> {
+    meta::pass_on! { (.inner) frozen wipe remove watch }
+
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.read_only(|| self.inner.read(wants))
     }
@@ -196,7 +199,7 @@ impl<E: Engine> Engine for Faulty<E> {
                 self.inner.commit(txns)?;
                 return Err(EngineError::indeterminate("injected: the response was lost"));
             }
-            Fault::Delay(time) => host::sleep(time),
+            Fault::Delay(time) => std::thread::sleep(time),
             Fault::Rival => self.run_rival(txns)?,
         }
         self.inner.commit(txns)
@@ -208,18 +211,6 @@ impl<E: Engine> Engine for Faulty<E> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.read_only(|| self.inner.sync())
-    }
-
-    fn wipe(&self) -> Result<(), EngineError> {
-        self.inner.wipe()
-    }
-
-    fn remove(&self) -> Result<(), EngineError> {
-        self.inner.remove()
-    }
-
-    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        self.inner.watch()
     }
 }
 
@@ -252,15 +243,6 @@ impl FaultRates {
     }
 }
 
-/// The next number of the generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -268,9 +250,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ErrorKind;
-    use crate::mem::MemEngine;
-    use crate::record::Counter;
+    use meta::{Counter, ErrorKind, MemEngine};
 
     fn count_to(value: u64) -> Txn {
         let guards = vec![Guard::Counter { counter: Counter::Slice, value: value - 1 }];

@@ -1,0 +1,124 @@
+//! `limen dump`: writes all records of a volume as one file.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueHint;
+use command::fault::Fault;
+use command::output;
+use command::units::show_size;
+use dump::{DumpError, Form, Head, Line, Tail, Writer};
+use meta::EngineError;
+use types::Time;
+
+use crate::format::new_uuid;
+use crate::records::usage;
+use crate::url::{Database, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A dump has all metadata of a volume, with ACLs, extended attributes, SIDs, settings, and the data of files that are stored
+in the metadata. It does not have the objects: they stay in the object store. limen load creates a volume from it, on any
+kind of database.
+
+The volume can be mounted and in use, and the dump shows one moment. Data that mounts have not stored yet is missing; sync(1)
+on the mounts stores it. On Redis, etcd and TiKV, records that change during the dump are read again, until few are left to
+read at once: if mounts change very much all the time, the dump fails. There it also needs a file for all records in
+TMPDIR or /tmp.
+
+Examples:
+  limen dump sqlite:///var/lib/limen/home.db home.dump
+  limen dump --json redis://db.example.org/1 | zstd >home.json.zst
+      lines of JSON, one record each; limen load reads them too, when unpacked")]
+pub(crate) struct DumpArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// The file to write; it is replaced when the dump is complete [default: standard output]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: Option<PathBuf>,
+    /// Write lines of JSON instead of compressed frames
+    #[arg(long)]
+    json: bool,
+}
+
+/// The name that stands for standard input or output.
+pub(crate) const STANDARD: &str = "-";
+
+pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let form = if args.json { Form::Json } else { Form::Framed };
+    let file = args.file.as_deref().filter(|file| *file != Path::new(STANDARD));
+    if file.is_none() && form == Form::Framed && io::stdout().is_terminal() {
+        return Err(Fault::usage("a dump is not text").advise("name a file, or use --json"));
+    }
+    let (database, volume) = url.open_volume()?;
+    let name = &volume.name;
+    let Some(file) = file else {
+        let (_, tail) = write(&url, &database, io::stdout().lock(), form)?;
+        output::note(format!("dumped volume '{name}': {} inodes", tail.inodes));
+        return Ok(());
+    };
+    let part = with_suffix(file, ".part");
+    let failed = |error: io::Error| Fault::new(format!("cannot write the dump: {error}")).at(file.display());
+    let out = File::create(&part).map_err(failed)?;
+    let done = write(&url, &database, BufWriter::new(out), form).and_then(|(out, tail)| {
+        let out = out.into_inner().map_err(|error| failed(error.into_error()))?;
+        out.sync_all().and_then(|()| fs::rename(&part, file)).map_err(failed)?;
+        Ok((out.metadata().map_err(failed)?.len(), tail))
+    });
+    let (bytes, tail) = done.inspect_err(|_| {
+        // If the removal fails too, only the error of the dump is reported.
+        let _ = fs::remove_file(&part);
+    })?;
+    let (inodes, size, file) = (tail.inodes, show_size(bytes), file.display());
+    output::print(&format!("Dumped volume '{name}': {inodes} inodes, {size} in {file}.\n"))
+}
+
+fn write<W: Write>(url: &MetaUrl, database: &Database, out: W, form: Form) -> Result<(W, Tail), Fault> {
+    let engine = database.engine();
+    let failed = |error: EngineError| Fault::new(error).at(url);
+    let bar = output::progress_of("inodes", usage(&*engine).map_err(failed)?.inodes);
+    let head = Head { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
+    let write = || {
+        let mut writer = Writer::new(out, form, head)?;
+        match engine.frozen()? {
+            Some(mut frozen) => dump::dump::<DumpError>(&mut *frozen, &mut |line| {
+                bar.inc(u64::from(matches!(line, Line::Inode(_))));
+                writer.put(&line)
+            })?,
+            None => {
+                let mut progress = |inodes| bar.set_position(inodes);
+                dump::dump_live(&engine, scratch()?, &mut progress, &mut |line| writer.put(&line))?;
+            }
+        }
+        writer.finish()
+    };
+    let written = write().map_err(|error| {
+        let fault = Fault::new(format!("cannot dump the volume: {error}")).at(url);
+        match error {
+            DumpError::TooFast => {
+                fault.advise("run it again when there are fewer changes, or unmount the volume")
+            }
+            _ => fault,
+        }
+    });
+    bar.finish_and_clear();
+    written
+}
+
+/// A new file without a name.
+pub(crate) fn scratch() -> io::Result<File> {
+    let path = env::temp_dir().join(format!("limen-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

@@ -1,0 +1,185 @@
+//! `limen load`: creates a volume from a dump.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, BufReader, Seek};
+use std::path::{Path, PathBuf};
+
+use clap::ValueHint;
+use command::fault::Fault;
+use command::output;
+use dump::{Checked, DumpError, Live, Reader};
+use meta::{Engine, Volume, VolumeError};
+
+use crate::dump::{STANDARD, scratch};
+use crate::format::new_uuid;
+use crate::url::{self, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The database must not hold a volume. The dump is checked as a whole before anything is stored. If a load is interrupted, the
+same command goes on where it ended; until it is complete, nothing can be mounted there.
+
+The objects stay where they are, and only one database may use them. So the loaded volume cannot be mounted at first: if no
+mount uses the database that the dump was made from, run limen config --adopt-store META-URL. From then on, the other database
+cannot be mounted or change the objects any more; limen destroy --keep-objects removes it.
+
+Examples:
+  limen load postgres://limen@db.example.org/limen home.dump
+  limen load --verify sqlite:///var/lib/limen/home.db home.dump
+      also reads everything back; if the dump was loaded there before, it only does that")]
+pub(crate) struct LoadArgs {
+    /// Where to store the metadata: a database without a volume
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// The dump [default: standard input]
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: Option<PathBuf>,
+    /// Read all records back, and compare them with the dump; the volume must not have been mounted since
+    #[arg(long)]
+    verify: bool,
+    /// Remove what an interrupted load has stored; objects are not touched
+    #[arg(long, conflicts_with_all = ["verify", "file"])]
+    discard: bool,
+}
+
+pub(crate) fn run(args: &LoadArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    if let MetaUrl::Memory(_) = url {
+        return Err(Fault::usage("a volume in memory exists only within its mount").at(&url));
+    }
+    if args.discard {
+        return discard(&url);
+    }
+    let input = Input::new(args.file.as_deref())?;
+    let failed = |error: DumpError| load_fault(error, &url, &input);
+    let bar = output::progress("inodes checked");
+    let checked = input.open().and_then(|dump| dump::check(dump, &mut |inodes| bar.set_position(inodes)));
+    bar.finish_and_clear();
+    let checked = checked.map_err(failed)?;
+    let database = url.open(true)?;
+    let engine = database.engine();
+    let inodes = checked.tail.inodes;
+    let name = &checked.volume.name;
+    let before = Volume::load(&*engine).ok();
+    if before.is_some_and(|volume| checked.is_loaded_as(&volume)) {
+        output::note(format!("this dump of volume '{name}' was loaded here before"));
+    } else {
+        let bar = output::progress_of("inodes", inodes);
+        let loaded = input.open().and_then(|dump| store(&*engine, &checked, dump, &bar));
+        bar.finish_and_clear();
+        loaded.map_err(failed)?;
+    }
+    if args.verify {
+        let bar = output::progress_of("compared", inodes);
+        let same = input.open().and_then(|mut dump| {
+            let mut stored = Live(database.engine());
+            dump::compare(&mut dump, &mut stored, &mut |inodes| bar.set_position(inodes))
+        });
+        bar.finish_and_clear();
+        same.map_err(failed)?;
+        output::note("the volume is what the dump says");
+    }
+    output::print(&format!(
+        "Loaded volume '{name}': {inodes} inodes in {url}.\n\
+         Its objects still belong to the database that the dump was made from. When no mount uses that any more:\n\
+         limen config --adopt-store {url}\n"
+    ))
+}
+
+fn store(
+    engine: &dyn Engine,
+    checked: &Checked,
+    dump: Reader,
+    bar: &output::ProgressBar,
+) -> Result<(), DumpError> {
+    let random = new_uuid().map_err(|fault| io::Error::other(fault.to_string()))?;
+    dump::load(engine, checked, dump, &random, &mut |inodes| bar.set_position(inodes))
+}
+
+/// Removes what an interrupted load has stored.
+fn discard(url: &MetaUrl) -> Result<(), Fault> {
+    let database = url.open(false)?;
+    let engine = database.engine();
+    match Volume::load(&*engine) {
+        Err(VolumeError::Loading) => {}
+        Ok(volume) => {
+            return Err(Fault::new(format!("volume '{}' is complete", volume.name)).at(url).advise(
+                "remove it with limen destroy, with --keep-objects if another database uses its objects",
+            ));
+        }
+        Err(error) => return Err(url.volume_fault(error)),
+    }
+    let failed = |error| Fault::new(error).at(url);
+    engine.wipe().and_then(|()| engine.remove()).map_err(failed)?;
+    drop(engine);
+    drop(database);
+    if let MetaUrl::Sqlite(path) = url {
+        url::remove_database(path)?;
+    }
+    output::print("Removed what was loaded.\n")
+}
+
+/// A dump that is read several times.
+#[derive(Debug)]
+enum Input {
+    Path(PathBuf),
+    /// A copy of standard input.
+    Copy(File),
+}
+
+impl Input {
+    fn new(path: Option<&Path>) -> Result<Input, Fault> {
+        match path.filter(|path| *path != Path::new(STANDARD)) {
+            Some(path) => Ok(Input::Path(path.to_owned())),
+            None => copy().map(Input::Copy).map_err(|error| {
+                Fault::new(format!("cannot keep a copy of standard input: {error}"))
+                    .at(env::temp_dir().display())
+                    .advise("write the dump to a file first, and name it")
+            }),
+        }
+    }
+
+    fn open(&self) -> Result<Reader, DumpError> {
+        let file = match self {
+            Input::Path(path) => File::open(path)?,
+            Input::Copy(file) => {
+                let mut file = file.try_clone()?;
+                file.rewind()?;
+                file
+            }
+        };
+        Reader::open(Box::new(BufReader::with_capacity(1 << 20, file)))
+    }
+}
+
+/// Copies standard input to a file without a name.
+fn copy() -> io::Result<File> {
+    let mut file = scratch()?;
+    io::copy(&mut io::stdin().lock(), &mut file)?;
+    Ok(file)
+}
+
+fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
+    let fault = Fault::new(&error);
+    let input = match input {
+        Input::Path(path) => path.display().to_string(),
+        Input::Copy(_) => "standard input".to_owned(),
+    };
+    match error {
+        DumpError::Newer { .. } => fault.at(input).advise("use that version of limen; nothing was changed"),
+        DumpError::NotADump | DumpError::CutOff { .. } | DumpError::Damaged { .. } | DumpError::Io(_) => {
+            fault.at(input)
+        }
+        DumpError::NotEmpty => {
+            fault.at(url).advise("name an empty database, or another table_prefix; nothing was changed")
+        }
+        DumpError::OtherDump => fault.at(url).advise(format!(
+            "load that one to the end, or remove what it stored with limen load --discard {url}; nothing was changed"
+        )),
+        DumpError::OtherProcess => fault.at(url).advise("wait until it is done"),
+        DumpError::Differs(_) => fault.at(url).advise("a mount since the load changes the volume"),
+        DumpError::TooFast => fault,
+        DumpError::Engine(_) => fault.at(url).advise("run the command again: it goes on where it ended"),
+    }
+}

@@ -1,0 +1,446 @@
+//! Dumps of volumes and their loads, between all engines, on real servers and mounts.
+//!
+//! Most tests mount, which requires root.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{Place, command, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Engine, Record, RecordKey};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
+use servers::{Kind, Server};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a tool that must succeed.
+#[track_caller]
+fn run(tool: &str, args: &[&str]) {
+    let done = Command::new(tool).args(args).output().unwrap();
+    assert!(done.status.success(), "{tool} {args:?}: {done:?}");
+}
+
+/// Creates a tree with every kind of file and attribute. `nfs4` tells whether the ACLs are NFSv4 ACLs.
+fn make_tree(top: &Path, nfs4: bool) {
+    let at = |name: &str| top.join(name);
+    let text = |name: &str| at(name).to_str().unwrap().to_owned();
+    fs::create_dir_all(at("a/b/c")).unwrap();
+    fs::write(at("a/small"), b"inline data \0\xff").unwrap();
+    fs::write(at("a/empty"), b"").unwrap();
+    let large: Vec<u8> = (0..9 * MIB).map(|at| (at * at / 7) as u8).collect();
+    fs::write(at("a/large"), &large).unwrap();
+    let sparse = File::create(at("a/sparse")).unwrap();
+    for place in [0, 70 * MIB, 900 * MIB] {
+        sparse.write_all_at(b"written", place).unwrap();
+    }
+    sparse.set_len(1000 * MIB).unwrap();
+    let rewritten = File::create(at("a/rewritten")).unwrap();
+    for round in 0..40_u64 {
+        rewritten.write_all_at(&[round as u8; 5000], round * 3000).unwrap();
+        rewritten.sync_all().unwrap();
+    }
+    fs::hard_link(at("a/large"), at("a/b/hard link")).unwrap();
+    symlink("../small\n\"quoted\"", at("a/b/symlink")).unwrap();
+    let odd: [&[u8]; 5] =
+        [b"\xff\xfe", b"new\nline", b"base64:QQ==", &[b'x'; 255], " \u{e4} \\ \"".as_bytes()];
+    for name in odd {
+        fs::write(at("a/b").join(std::ffi::OsStr::from_bytes(name)), name).unwrap();
+    }
+    for count in 0..300 {
+        fs::write(at("a/b/c").join(format!("file {count}")), count.to_string()).unwrap();
+    }
+    mknodat(CWD, at("a/fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
+    mknodat(CWD, at("a/device"), FileType::CharacterDevice, Mode::from_raw_mode(0o600), 0x0501).unwrap();
+    fs::set_permissions(at("a/small"), PermissionsExt::from_mode(0o4711)).unwrap();
+    std::os::unix::fs::chown(at("a/small"), Some(4711), Some(815)).unwrap();
+    setxattr(at("a/small"), "user.long", &[7; 60_000], XattrFlags::empty()).unwrap();
+    setxattr(at("a/b"), "user.\u{e4}", b"\xff", XattrFlags::empty()).unwrap();
+    if nfs4 {
+        run("nfs4_setfacl", &["-a", "A::4711:rwx", &text("a/small")]);
+        run("nfs4_setfacl", &["-a", "A:fdg:815:rx", &text("a/b/c")]);
+    } else {
+        run("setfacl", &["-m", "u:4711:rw,g:815:r,m::rwx", &text("a/small"), &text("a/large")]);
+        run("setfacl", &["-d", "-m", "u:4712:rwx", &text("a/b")]);
+        fs::create_dir(at("a/b/inherits")).unwrap();
+    }
+    // The copy shares blocks with the first file.
+    let copied = Command::new("cp").args(["--reflink=auto", &text("a/large"), &text("a/copy")]).status();
+    assert!(copied.unwrap().success());
+}
+
+/// The state of each file below `top` that a program can see, without the access time.
+fn walk(top: &Path) -> BTreeMap<Vec<u8>, String> {
+    let mut seen = BTreeMap::new();
+    let mut left = vec![top.to_owned()];
+    while let Some(path) = left.pop() {
+        let is = fs::symlink_metadata(&path).unwrap();
+        let mut says = format!(
+            "{} {:o} {} {} {} {} {} {}.{} {}.{}",
+            is.ino(),
+            is.mode(),
+            is.uid(),
+            is.gid(),
+            is.nlink(),
+            is.rdev(),
+            is.size(),
+            is.mtime(),
+            is.mtime_nsec(),
+            is.ctime(),
+            is.ctime_nsec(),
+        );
+        let mut names = vec![0; 65536];
+        let len = rustix::fs::llistxattr(&path, &mut names[..]).unwrap();
+        let mut names: Vec<&[u8]> =
+            names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+        names.sort_unstable();
+        for name in names {
+            let mut value = vec![0; 65536];
+            let len = rustix::fs::lgetxattr(&path, name, &mut value[..]).unwrap();
+            says += &format!(" {}={}", name.escape_ascii(), sum_of(&value[..len]));
+        }
+        if is.is_symlink() {
+            says += &format!(" -> {:?}", fs::read_link(&path).unwrap());
+        } else if is.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if is.is_file() {
+            says += &format!(" {}", content(&path, is.size()));
+        }
+        if path == top {
+            continue;
+        }
+        let below = path.strip_prefix(top).unwrap().as_os_str().as_bytes().to_vec();
+        assert_eq!(seen.insert(below, says), None);
+    }
+    seen
+}
+
+/// A checksum of a file's content. Only some parts of a large file are read.
+fn content(path: &Path, size: u64) -> u64 {
+    let mut file = File::open(path).unwrap();
+    let mut sum: u64 = 0;
+    for start in (0..size).step_by(10 * MIB as usize) {
+        file.seek(SeekFrom::Start(start)).unwrap();
+        let mut bytes = Vec::new();
+        (&file).take(if size > 20 * MIB { MIB } else { 10 * MIB }).read_to_end(&mut bytes).unwrap();
+        sum = sum.wrapping_mul(31).wrapping_add(sum_of(&bytes));
+    }
+    sum
+}
+
+fn sum_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(5381, |sum: u64, byte| sum.wrapping_mul(33) ^ u64::from(*byte)) >> 8
+}
+
+fn is_clean(url: &str) {
+    let said = limen(&["fsck", url]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+}
+
+/// Dumps, loads, and moves the object store from one database to the other.
+fn move_to(place: &Place, from: &str, to: &str, json: bool) {
+    let file = place.text("dump");
+    let json: &[&str] = if json { &["--json"] } else { &[] };
+    limen(&[&["dump"], json, &[from, &file]].concat()).ok();
+    limen(&["load", "--verify", to, &file]).ok();
+    limen(&["config", "--adopt-store", to]).ok();
+    is_clean(to);
+}
+
+fn goes_through_all_engines(format: &[&str], kinds: &[Kind]) {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    let mut url = place.url();
+    limen(&[&["format", &url, "vol", "--bucket", &place.text("objects")], format].concat()).ok();
+    place.mount_url(&url, &[]).ok();
+    let mnt = place.path("mnt");
+    make_tree(&mnt, format.contains(&"nfsv4"));
+    place.umount(&[]).ok();
+    place.mount_url(&url, &[]).ok();
+    let before = walk(&mnt);
+    assert!(before.len() > 300);
+    place.umount(&[]).ok();
+    let servers: Vec<Server> = kinds.iter().map(|kind| Server::start(*kind, false)).collect();
+    let back = format!("sqlite://{}", place.text("back.db"));
+    let urls = servers.iter().map(Server::url).chain([back.clone()]);
+    for (count, next) in urls.enumerate() {
+        move_to(&place, &url, &next, count % 2 == 1);
+        url = next;
+        place.mount_url(&url, &[]).ok();
+        let after = walk(&mnt);
+        for (path, says) in &before {
+            assert_eq!(after.get(path), Some(says), "{} in {url}", path.escape_ascii());
+        }
+        assert_eq!(after.len(), before.len());
+        // New numbers are above all old ones.
+        let new = mnt.join("new");
+        fs::write(&new, vec![count as u8; 5 * MIB as usize]).unwrap();
+        assert!(
+            before.values().all(|says| !says.starts_with(&format!("{} ", fs::metadata(&new).unwrap().ino())))
+        );
+        fs::remove_file(&new).unwrap();
+        place.umount(&[]).ok();
+    }
+    let data = limen(&["fsck", "--data", &back]);
+    assert_eq!(data.code, Some(0), "{data:?}");
+}
+
+#[test]
+fn posix_volume_goes_through_all_engines() {
+    let kinds = [Kind::Postgres, Kind::Redis, Kind::Etcd, Kind::Mariadb];
+    goes_through_all_engines(&["--acl", "posix"], &kinds);
+}
+
+#[test]
+fn nfs4_volume_goes_through_engines() {
+    goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Mariadb, Kind::Postgres]);
+}
+
+/// Runs `work` while threads create, rename, link, write and remove files below `top`.
+fn beside_writers<T>(top: &Path, work: impl FnOnce() -> T) -> T {
+    let (running, done) = (AtomicBool::new(true), AtomicU64::new(0));
+    let write = |thread: u64| {
+        let dir = top.join(format!("writer {thread}"));
+        fs::create_dir(&dir).unwrap();
+        let at = |name: String| dir.join(name);
+        for round in 0.. {
+            if !running.load(Ordering::Relaxed) {
+                break;
+            }
+            let (file, link) = (at(format!("file {round}")), at(format!("link {round}")));
+            fs::write(&file, vec![1; round as usize % 9000]).unwrap();
+            fs::hard_link(&file, &link).unwrap();
+            fs::create_dir(at(format!("dir {round}"))).unwrap();
+            fs::rename(&file, at(format!("dir {round}/moved"))).unwrap();
+            if round >= 5 {
+                fs::remove_file(at(format!("link {}", round - 5))).unwrap();
+                fs::remove_file(at(format!("dir {}/moved", round - 5))).unwrap();
+                fs::remove_dir(at(format!("dir {}", round - 5))).unwrap();
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+            // Engines without old moments need a moment without changes: see the header of `dump/src/live.rs`.
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    thread::scope(|scope| {
+        let _stop = Stop(&running);
+        let writers: Vec<_> = (0..3).map(|thread| scope.spawn(move || write(thread))).collect();
+        let are_writing = || assert!(writers.iter().all(|writer| !writer.is_finished()));
+        while done.load(Ordering::Relaxed) < 30 {
+            are_writing();
+            thread::yield_now();
+        }
+        let (before, result) = (done.load(Ordering::Relaxed), work());
+        are_writing();
+        assert!(done.load(Ordering::Relaxed) > before, "no writer changed anything meanwhile");
+        result
+    })
+}
+
+/// Ends the writers, also after a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+fn dump_beside_writers_shows_one_moment(url: &str, place: &Place) {
+    let bucket = place.text("objects");
+    limen(&["format", url, "vol", "--bucket", &bucket]).ok();
+    place.mount_url(url, &[]).ok();
+    let mnt = place.path("mnt");
+    for dir in 0..30 {
+        let dir = mnt.join(format!("dir {dir}"));
+        fs::create_dir(&dir).unwrap();
+        (0..50).for_each(|file| fs::write(dir.join(file.to_string()), b"data").unwrap());
+    }
+    beside_writers(&mnt, || {
+        for round in 0..2 {
+            let (file, copy) =
+                (place.text("dump"), format!("sqlite://{}", place.text(&format!("copy{round}.db"))));
+            limen(&["dump", url, &file]).ok();
+            limen(&["load", "--verify", &copy, &file]).ok();
+            is_clean(&copy);
+        }
+    });
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn dump_beside_writers_shows_one_moment_on_sqlite() {
+    if skip::is_root() {
+        let place = Place::new();
+        dump_beside_writers_shows_one_moment(&place.url(), &place);
+    }
+}
+
+#[test]
+fn dump_beside_writers_shows_one_moment_on_postgres() {
+    if skip::is_root() {
+        dump_beside_writers_shows_one_moment(&Server::start(Kind::Postgres, false).url(), &Place::new());
+    }
+}
+
+#[test]
+fn dump_beside_writers_shows_one_moment_on_mariadb() {
+    if skip::is_root() {
+        dump_beside_writers_shows_one_moment(&Server::start(Kind::Mariadb, false).url(), &Place::new());
+    }
+}
+
+#[test]
+fn dump_beside_writers_shows_one_moment_on_redis() {
+    if skip::is_root() {
+        dump_beside_writers_shows_one_moment(&Server::start(Kind::Redis, false).url(), &Place::new());
+    }
+}
+
+#[test]
+fn dump_beside_writers_shows_one_moment_on_etcd() {
+    if skip::is_root() {
+        dump_beside_writers_shows_one_moment(&Server::start(Kind::Etcd, false).url(), &Place::new());
+    }
+}
+
+#[test]
+fn killed_load_goes_on() {
+    let place = Place::formatted();
+    // With so many inodes, this test sees that some are stored long before the load has ended.
+    let tree = ["--depth", "1", "--dirs", "9", "--files", "5000", "--keep"];
+    limen(&[&["mdtest", &place.url(), "/t"], &tree[..]].concat()).ok();
+    let (file, url) = (place.text("dump"), format!("sqlite://{}", place.text("new.db")));
+    limen(&["dump", &place.url(), &file]).ok();
+    let mut kills = 0;
+    while kills < 5 {
+        let mut load = command(&["load", &url, &file]).spawn().unwrap();
+        // The load is killed when some more inodes are stored.
+        let goal = inodes(&place.path("new.db")) + 100;
+        let ended = loop {
+            match load.try_wait().unwrap() {
+                Some(ended) => break ended,
+                None if inodes(&place.path("new.db")) >= goal => {
+                    load.kill().unwrap();
+                    break load.wait().unwrap();
+                }
+                None => thread::yield_now(),
+            }
+        };
+        // A load that is killed after its last commit is complete.
+        if ended.success() || limen(&["fsck", &url]).code == Some(0) {
+            break;
+        }
+        kills += 1;
+        for refused in [&["mount", &url, &place.mnt()][..], &["fsck", &url], &["destroy", "--yes", &url]] {
+            limen(refused)
+                .failed(if refused[0] == "fsck" { 8 } else { 1 }, &["only in part", "limen load --discard"]);
+        }
+    }
+    assert!(kills >= 3, "{kills}");
+    limen(&["load", "--verify", &url, &file]).ok();
+    is_clean(&url);
+}
+
+/// The number of inodes that a database holds.
+fn inodes(path: &Path) -> u64 {
+    let usage = |engine: SqliteEngine| engine.read(&[RecordKey::Usage]).ok()?.records.pop();
+    match SqliteEngine::open(path, &Options::default()).ok().and_then(usage) {
+        Some(Record::Usage(usage)) => usage.inodes,
+        _ => 0,
+    }
+}
+
+#[test]
+fn discarded_load_leaves_an_empty_database() {
+    let place = Place::formatted();
+    let (file, url) = (place.text("dump"), format!("sqlite://{}", place.text("new.db")));
+    limen(&["dump", &place.url(), &file]).ok();
+    limen(&["load", "--discard", &url]).failed(1, &["no volume"]);
+    limen(&["load", &url, &file]).ok();
+    limen(&["load", "--discard", &url]).failed(1, &["is complete", "--keep-objects"]);
+    limen(&["destroy", "--yes", "--keep-objects", &url]).ok();
+    assert!(!place.path("new.db").exists());
+    is_clean(&place.url());
+}
+
+#[test]
+fn damaged_dumps_are_refused_and_nothing_is_created() {
+    let place = Place::formatted();
+    let (good, bad, url) =
+        (place.text("good"), place.text("bad"), format!("sqlite://{}", place.text("new.db")));
+    limen(&["dump", &place.url(), &good]).ok();
+    let whole = fs::read(&good).unwrap();
+    let mut altered = whole.clone();
+    *altered.last_mut().unwrap() ^= 1;
+    let newer = [&whole[..8], &[9, 0, 0, 0], &whole[12..]].concat();
+    for (bytes, says) in [
+        (&whole[..whole.len() - 1], "cut off"),
+        (&whole[..3], "cut off"),
+        (&altered[..], "the checksum of a frame is wrong"),
+        (&newer[..], "newer limen (version 9"),
+        (&b"something else"[..], "not a dump"),
+    ] {
+        fs::write(&bad, bytes).unwrap();
+        limen(&["load", &url, &bad]).failed(1, &[says, &bad]);
+        assert!(!place.path("new.db").exists(), "{says}");
+    }
+    limen(&["load", &place.url(), &good]).failed(1, &["holds a volume already", "nothing was changed"]);
+    is_clean(&place.url());
+    // The dump is passed through standard output and standard input.
+    let mut load = command(&["load", "--verify", &url]);
+    let mut load = load.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let out = command(&["dump", "--json", &place.url()]).output().unwrap();
+    load.stdin.take().unwrap().write_all(&out.stdout).unwrap();
+    assert!(load.wait().unwrap().success());
+}
+
+#[test]
+fn only_one_of_two_databases_uses_the_objects() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let data = vec![7; 5 * MIB as usize];
+    fs::write(place.path("mnt/file"), &data).unwrap();
+    place.umount(&[]).ok();
+    let (file, old, new) = (place.text("dump"), place.url(), format!("sqlite://{}", place.text("new.db")));
+    limen(&["dump", &old, &file]).ok();
+    // This file is written after the dump.
+    place.mount(&[]).ok();
+    fs::write(place.path("mnt/later"), &data).unwrap();
+    place.umount(&[]).ok();
+    limen(&["load", &new, &file]).ok();
+    let cannot_use = |url: &str| {
+        place.mount_url(url, &[]).failed(1, &["belongs to another database", "limen config --adopt-store"]);
+        limen(&["gc", "--delete", "--grace", "0", url]).failed(1, &["belongs to another database"]);
+        limen(&["destroy", "--yes", url]).failed(1, &["belongs to another database", "nothing was removed"]);
+    };
+    cannot_use(&new);
+    limen(&["config", "--adopt-store", &new]).ok();
+    cannot_use(&old);
+    place.mount_url(&new, &[]).ok();
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap(), data);
+    assert!(!place.path("mnt/later").exists());
+    // The numbers of objects that the other database stored after the dump are not used again.
+    fs::write(place.path("mnt/new"), vec![8; 5 * MIB as usize]).unwrap();
+    place.umount(&[]).ok();
+    limen(&["destroy", "--yes", "--keep-objects", &old]).ok();
+    assert!(!place.path("vol.db").exists());
+    let data = limen(&["fsck", "--data", &new]);
+    assert_eq!(data.code, Some(0), "{data:?}");
+    assert!(data.out.contains("unreferenced"), "{data:?}");
+    limen(&["destroy", "--yes", &new]).ok();
+}

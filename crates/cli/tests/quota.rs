@@ -1,0 +1,171 @@
+//! `limen quota`, and the effect of quotas on programs that use a mount.
+
+mod common;
+mod harness;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::{Place, limen};
+use harness::{Mounted, NOBODY, as_user, refused};
+use rustix::fs::statvfs;
+use rustix::io::Errno;
+use serde_json::Value;
+use servers::{Kind, Server};
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&limen(args).ok()).unwrap()
+}
+
+/// Writes a file and stores its data, which may fail.
+fn store(path: &Path, len: usize) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&vec![1; len])?;
+    file.sync_all()
+}
+
+#[test]
+fn a_directory_quota_is_enforced_and_shown_by_statfs() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    fs::create_dir(volume.at("d")).unwrap();
+    fs::write(volume.at("d/old"), [1; 5000]).unwrap();
+    volume.place.umount(&[]).ok();
+    let dir = format!("{}:/d", volume.place.url());
+    let set =
+        json(&["quota", "set", &dir, "--bytes", "64K", "--inodes", "4", "--soft-inodes", "2", "--json"]);
+    let quota = &set["quotas"][0];
+    assert_eq!(
+        (quota["path"].as_str(), quota["inodes"].as_i64(), quota["bytes"].as_i64()),
+        (Some("/d"), Some(2), Some(8192))
+    );
+    assert_eq!((quota["max_bytes"].as_u64(), quota["state"].as_str()), (Some(65_536), Some("complete")));
+    volume.place.mount(&[]).ok();
+
+    refused(store(&volume.at("d/a"), 16 * 4096), Errno::DQUOT);
+    fs::write(volume.at("d/a"), [1; 4096]).unwrap();
+    fs::create_dir(volume.at("d/sub")).unwrap();
+    refused(File::create(volume.at("d/b")), Errno::DQUOT);
+    refused(fs::create_dir(volume.at("d/sub/c")), Errno::DQUOT);
+    fs::write(volume.at("beside"), [1; 100_000]).unwrap();
+    let at = |name: &str| statvfs(volume.at(name)).unwrap();
+    let (inside, outside) = (at("d/sub"), at(""));
+    assert_eq!((inside.f_blocks * inside.f_frsize, inside.f_bfree), (65_536, 13));
+    assert_eq!((inside.f_files, inside.f_ffree), (4, 0));
+    assert!(outside.f_blocks > 1 << 20 && outside.f_ffree > 1 << 20);
+
+    // The usage of a file moves with it; a directory does not move.
+    fs::rename(volume.at("d/old"), volume.at("old")).unwrap();
+    assert_eq!((at("d").f_ffree, at("d").f_bfree), (1, 15));
+    refused(fs::rename(volume.at("d/sub"), volume.at("sub")), Errno::XDEV);
+    refused(fs::hard_link(volume.at("old"), volume.at("d/link")), Errno::XDEV);
+    // Limits change while the volume is mounted.
+    let raised = json(&["quota", "set", volume.at("d").to_str().unwrap(), "--inodes", "0", "--json"]);
+    assert_eq!(raised["quotas"][0]["max_inodes"], Value::Null);
+    (0..9).for_each(|n| drop(File::create(volume.at(&format!("d/{n}"))).unwrap()));
+    let listed = json(&["quota", "list", &volume.place.url(), "--json"]);
+    assert_eq!(listed["quotas"][0]["above_soft_limit"], true);
+    let shown = limen(&["quota", "list", &volume.place.url()]).ok();
+    assert!(shown.contains("/d ") && shown.contains("above the soft limit"), "{shown}");
+    // These commands fail, because the mount would not see tags that another process changes.
+    limen(&["quota", "delete", volume.at("d").to_str().unwrap()]).failed(1, &["mounted", "unmount it first"]);
+    limen(&["quota", "set", volume.at("").to_str().unwrap(), "--inodes", "9"])
+        .failed(1, &["unmount it first"]);
+    volume.place.umount(&[]).ok();
+    limen(&["quota", "set", &format!("{}:/", volume.place.url()), "--inodes", "9"])
+        .failed(1, &["/d below it"]);
+    limen(&["fsck", &volume.place.url()]).ok();
+    limen(&["quota", "delete", &dir]).ok();
+    assert_eq!(json(&["quota", "list", &volume.place.url(), "--json"])["quotas"], Value::Array(Vec::new()));
+    limen(&["fsck", &volume.place.url()]).ok();
+    volume.place.mount(&[]).ok();
+    fs::rename(volume.at("d/sub"), volume.at("sub")).unwrap();
+}
+
+#[test]
+fn a_user_quota_counts_existing_files_and_binds_the_user() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    fs::set_permissions(volume.at(""), PermissionsExt::from_mode(0o777)).unwrap();
+    as_user(NOBODY, NOBODY, || fs::write(volume.at("mine"), [1; 8192]).unwrap());
+    volume.place.umount(&[]).ok();
+    let url = volume.place.url();
+    let nobody = NOBODY.to_string();
+    let set = json(&["quota", "set", &url, "--user", &nobody, "--bytes", "12K", "--inodes", "3", "--json"]);
+    assert_eq!(
+        (set["quotas"][0]["inodes"].as_u64(), set["quotas"][0]["bytes"].as_u64()),
+        (Some(1), Some(8192))
+    );
+    volume.place.mount(&[]).ok();
+    as_user(NOBODY, NOBODY, || {
+        fs::write(volume.at("a"), "x").unwrap();
+        refused(store(&volume.at("a"), 9000), Errno::DQUOT);
+        fs::write(volume.at("b"), "").unwrap();
+        refused(File::create(volume.at("c")), Errno::DQUOT);
+    });
+    fs::write(volume.at("by root"), "").unwrap();
+    fs::remove_file(volume.at("mine")).unwrap();
+    as_user(NOBODY, NOBODY, || drop(File::create(volume.at("c")).unwrap()));
+    let got = json(&["quota", "get", &url, "--user", &nobody, "--json"]);
+    assert_eq!(got["quotas"][0]["inodes"], 3);
+    limen(&["quota", "delete", &url, "--user", &nobody]).ok();
+    as_user(NOBODY, NOBODY, || drop(File::create(volume.at("d")).unwrap()));
+    volume.place.umount(&[]).ok();
+    limen(&["fsck", &url]).ok();
+}
+
+/// On a database server, quotas are set and removed while the volume is mounted.
+#[test]
+fn a_quota_is_set_and_removed_in_use() {
+    if !skip::is_root() {
+        return;
+    }
+    let (server, place) = (Server::start(Kind::Redis, false), Place::new());
+    limen(&["format", &server.url(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.url(), &[]).ok();
+    let at = |name: &str| place.path("mnt").join(name);
+    for dir in ["d", "d/x", "d/y"] {
+        fs::create_dir(at(dir)).unwrap();
+        (0..40).for_each(|n| fs::write(at(&format!("{dir}/f{n}")), "text").unwrap());
+    }
+    let dir = at("d");
+    let path = dir.to_str().unwrap();
+    let set = json(&["quota", "set", path, "--inodes", "124", "--json"]);
+    assert_eq!(set["quotas"][0]["inodes"], 123);
+    drop(File::create(at("d/x/new")).unwrap());
+    refused(File::create(at("d/x/newer")), Errno::DQUOT);
+    // A second quota is set inside the first. A rename out of its directory does not change the outer quota,
+    // which is still full.
+    json(&["quota", "set", &format!("{}:/d/x", server.url()), "--inodes", "1000", "--json"]);
+    refused(fs::rename(at("d/x/new"), at("d/y/other")).and(File::create(at("d/x/n"))), Errno::DQUOT);
+    limen(&["quota", "delete", path]).failed(1, &["/d/x below it", "outside in"]);
+    limen(&["quota", "delete", at("d/x").to_str().unwrap()]).ok();
+    limen(&["quota", "delete", path]).ok();
+    drop(File::create(at("d/x/newer")).unwrap());
+    place.umount(&[]).ok();
+    limen(&["fsck", &server.url()]).ok();
+}
+
+#[test]
+fn wrong_limits_and_targets_change_nothing() {
+    let place = Place::formatted();
+    let (url, none) = (place.url(), format!("{}:/none", place.url()));
+    for (args, parts) in [
+        (&["set", &url][..], &["nothing to set"][..]),
+        (&["set", &url, "--inodes", "-1"], &["-1"]),
+        (&["set", &url, "--inodes", "99999999999999999999"], &["99999999999999999999"]),
+        (&["set", &url, "--inodes", "9223372036854775807"], &["too large"]),
+        (&["set", &url, "--bytes", "18000000000G"], &["too large"]),
+        (&["set", &url, "--bytes", "1M", "--soft-bytes", "2M"], &["soft limit must not be above"]),
+        (&["set", &url, "--inodes", "5", "--user", "no such user"], &["no such user"]),
+        (&["set", &url, "--inodes", "5", "--user", "0", "--group", "0"], &["cannot be used with"]),
+    ] {
+        limen(&[&["quota"], args].concat()).failed(2, parts);
+    }
+    limen(&["quota", "set", &none, "--inodes", "5"]).failed(1, &["No such file"]);
+    limen(&["quota", "get", &url]).failed(1, &["no quota"]);
+    limen(&["quota", "delete", &url]).failed(1, &["no quota"]);
+    limen(&["quota", "delete", &url, "--user", "0"]).failed(1, &["no such quota"]);
+    limen(&["quota", "delete", &url, "--id", "7"]).failed(1, &["no quota"]);
+    assert_eq!(json(&["quota", "list", &url, "--json"])["quotas"], Value::Array(Vec::new()));
+}

@@ -1,0 +1,34 @@
+//! What a client has done since it was opened, and what it holds in memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The rare events of the retry loop. The cache counts its own.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) conflicts: AtomicU64,
+    pub(crate) retries: AtomicU64,
+    pub(crate) failures: AtomicU64,
+}
+
+/// Counts since the client was opened, and sizes at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Commits in which a guard failed, so that the operation was planned again.
+    pub conflicts: u64,
+    /// Requests that were sent again because they failed.
+    pub retries: u64,
+    /// Requests that were given up.
+    pub failures: u64,
+    /// Records that operations found in the cache.
+    pub cache_hits: u64,
+    /// Records that operations did not find in the cache.
+    pub cache_misses: u64,
+    /// The memory of the record cache, estimated.
+    pub cache_bytes: u64,
+    /// The memory of cached listings, estimated.
+    pub listing_bytes: u64,
+}
+
+pub(crate) fn count(event: &AtomicU64) {
+    event.fetch_add(1, Ordering::Relaxed);
+}

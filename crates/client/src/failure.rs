@@ -1,0 +1,37 @@
+//! Why an operation has no result.
+
+use meta::{EngineError, VolumeError};
+use types::{Errno, SessionId};
+
+/// Why an operation did not happen, or may not have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The operation's rules do not allow it.
+    #[error(transparent)]
+    Refused(#[from] Errno),
+    /// The database failed, and the retries failed too.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The operation did not happen, because another client removed the session under which it was planned.
+    #[error("session {0} was removed by another client, which considered this client dead")]
+    Fenced(SessionId),
+}
+
+impl From<Failure> for VolumeError {
+    fn from(failure: Failure) -> VolumeError {
+        VolumeError::Failed(match failure {
+            Failure::Engine(error) => error,
+            failure => EngineError::permanent(failure.to_string()).with_errno(failure.into()),
+        })
+    }
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Errno {
+        match failure {
+            Failure::Refused(errno) => errno,
+            Failure::Engine(error) => error.errno,
+            Failure::Fenced(_) => Errno::EIO,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Sets and removes quotas while others use the volume. A walk gives a directory's quota to the inodes that existed before
+//! it, or takes it away. Why one walk meets all of them, and a second one may begin anew after a crash, is in
+//! `ops/src/quota_rules.rs`.
+
+use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
+use ops::{
+    Authority, BeginQuota, ChangeQuota, DropQuota, GetInode, GetQuotas, QuotaLimits, Retag, RetagAt,
+    Retagged, SetOwnerQuotas, TagChange,
+};
+use types::{Errno, Ino, Name, QuotaId};
+
+use crate::driver::Meta;
+use crate::failure::Failure;
+
+/// Why a quota was not set or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum QuotaError {
+    /// Quotas nest from the outside in: what a quota counts follows from the inodes, not from quotas inside.
+    #[error("directory {dir} below it has a quota of its own")]
+    Inside { dir: Ino },
+    #[error("the directory has no quota")]
+    NoQuota,
+    #[error("the quota is being removed")]
+    Removing,
+    #[error("the walk was interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Called after each commit of a walk, which ends if it returns `false`.
+type Progress<'a> = &'a mut dyn FnMut(&Retagging) -> bool;
+
+const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
+
+/// How many entries one commit changes. Few, so that it seldom conflicts with the users of the directory.
+const PAGE: usize = 16;
+
+/// The deepest directory: more are a circle, which only damage can make.
+const MAX_DEPTH: u32 = 1 << 20;
+
+/// How many inodes or quotas are read at once.
+const ROWS: usize = 256;
+
+/// What a walk has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retagging {
+    /// Inodes that were met.
+    pub seen: u64,
+    /// Tags that were changed.
+    pub changed: u64,
+    /// Directories of other quotas below the directory of this one.
+    pub foreign: Vec<Ino>,
+}
+
+/// A directory whose own tag is changed, and of whose entries a part is.
+struct Frame {
+    dir: Ino,
+    after: Option<Name>,
+    has_more: bool,
+    /// Subdirectories that are still to be walked.
+    below: Vec<Ino>,
+}
+
+impl Meta {
+    /// All quotas, in order.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, Failure> {
+        let mut quotas: Vec<(QuotaKey, Quota)> = Vec::new();
+        let scan = Scan::Quotas { after: None, limit: ROWS };
+        for page in scan.pages(|scan| self.scan(scan)) {
+            quotas.extend(page?.iter().filter_map(|record| match record {
+                Record::Quota(key, Some(quota)) => Some((*key, *quota)),
+                _ => None,
+            }));
+        }
+        Ok(quotas)
+    }
+
+    /// Sets the limits of a directory's quota. A directory without one gets one, and a walk counts what is below it;
+    /// the limits are in force at once. After an interrupted walk, another call goes on.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; ENOENT and ENOTDIR unless it is a directory; ELOOP, EBUSY as [`BeginQuota`].
+    pub fn set_directory_quota(
+        &self,
+        dir: Ino,
+        limits: QuotaLimits,
+        progress: Progress<'_>,
+    ) -> Result<QuotaId, QuotaError> {
+        let (id, quota) = loop {
+            let (next, _) = self.run(&GetQuotas, &BY_TOOL)?;
+            let quotas = self.quotas()?;
+            if let Some((id, quota)) = quota_at(&quotas, dir) {
+                if quota.rule.state == QuotaState::Removing {
+                    return Err(QuotaError::Removing);
+                }
+                let change = ChangeQuota { key: QuotaKey::Directory(id), limits, state: None };
+                break (id, self.run(&change, &BY_TOOL)?);
+            }
+            for (_, quota) in &quotas {
+                if quota.rule.root != Ino(0) && self.is_below(quota.rule.root, dir)? {
+                    return Err(QuotaError::Inside { dir: quota.rule.root });
+                }
+            }
+            match self.run(&BeginQuota { dir, next, limits }, &BY_TOOL) {
+                // Another tool changed a quota meanwhile.
+                Err(Failure::Refused(Errno::EAGAIN)) => {}
+                Err(failure) => return Err(failure.into()),
+                Ok(_) => {}
+            }
+        };
+        if quota.rule.state == QuotaState::Building {
+            let change = TagChange::Directory { from: quota.rule.outer, to: id };
+            self.walk(dir, change, progress)?;
+            self.set_state(id, QuotaState::Settled)?;
+        }
+        Ok(id)
+    }
+
+    /// Removes a directory quota: a walk takes it from all inodes, which then count in the quota around it only. After
+    /// an interrupted walk, another call goes on.
+    ///
+    /// # Errors
+    /// [`QuotaError`].
+    pub fn remove_directory_quota(&self, id: QuotaId, progress: Progress<'_>) -> Result<(), QuotaError> {
+        let quota = |quotas: &[(QuotaKey, Quota)]| {
+            let found = quotas.iter().find(|(key, _)| *key == QuotaKey::Directory(id));
+            found.map(|(_, quota)| *quota).ok_or(QuotaError::NoQuota)
+        };
+        self.set_state(id, QuotaState::Removing).map_err(|error| match error {
+            QuotaError::Failed(Failure::Refused(Errno::ENOENT)) => QuotaError::NoQuota,
+            error => error,
+        })?;
+        // From here on no quota can be created inside.
+        let quotas = self.quotas()?;
+        let rule = quota(&quotas)?.rule;
+        if let Some((_, inside)) = quotas.iter().find(|(_, quota)| quota.rule.outer == id) {
+            self.set_state(id, QuotaState::Settled)?;
+            return Err(QuotaError::Inside { dir: inside.rule.root });
+        }
+        let change = TagChange::Directory { from: id, to: rule.outer };
+        self.walk(rule.root, change, progress)?;
+        // Files without a name, and names elsewhere.
+        if quota(&self.quotas()?)?.inodes != 0 {
+            self.retag_inodes(change, progress)?;
+        }
+        Ok(self.run(&DropQuota(id), &BY_TOOL)?)
+    }
+
+    /// Sets the limits of a user or group, which are in force at once. The first quota of a user or group on a volume
+    /// lets a walk count what each of them has.
+    ///
+    /// # Errors
+    /// [`QuotaError`].
+    pub fn set_owner_quota(
+        &self,
+        key: QuotaKey,
+        limits: QuotaLimits,
+        progress: Progress<'_>,
+    ) -> Result<(), QuotaError> {
+        // First, because an engine without quotas refuses it.
+        self.run(&ChangeQuota { key, limits, state: None }, &BY_TOOL)?;
+        if self.run(&GetQuotas, &BY_TOOL)?.1 != Some(QuotaState::Settled) {
+            self.run(&SetOwnerQuotas(QuotaState::Building), &BY_TOOL)?;
+            self.walk(Ino::ROOT, TagChange::Owners, progress)?;
+            self.run(&SetOwnerQuotas(QuotaState::Settled), &BY_TOOL)?;
+        }
+        Ok(())
+    }
+
+    fn set_state(&self, id: QuotaId, state: QuotaState) -> Result<(), QuotaError> {
+        let (key, limits) = (QuotaKey::Directory(id), QuotaLimits::default());
+        self.run(&ChangeQuota { key, limits, state: Some(state) }, &BY_TOOL)?;
+        Ok(())
+    }
+
+    /// A complete walk.
+    fn walk(&self, root: Ino, change: TagChange, progress: Progress<'_>) -> Result<(), QuotaError> {
+        let mut goes_on = true;
+        let done = self.retag_tree(root, change, &mut |done| {
+            goes_on = progress(done);
+            goes_on
+        })?;
+        match done.foreign.first() {
+            _ if !goes_on => Err(QuotaError::Interrupted),
+            Some(dir) => Err(QuotaError::Inside { dir: *dir }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a directory is below another one. One that no longer exists is not.
+    fn is_below(&self, mut at: Ino, dir: Ino) -> Result<bool, Failure> {
+        for _ in 0..MAX_DEPTH {
+            if at == Ino::ROOT {
+                return Ok(false);
+            }
+            at = match self.run(&GetInode(at), &BY_TOOL) {
+                Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
+                inode => inode?.parent,
+            };
+            if at == dir {
+                return Ok(true);
+            }
+        }
+        Err(Errno::ELOOP.into())
+    }
+
+    /// Changes the tags of a directory and of everything below it. `progress` is called after each commit, and ends
+    /// the walk if it returns `false`. Memory is bounded by the depth of the tree.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn retag_tree(
+        &self,
+        root: Ino,
+        change: TagChange,
+        progress: Progress<'_>,
+    ) -> Result<Retagging, Failure> {
+        let mut done = Retagging::default();
+        let first = self.retag(change, RetagAt::Inode(root), 1, &mut done)?;
+        let mut frames: Vec<Frame> = first.directories.into_iter().map(Frame::new).collect();
+        while let Some(frame) = frames.last_mut() {
+            if let Some(dir) = frame.below.pop() {
+                frames.push(Frame::new(dir));
+            } else if frame.has_more {
+                self.retag_page(frame, change, &mut done)?;
+                if !progress(&done) {
+                    return Ok(done);
+                }
+            } else {
+                frames.pop();
+            }
+        }
+        Ok(done)
+    }
+
+    /// Changes the tags of all inodes, also of those without a name, wherever they are.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn retag_inodes(&self, change: TagChange, progress: Progress<'_>) -> Result<Retagging, Failure> {
+        let mut done = Retagging::default();
+        let scan = Scan::Inodes { after: Ino(0), limit: ROWS };
+        for page in scan.pages(|scan| self.scan(scan)) {
+            for record in page?.iter() {
+                let Record::Inode(ino, Some(inode)) = record else { continue };
+                if change.of(inode.quota).is_some_and(|quota| quota != inode.quota) {
+                    self.retag(change, RetagAt::Inode(*ino), 1, &mut done)?;
+                } else {
+                    done.seen += 1;
+                }
+            }
+            if !progress(&done) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn retag_page(&self, frame: &mut Frame, change: TagChange, done: &mut Retagging) -> Result<(), Failure> {
+        let (parent, after) = (frame.dir, frame.after.take());
+        let page = self.scan(&Scan::Dir { parent, after, limit: PAGE, beside: Beside::Nothing })?;
+        let entries: Vec<(Name, Ino)> = page
+            .snapshot
+            .records
+            .into_iter()
+            .filter_map(|record| match record {
+                Record::Dirent(_, name, Some(dirent)) => Some((name, dirent.ino)),
+                _ => None,
+            })
+            .collect();
+        frame.after = entries.last().map(|(name, _)| name.clone());
+        frame.has_more = page.more && frame.after.is_some();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let count = entries.len() as u64;
+        let at = RetagAt::Entries { dir: parent, entries: entries.clone() };
+        match self.retag(change, at, count, done) {
+            Ok(retagged) => frame.below.extend(retagged.directories),
+            // Others change these inodes all the time: one after the other has a better chance.
+            Err(Failure::Engine(error)) if error.errno == Errno::EIO => {
+                for entry in entries {
+                    let at = RetagAt::Entries { dir: parent, entries: vec![entry] };
+                    frame.below.extend(self.retag(change, at, 1, done)?.directories);
+                }
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    fn retag(
+        &self,
+        change: TagChange,
+        at: RetagAt,
+        seen: u64,
+        done: &mut Retagging,
+    ) -> Result<Retagged, Failure> {
+        let mut retagged = self.run(&Retag { change, at }, &BY_TOOL)?;
+        done.seen += seen;
+        done.changed += retagged.changed;
+        done.foreign.append(&mut retagged.foreign);
+        Ok(retagged)
+    }
+}
+
+/// The quota of this directory.
+pub(crate) fn quota_at(quotas: &[(QuotaKey, Quota)], dir: Ino) -> Option<(QuotaId, Quota)> {
+    quotas.iter().find_map(|(key, quota)| match key {
+        QuotaKey::Directory(id) if quota.rule.root == dir => Some((*id, *quota)),
+        _ => None,
+    })
+}
+
+impl Frame {
+    fn new(dir: Ino) -> Frame {
+        Frame { dir, after: None, has_more: true, below: Vec::new() }
+    }
+}

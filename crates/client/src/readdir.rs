@@ -1,0 +1,84 @@
+//! Reads and caches the entries of directories.
+
+use host::Instant;
+use meta::{Beside, Dirent, Inode, Page, Record, Scan};
+use types::{Ino, Name};
+
+use crate::driver::Meta;
+use crate::failure::Failure;
+use crate::listing::{Generation, WholeListing};
+
+impl Meta {
+    /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
+    /// if `inodes`, its inode. ACLs that come along are cached.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn list(
+        &self,
+        parent: Ino,
+        after: Option<Name>,
+        limit: usize,
+        inodes: bool,
+    ) -> Result<Listing, Failure> {
+        let current = self.is_current();
+        let before = self.cache.before(parent);
+        let began = Instant::now();
+        let beside = if inodes { Beside::InodesWithAcls } else { Beside::Nothing };
+        let Page { snapshot, more } =
+            self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
+        self.cache.absorb(&snapshot, began);
+        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(snapshot.records.len()));
+        for record in snapshot.records {
+            match record {
+                Record::Dirent(_, name, Some(dirent)) => entries.push((name, dirent, None)),
+                Record::Inode(ino, inode) => {
+                    if let Some(last) = entries.last_mut().filter(|(_, dirent, _)| dirent.ino == ino) {
+                        last.2 = inode;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A page that ends early without an entry does not tell how far it got.
+        let last = entries.last().map(|(name, ..)| name);
+        if current && (last.is_some() || !more) {
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, snapshot.seq);
+        }
+        Ok(Listing { entries, more })
+    }
+
+    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
+    /// because cached records are not kept current.
+    pub fn generation(&self, dir: Ino) -> Option<Generation> {
+        self.is_current().then(|| self.listings.generation(dir))
+    }
+
+    /// Caches all entries of a directory, read in generation `generation`, until the directory changes.
+    pub fn keep_listing(&self, dir: Ino, generation: Generation, whole: WholeListing) {
+        if self.is_current() {
+            self.listings.keep(dir, generation, whole);
+        }
+    }
+
+    /// All entries of a directory, if they are cached.
+    pub fn known_listing(&self, dir: Ino) -> Option<WholeListing> {
+        if self.is_current() { self.listings.get(dir) } else { None }
+    }
+
+    /// The inodes in the order of `inos`; `None` for those that are not cached.
+    pub fn known_inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
+        if self.is_current() { self.cache.inodes(inos) } else { vec![None; inos.len()] }
+    }
+}
+
+/// A name in a directory, its entry, and the inode if it was requested.
+pub type ListedEntry = (Name, Dirent, Option<Inode>);
+
+/// One page of a directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub entries: Vec<ListedEntry>,
+    /// Whether entries may follow the last one.
+    pub more: bool,
+}

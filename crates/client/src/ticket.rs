@@ -1,0 +1,32 @@
+//! The ids of operations, and the terms that they belong to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use types::{OpId, SessionId, Term};
+
+/// A term of this client. Each reference besides that of [`Terms`](crate::terms::Terms) belongs to an operation without an answer.
+#[derive(Debug)]
+pub(crate) struct OpenTerm {
+    pub(crate) session: SessionId,
+    pub(crate) term: Term,
+    /// The number of ids given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or
+    /// after billions of operations in one term.
+    pub(crate) issued: AtomicU32,
+    /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
+    pub(crate) is_doubtful: AtomicBool,
+}
+
+/// An operation's id. Held for as long as the operation has no answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) id: OpId,
+    pub(crate) term: Arc<OpenTerm>,
+}
+
+impl OpenTerm {
+    pub(crate) fn new(session: SessionId, term: Term) -> Arc<Self> {
+        let (issued, is_doubtful) = (AtomicU32::new(0), AtomicBool::new(false));
+        Arc::new(OpenTerm { session, term, issued, is_doubtful })
+    }
+}

@@ -1,0 +1,348 @@
+//! Serves the metrics of a mount over HTTP/1.1: `GET /metrics`.
+//!
+//! One thread answers one connection at a time. So a client can delay other clients, by at most [`DEADLINE`]
+//! and [`LINGER`], but it cannot delay the mount. A request is at most [`MAX_REQUEST_BYTES`] long. Every
+//! connection is closed after one answer.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use metrics::Text;
+
+use crate::counters::Counters;
+use crate::exported;
+use crate::fault::Fault;
+
+/// The time limit for receiving a request, and again for sending the answer.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// How long the rest of a rejected request is read, so that the client gets the answer.
+const LINGER: Duration = Duration::from_millis(200);
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+
+/// The ports that are tried if the user names no address, so that several mounts on a machine each get one.
+const DEFAULT_PORTS: std::ops::Range<u16> = 9860..9960;
+
+/// The address at which metrics are served: the value of `--metrics`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// The first free port of the default ports, on the loopback interface.
+    #[default]
+    Default,
+    At(SocketAddr),
+    Off,
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let port = || text.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        match text {
+            "off" => Ok(Place::Off),
+            _ => text.parse().ok().or_else(port).map(Place::At).ok_or_else(|| {
+                format!("'{text}' is not an address: write IP:PORT, a port of the loopback interface, or off")
+            }),
+        }
+    }
+}
+
+/// The form that [`Place::from_str`] reads; empty for the default.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Default => Ok(()),
+            Place::At(address) => address.fmt(f),
+            Place::Off => f.write_str("off"),
+        }
+    }
+}
+
+impl Place {
+    /// Listens, so that a port in use is noticed before the mount appears. Returns `None` if metrics are off.
+    /// Also returns `None`, and logs that, if none of the default ports is free.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub fn listen(self) -> Result<Option<TcpListener>, Fault> {
+        match self {
+            Place::Off => Ok(None),
+            Place::At(address) => match TcpListener::bind(address) {
+                Ok(listener) => Ok(Some(listener)),
+                Err(error) => {
+                    let fault = Fault::new(format!("cannot serve metrics: {error}")).at(address);
+                    Err(fault.advise("choose another address with --metrics, or --metrics off"))
+                }
+            },
+            Place::Default => {
+                let mut ports = DEFAULT_PORTS;
+                let found = ports.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+                if found.is_none() {
+                    tracing::warn!(ports = ?DEFAULT_PORTS, "cannot serve metrics: no default port is free");
+                }
+                Ok(found)
+            }
+        }
+    }
+}
+
+/// The thread that serves metrics. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Exporter {
+    address: SocketAddr,
+    is_ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exporter {
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(listener: TcpListener, counters: Counters) -> io::Result<Exporter> {
+        Exporter::serve(listener, move || exported::text(&counters))
+    }
+
+    fn serve(listener: TcpListener, text: impl Fn() -> String + Send + 'static) -> io::Result<Exporter> {
+        let address = listener.local_addr()?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = Arc::clone(&is_ending);
+        let work = move || {
+            while !ending.load(Ordering::Acquire) {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        if let Err(error) = answer(&stream, &text) {
+                            tracing::debug!(%error, "cannot answer a request for metrics");
+                        }
+                    }
+                    // This process has too many open files, for example.
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot accept a connection for metrics");
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("limen-metrics".into()).spawn(work)?;
+        Ok(Exporter { address, is_ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Release);
+        // Wakes the thread from accept(2).
+        let mut address = self.address;
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        if TcpStream::connect_timeout(&address, DEADLINE).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // If the thread panicked, the panic is in the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The response to a request that is not answered with metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    BadRequest,
+    NotFound,
+    MethodNotAllowed,
+    Timeout,
+    TooLarge,
+}
+
+impl Refusal {
+    fn status(self) -> &'static str {
+        match self {
+            Refusal::BadRequest => "400 Bad Request",
+            Refusal::NotFound => "404 Not Found",
+            Refusal::MethodNotAllowed => "405 Method Not Allowed",
+            Refusal::Timeout => "408 Request Timeout",
+            Refusal::TooLarge => "431 Request Header Fields Too Large",
+        }
+    }
+}
+
+fn answer(stream: &TcpStream, text: &impl Fn() -> String) -> io::Result<()> {
+    let requested = match read_head(stream)? {
+        Ok(head) => check(&head),
+        Err(refusal) => Err(refusal),
+    };
+    let (status, kind, body) = match requested {
+        Ok(()) => ("200 OK", Text::CONTENT_TYPE, text()),
+        Err(refusal) => (
+            refusal.status(),
+            "text/plain",
+            format!("{}\nThe metrics are at GET /metrics\n", refusal.status()),
+        ),
+    };
+    let allow = if requested == Err(Refusal::MethodNotAllowed) { "Allow: GET\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+        body.len()
+    );
+    write_before(stream, &[head.as_bytes(), body.as_bytes()].concat(), Instant::now() + DEADLINE)?;
+    stream.shutdown(Shutdown::Write)?;
+    if requested.is_err() {
+        // Closing a socket with unread bytes would reset it, and the client might not see the answer.
+        let until = Instant::now() + LINGER;
+        let mut rest = [0; 4096];
+        while read_before(stream, &mut rest, until).is_ok_and(|len| len > 0) {}
+    }
+    Ok(())
+}
+
+/// Reads up to the empty line that ends the head of a request.
+fn read_head(stream: &TcpStream) -> io::Result<Result<Vec<u8>, Refusal>> {
+    let until = Instant::now() + DEADLINE;
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        if head.len() >= MAX_REQUEST_BYTES {
+            return Ok(Err(Refusal::TooLarge));
+        }
+        match read_before(stream, &mut part, until) {
+            Ok(0) => return Ok(Err(Refusal::BadRequest)),
+            Ok(len) => head.extend_from_slice(&part[..len]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(Err(Refusal::Timeout));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Ok(head))
+}
+
+/// Whether the request is `GET /metrics`, with or without a query.
+fn check(head: &[u8]) -> Result<(), Refusal> {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = str::from_utf8(line).map_err(|_| Refusal::BadRequest)?;
+    let [method, target, version] = line.split(' ').collect::<Vec<_>>()[..] else {
+        return Err(Refusal::BadRequest);
+    };
+    if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
+        return Err(Refusal::BadRequest);
+    }
+    match (method, target.split('?').next()) {
+        ("GET", Some("/metrics")) => Ok(()),
+        ("GET", _) => Err(Refusal::NotFound),
+        _ => Err(Refusal::MethodNotAllowed),
+    }
+}
+
+fn read_before(mut stream: &TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
+    stream.set_read_timeout(Some(left(until)?))?;
+    stream.read(buffer)
+}
+
+fn write_before(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        match stream.write(bytes)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            written => bytes = &bytes[written..],
+        }
+    }
+    Ok(())
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve() -> Exporter {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Exporter::serve(listener, || "limen_x 1\n".to_owned()).unwrap()
+    }
+
+    /// Sends `request` and returns the whole answer.
+    fn ask(exporter: &Exporter, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(exporter.address).unwrap();
+        // The server may answer, and stop reading, before it has the whole request.
+        let _ = stream.write_all(request);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn status(answer: &str) -> &str {
+        answer.split(' ').nth(1).unwrap_or_else(|| panic!("{answer:?}"))
+    }
+
+    #[test]
+    fn only_get_metrics_is_answered() {
+        let exporter = serve();
+        let whole = ask(&exporter, b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, body) = whole.split_once("\r\n\r\n").unwrap();
+        assert_eq!((status(&whole), body), ("200", "limen_x 1\n"));
+        assert!(head.contains("Content-Length: 10\r\n") && head.contains(Text::CONTENT_TYPE), "{head}");
+        for (request, code) in [
+            (&b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"[..], "405"),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", "405"),
+            (b"GET / HTTP/1.1\r\n\r\n", "404"),
+            (b"GET /metricsx HTTP/1.1\r\n\r\n", "404"),
+            (b"GET metrics HTTP/1.1\r\n\r\n", "400"),
+            (b"GET /metrics HTTP/2\r\n\r\n", "400"),
+            (b"GET /metrics\r\n\r\n", "400"),
+            (b"\xff\xfe\r\n\r\n", "400"),
+            (b"\r\n\r\n", "400"),
+        ] {
+            assert_eq!(status(&ask(&exporter, request)), code, "{request:?}");
+        }
+        assert!(ask(&exporter, b"PUT /metrics HTTP/1.1\r\n\r\n").contains("\r\nAllow: GET\r\n"));
+    }
+
+    #[test]
+    fn a_hostile_client_gets_an_error_and_the_next_client_its_answer() {
+        let exporter = serve();
+        let long = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 2 * MAX_REQUEST_BYTES]].concat();
+        assert_eq!(status(&ask(&exporter, &long)), "431");
+        // This client sends nothing more, and does not close the connection.
+        assert_eq!(status(&ask(&exporter, b"GET /metr")), "408");
+        // This client closes the connection at once.
+        drop(TcpStream::connect(exporter.address).unwrap());
+        assert_eq!(status(&ask(&exporter, b"GET /metrics HTTP/1.0\r\n\r\n")), "200");
+        let address = exporter.address;
+        drop(exporter);
+        TcpStream::connect(address).unwrap_err();
+    }
+
+    #[test]
+    fn a_place_is_an_address_or_a_loopback_port_or_off() {
+        assert_eq!("off".parse(), Ok(Place::Off));
+        assert_eq!(Place::Off.to_string(), "off");
+        assert_eq!(Place::At("[::1]:9000".parse().unwrap()).to_string(), "[::1]:9000");
+        assert_eq!("9000".parse(), Ok(Place::At("127.0.0.1:9000".parse().unwrap())));
+        assert_eq!("[::1]:9000".parse(), Ok(Place::At("[::1]:9000".parse().unwrap())));
+        assert_eq!("0.0.0.0:0".parse(), Ok(Place::At("0.0.0.0:0".parse().unwrap())));
+        for wrong in ["", "on", "localhost:9000", "70000", "-1", "127.0.0.1"] {
+            let error = wrong.parse::<Place>().unwrap_err();
+            assert!(error.contains("IP:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_port_in_use_is_an_error_and_the_default_takes_the_next_one() {
+        let first = Place::Default.listen().unwrap().unwrap();
+        let second = Place::Default.listen().unwrap().unwrap();
+        let (first, second) = (first.local_addr().unwrap(), second.local_addr().unwrap());
+        assert!(first.ip().is_loopback() && first.port() < second.port());
+        let fault = Place::At(first).listen().unwrap_err().to_string();
+        assert!(fault.contains(&first.to_string()) && fault.contains("--metrics"), "{fault}");
+        assert!(Place::Off.listen().unwrap().is_none());
+    }
+}

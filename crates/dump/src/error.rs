@@ -1,0 +1,34 @@
+//! The errors of dumps.
+
+use std::io;
+
+use meta::EngineError;
+
+use crate::VERSION;
+
+/// Why a dump cannot be written, read, loaded or compared.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    #[error("this is not a dump of limen")]
+    NotADump,
+    #[error("the dump was written by a newer limen (version {found}; this one knows {VERSION})")]
+    Newer { found: u32 },
+    #[error("the dump is cut off after line {line}")]
+    CutOff { line: u64 },
+    #[error("the dump is damaged after line {line}: {what}")]
+    Damaged { line: u64, what: String },
+    #[error("the database holds a volume already")]
+    NotEmpty,
+    #[error("another dump was loaded here in part")]
+    OtherDump,
+    #[error("another process loads a dump here")]
+    OtherProcess,
+    #[error("the volume changes too fast for a dump while it is mounted")]
+    TooFast,
+    #[error("the volume is not what the dump says: {0}")]
+    Differs(String),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

@@ -1,0 +1,371 @@
+//! The lines of a dump: one record each, as JSON. A new kind of record is a variant of [`Line`], an arm where it is
+//! made (`records.rs`), and an arm of [`Line::effects`].
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use meta::{Counter, Effect, Inode, QuotaTag};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use types::{
+    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName,
+};
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Line {
+    /// The first line.
+    Dump(Head),
+    Setting {
+        name: String,
+        value: String,
+    },
+    /// The next number that the counter gives out.
+    Counter {
+        name: String,
+        next: u64,
+    },
+    /// An ACL in its storage form, under its id in hexadecimal.
+    Acl {
+        id: String,
+        text: String,
+    },
+    Inode(Box<InodeLine>),
+    Xattr {
+        ino: u64,
+        name: Bytes,
+        value: Bytes,
+    },
+    /// The target of a symlink.
+    Symlink {
+        ino: u64,
+        target: Bytes,
+    },
+    /// Rows of a chunk, oldest first. Rows of many bytes are several lines.
+    Rows {
+        ino: u64,
+        chunk: u64,
+        rows: Vec<Row>,
+    },
+    /// A directory entry.
+    Entry {
+        dir: u64,
+        name: Bytes,
+        ino: u64,
+        kind: Kind,
+    },
+    /// A slice that more than one row refers to: the number of rows beyond the first. Many rows are several lines, which
+    /// add up.
+    Shared {
+        slice: u64,
+        rows: u64,
+    },
+    /// The last line.
+    End(Tail),
+}
+
+/// What identifies a dump.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// [`VERSION`](crate::VERSION) of the limen that wrote it.
+    pub version: u32,
+    /// Random; different for each dump.
+    pub id: String,
+    /// Nanoseconds since 1970.
+    pub created: i64,
+}
+
+/// What shows that a dump is whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tail {
+    /// The number of lines before this one.
+    pub lines: u64,
+    pub inodes: u64,
+    /// CRC-32C of all bytes before this line.
+    pub checksum: u32,
+}
+
+/// An inode, with the fields of [`Inode`]; times are nanoseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InodeLine {
+    pub ino: u64,
+    kind: Kind,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u32,
+    nlink: u32,
+    size: u64,
+    atime: i64,
+    mtime: i64,
+    ctime: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access_acl: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    default_acl: Option<String>,
+    parent: u64,
+    access_rev: u64,
+    xattr_blocks: u16,
+}
+
+/// The bytes `pos` to `pos + len` of a chunk. They are `data`, or those of `slice`, or zeros if neither is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    pos: u32,
+    len: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slice: Option<Stored>,
+}
+
+/// The bytes of a slice from `offset` on; the slice has `size` bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    pub id: u64,
+    offset: u32,
+    size: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Fifo,
+    CharDevice,
+    Directory,
+    BlockDevice,
+    Regular,
+    Symlink,
+    Socket,
+}
+
+/// Bytes: as text if they are UTF-8, else as base64 after [`BASE64`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub Arc<[u8]>);
+
+const BASE64: &str = "base64:";
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) if !text.starts_with(BASE64) => serializer.serialize_str(text),
+            _ => serializer.serialize_str(&format!("{BASE64}{}", BASE64_STANDARD.encode(&self.0))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.strip_prefix(BASE64) {
+            Some(code) => {
+                let bytes = BASE64_STANDARD.decode(code).map_err(serde::de::Error::custom)?;
+                Ok(Bytes(bytes.into()))
+            }
+            None => Ok(Bytes(text.into_bytes().into())),
+        }
+    }
+}
+
+/// Which kind of inode has which name in a dump.
+const KINDS: [(Kind, FileType); 7] = [
+    (Kind::Fifo, FileType::Fifo),
+    (Kind::CharDevice, FileType::CharDevice),
+    (Kind::Directory, FileType::Directory),
+    (Kind::BlockDevice, FileType::BlockDevice),
+    (Kind::Regular, FileType::Regular),
+    (Kind::Symlink, FileType::Symlink),
+    (Kind::Socket, FileType::Socket),
+];
+
+impl From<FileType> for Kind {
+    fn from(kind: FileType) -> Kind {
+        KINDS.into_iter().find(|(_, of)| *of == kind).map_or(Kind::Regular, |(kind, _)| kind)
+    }
+}
+
+impl From<Kind> for FileType {
+    fn from(kind: Kind) -> FileType {
+        KINDS.into_iter().find(|(of, _)| *of == kind).map_or(FileType::Regular, |(_, kind)| kind)
+    }
+}
+
+impl From<&Inode> for InodeLine {
+    fn from(inode: &Inode) -> Self {
+        let acl = |id: AclId| (!id.is_none()).then(|| acl_text(id));
+        InodeLine {
+            ino: inode.ino.0,
+            kind: inode.kind.into(),
+            mode: inode.mode.bits(),
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            nlink: inode.nlink,
+            size: inode.size,
+            atime: inode.atime.nanos(),
+            mtime: inode.mtime.nanos(),
+            ctime: inode.ctime.nanos(),
+            access_acl: acl(inode.access_acl),
+            default_acl: acl(inode.default_acl),
+            parent: inode.parent.0,
+            access_rev: inode.access_rev,
+            xattr_blocks: inode.xattr_blocks,
+        }
+    }
+}
+
+impl From<&Slice> for Row {
+    fn from(slice: &Slice) -> Self {
+        let (data, stored) = match &slice.source {
+            SliceSource::Hole => (None, None),
+            SliceSource::Inline(data) => (Some(Bytes(Arc::clone(data))), None),
+            SliceSource::Blocks { id, offset, size } => {
+                (None, Some(Stored { id: id.0, offset: *offset, size: *size }))
+            }
+        };
+        Row { pos: slice.pos, len: slice.len, data, slice: stored }
+    }
+}
+
+impl Row {
+    /// The number of bytes in the row itself.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.as_ref().map_or(0, |data| data.0.len())
+    }
+
+    fn slice(&self) -> Result<Slice, String> {
+        let Row { pos, len, data, slice } = self;
+        let source = match (data, slice) {
+            (None, None) => SliceSource::Hole,
+            (Some(data), None) if data.0.len() == *len as usize => SliceSource::Inline(Arc::clone(&data.0)),
+            (None, Some(Stored { id, offset, size })) => {
+                SliceSource::Blocks { id: SliceId(number(*id)?), offset: *offset, size: *size }
+            }
+            _ => return Err("a row of a chunk is malformed".to_owned()),
+        };
+        if u64::from(*pos) + u64::from(*len) > CHUNK_BYTES {
+            return Err("a row exceeds its chunk".to_owned());
+        }
+        Ok(Slice { pos: *pos, len: *len, source })
+    }
+}
+
+impl InodeLine {
+    fn inode(&self) -> Result<Inode, String> {
+        let acl = |text: &Option<String>| text.as_deref().map_or(Ok(AclId::NONE), acl_id);
+        if self.mode > 0o7777 {
+            return Err(format!("inode {} has an invalid mode", self.ino));
+        }
+        // Every field is named, so that a new one cannot be forgotten.
+        Ok(Inode {
+            ino: Ino(number(self.ino)?),
+            kind: self.kind.into(),
+            mode: Mode::new(self.mode),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            nlink: self.nlink,
+            size: number(self.size)?,
+            atime: Time::from_nanos(self.atime),
+            mtime: Time::from_nanos(self.mtime),
+            ctime: Time::from_nanos(self.ctime),
+            access_acl: acl(&self.access_acl)?,
+            default_acl: acl(&self.default_acl)?,
+            parent: Ino(number(self.parent)?),
+            access_rev: number(self.access_rev)?,
+            xattr_blocks: self.xattr_blocks,
+            // Quotas are not in a dump.
+            quota: QuotaTag::NONE,
+        })
+    }
+}
+
+impl Line {
+    /// The effects that store the record. Settings and counters have none here: they are stored last, together,
+    /// and so make the volume.
+    ///
+    /// # Errors
+    /// The record is invalid; the text says how.
+    pub(crate) fn effects(&self) -> Result<Vec<Effect>, String> {
+        Ok(match self {
+            Line::Dump(_) | Line::End(_) | Line::Setting { .. } => Vec::new(),
+            Line::Counter { name, next } => {
+                counter(name)?;
+                number(*next)?;
+                Vec::new()
+            }
+            Line::Acl { id, text } => {
+                vec![Effect::PutAcl { id: acl_id(id)?, text: text.as_str().into() }]
+            }
+            Line::Inode(inode) => vec![Effect::PutInode(inode.inode()?)],
+            Line::Xattr { ino, name, value } => {
+                let name = XattrName::new(&name.0).map_err(|error| error.to_string())?;
+                vec![Effect::PutXattr { ino: Ino(number(*ino)?), name, value: Arc::clone(&value.0) }]
+            }
+            Line::Symlink { ino, target } => {
+                vec![Effect::PutSymlink { ino: Ino(number(*ino)?), target: Arc::clone(&target.0) }]
+            }
+            Line::Rows { ino, chunk, rows } => {
+                let (ino, chunk) = (Ino(number(*ino)?), ChunkIndex(number(*chunk)?));
+                let append = |row: &Row| Ok(Effect::AppendSlice { ino, chunk, slice: row.slice()? });
+                rows.iter().map(append).collect::<Result<_, String>>()?
+            }
+            Line::Entry { dir, name, ino, kind } => {
+                let name = Name::new(&name.0).map_err(|error| error.to_string())?;
+                let (parent, ino) = (Ino(number(*dir)?), Ino(number(*ino)?));
+                vec![Effect::PutDirent { parent, name, ino, kind: (*kind).into() }]
+            }
+            Line::Shared { slice, rows } => {
+                let slice = SliceId(number(*slice)?);
+                let rows = usize::try_from(*rows).ok().filter(|rows| *rows <= MOST_SHARES);
+                vec![Effect::Share { slice }; rows.ok_or("a slice has too many rows")?]
+            }
+        })
+    }
+}
+
+impl Line {
+    /// The slices in the object store that the rows of the line refer to.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = SliceId> {
+        let rows = if let Line::Rows { rows, .. } = self { &rows[..] } else { &[] };
+        rows.iter().filter_map(|row| row.slice.as_ref().map(|slice| SliceId(slice.id)))
+    }
+}
+
+/// The most rows of a [`Line::Shared`]. Each is an effect, and one transaction has all effects of a line.
+pub(crate) const MOST_SHARES: usize = 16;
+
+/// The counter with this name.
+pub(crate) fn counter(name: &str) -> Result<Counter, String> {
+    let found = Counter::ALL.into_iter().find(|counter| counter.name() == name);
+    found.ok_or_else(|| format!("unknown counter '{name}'"))
+}
+
+/// A number that every engine can store.
+fn number(number: u64) -> Result<u64, String> {
+    match i64::try_from(number) {
+        Ok(_) => Ok(number),
+        Err(_) => Err(format!("the number {number} is too large")),
+    }
+}
+
+pub(crate) fn acl_text(id: AclId) -> String {
+    format!("{:032x}", id.0)
+}
+
+fn acl_id(text: &str) -> Result<AclId, String> {
+    let id = if text.len() == 32 { u128::from_str_radix(text, 16).ok() } else { None };
+    id.map(AclId).ok_or_else(|| format!("'{text}' is not the id of an ACL"))
+}

@@ -1,0 +1,321 @@
+//! The records of one moment, from an engine that cannot show an old moment, while mounts change the volume.
+//!
+//! All records are read and kept in a file, while the stream of changes tells which of them change after that. Those are
+//! read again, and so are those that change meanwhile, until few are left. These few are read with one request, and so as
+//! of one moment. It is the moment of the dump if no change since the last look at the stream is of another record: every
+//! record was then read at that moment, or has not changed between its last read and that moment. Otherwise the records
+//! that changed are read again. A look costs as much as a request, so this ends soon unless the volume is never quiet for
+//! the time of two requests.
+//!
+//! A new inode is not in the stream, but the entry that names it is. How many rows share a slice is counted in the result:
+//! a slice that is shared at that moment was shared before the dump began, or a file with a row of it has changed since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Seek};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meta::{Changes, Engine, EngineError, Inode, Invalidation, Record, RecordKey};
+use types::{FileType, Ino, Name, SliceId};
+
+use crate::error::DumpError;
+use crate::line::{Bytes, Head, Line, acl_text};
+use crate::records::{self, Live};
+use crate::stream::{Form, Reader, Writer};
+
+/// So many records are few: they are read with one request.
+const FEW: usize = 128;
+
+/// The most records that change during a dump and are held in memory.
+const MOST_CHANGED: usize = 200_000;
+
+/// How often to read the last few records before giving up.
+const MOST_ROUNDS: u32 = 1_000;
+
+/// Look at the stream after so many lines.
+const LOOK_EVERY: u64 = 1_000;
+
+/// What is read and replaced as a whole, in the order of a dump.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Acl(String),
+    /// An inode with its xattrs, target and rows; or an entry of a directory.
+    Inode(u64, Option<Bytes>),
+}
+
+/// Calls `each` with every line between the first and the last one. `spool` is an empty file for as much as a dump takes.
+///
+/// # Errors
+/// The volume changes too fast; those of the database, of `spool`, and the first one of `each`.
+pub fn dump_live(
+    engine: &Arc<dyn Engine>,
+    spool: File,
+    progress: &mut dyn FnMut(u64),
+    each: &mut dyn FnMut(Line) -> Result<(), DumpError>,
+) -> Result<(), DumpError> {
+    let stream =
+        engine.watch()?.ok_or_else(|| EngineError::permanent("the engine does not report changes"))?;
+    let mut live = LiveDump {
+        source: Live(Arc::clone(engine)),
+        stream,
+        changed: BTreeSet::new(),
+        scanned: Vec::new(),
+        large: BTreeSet::new(),
+        found: BTreeMap::new(),
+        volume: Vec::new(),
+    };
+    let mut shared = records::shared(&mut live.source)?;
+    let spool = live.scan(spool, progress)?;
+    live.catch_up()?;
+    for line in live.found.values().flatten() {
+        shared.extend(line.slices().map(|slice| (slice, 0)));
+    }
+    live.merge(spool, &mut shared, each)
+}
+
+#[derive(Debug)]
+struct LiveDump {
+    source: Live,
+    stream: Box<dyn Changes>,
+    /// What has changed since it was read.
+    changed: BTreeSet<Key>,
+    /// The inodes in the file, in order.
+    scanned: Vec<u64>,
+    /// Files with more rows than one request reads.
+    large: BTreeSet<u64>,
+    /// What was read again; without lines if it does not exist any more.
+    found: BTreeMap<Key, Vec<Line>>,
+    /// Settings and counters.
+    volume: Vec<Line>,
+}
+
+impl LiveDump {
+    /// Reads all records into the file.
+    fn scan(&mut self, spool: File, progress: &mut dyn FnMut(u64)) -> Result<Reader, DumpError> {
+        let head = Head { version: crate::VERSION, id: String::new(), created: 0 };
+        let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
+        let (mut lines, mut source) = (0, self.source.clone());
+        records::dump::<DumpError>(&mut source, &mut |line| {
+            if let Line::Inode(inode) = &line {
+                self.scanned.push(inode.ino);
+                progress(self.scanned.len() as u64);
+            }
+            lines += 1;
+            if lines % LOOK_EVERY == 0 {
+                self.look()?;
+            }
+            writer.put(&line)
+        })?;
+        let (out, _) = writer.finish()?;
+        let mut spool = out.into_inner().map_err(|error| error.into_error())?;
+        spool.rewind()?;
+        Reader::open(Box::new(BufReader::new(spool)))
+    }
+
+    /// Takes all changes from the stream. Returns what changed.
+    fn look(&mut self) -> Result<BTreeSet<Key>, DumpError> {
+        let mut news = BTreeSet::new();
+        loop {
+            let changes = self.stream.next(Duration::ZERO)?;
+            if changes.is_empty() {
+                break;
+            }
+            for invalidation in changes.into_iter().flat_map(|change| change.invalidations) {
+                match invalidation {
+                    Invalidation::Inode(ino) | Invalidation::Data(ino) | Invalidation::Xattrs(ino) => {
+                        news.insert(Key::Inode(ino.0, None));
+                    }
+                    Invalidation::Dirent(dir, name) => {
+                        news.insert(Key::Inode(dir.0, Some(Bytes(name.as_bytes().into()))));
+                    }
+                    // Locks are left out.
+                    Invalidation::Locks(_) => {}
+                }
+            }
+        }
+        self.changed.extend(news.iter().cloned());
+        match self.changed.len() + self.found.len() > MOST_CHANGED {
+            true => Err(DumpError::TooFast),
+            false => Ok(news),
+        }
+    }
+
+    /// Reads what has changed until all that is known is of one moment.
+    fn catch_up(&mut self) -> Result<(), DumpError> {
+        self.look()?;
+        for _ in 0..MOST_ROUNDS {
+            while self.changed.len() > FEW {
+                let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
+                self.changed.retain(|key| !some.contains(key));
+                self.read(&some)?;
+                self.look()?;
+            }
+            let last = std::mem::take(&mut self.changed);
+            let whole = self.read(&last)?;
+            let news = self.look()?;
+            // What `read` noted is not of that moment, and neither is what changed but was not read with the rest.
+            if self.changed.iter().all(|key| news.contains(key) && whole.contains(key)) {
+                return Ok(());
+            }
+        }
+        Err(DumpError::TooFast)
+    }
+
+    /// Reads records with one request. Returns those that were read as a whole, and notes which others to read then.
+    fn read(&mut self, keys: &BTreeSet<Key>) -> Result<BTreeSet<Key>, DumpError> {
+        let mut whole = keys.clone();
+        let mut many = BTreeMap::new();
+        for key in keys {
+            if let Key::Inode(ino, None) = key
+                && self.large.contains(ino)
+            {
+                let mut lines = Vec::new();
+                records::many_chunks(&mut self.source, Ino(*ino), &mut |line| {
+                    lines.push(line);
+                    Ok::<_, EngineError>(())
+                })?;
+                many.insert(*ino, lines);
+                whole.remove(key);
+            }
+        }
+        let mut wants = records::volume_keys();
+        for key in keys {
+            match key {
+                Key::Inode(dir, Some(entry)) => {
+                    let name =
+                        Name::new(&entry.0).map_err(|error| EngineError::permanent(error.to_string()))?;
+                    wants.push(RecordKey::Entry(Ino(*dir), name));
+                }
+                Key::Inode(ino, None) => wants.extend(records::inode_keys(Ino(*ino))),
+                Key::Acl(_) => {}
+            }
+        }
+        let mut records = self.source.0.read(&wants)?.records;
+        self.volume.clear();
+        records::volume_lines(&records, &mut |line| {
+            self.volume.push(line);
+            Ok::<_, EngineError>(())
+        })?;
+        for record in &records {
+            match record {
+                Record::Acl(id, Some(text)) => {
+                    let (id, text) = (acl_text(*id), text.to_string());
+                    self.found.insert(Key::Acl(id.clone()), vec![Line::Acl { id, text }]);
+                }
+                Record::Dirent(dir, name, dirent) => {
+                    let name = Bytes(name.as_bytes().into());
+                    let key = Key::Inode(dir.0, Some(name.clone()));
+                    let line = |dirent: &meta::Dirent| Line::Entry {
+                        dir: dir.0,
+                        name: name.clone(),
+                        ino: dirent.ino.0,
+                        kind: dirent.kind.into(),
+                    };
+                    self.found.insert(key, dirent.iter().map(line).collect());
+                }
+                _ => {}
+            }
+        }
+        let inodes: BTreeMap<Ino, Option<Inode>> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Inode(ino, inode) => Some((*ino, *inode)),
+                _ => None,
+            })
+            .collect();
+        records
+            .retain(|record| matches!(record, Record::Xattrs(..) | Record::Symlink(..) | Record::Slices(..)));
+        let stored = records::Stored::of(records);
+        for (ino, inode) in inodes {
+            let key = Key::Inode(ino.0, None);
+            let is_read = keys.contains(&key);
+            let Some(inode) = inode.filter(|inode| inode.nlink > 0) else {
+                if is_read {
+                    self.found.insert(key, Vec::new());
+                }
+                continue;
+            };
+            if !is_read {
+                // An entry names it. If it is not known yet, it is new.
+                let is_known = self.found.contains_key(&key) || self.scanned.binary_search(&ino.0).is_ok();
+                match is_known {
+                    true => {}
+                    false if is_bare(&inode) => {
+                        self.found.insert(key, vec![Line::Inode(Box::new((&inode).into()))]);
+                    }
+                    false => _ = self.changed.insert(key),
+                }
+                continue;
+            }
+            let is_large = records::is_large(&inode);
+            let mut lines = Vec::new();
+            stored.lines(&inode, &mut |line| {
+                lines.push(line);
+                Ok::<_, EngineError>(())
+            })?;
+            match many.remove(&ino.0) {
+                Some(rows) if is_large => lines.extend(rows),
+                // It has grown, or has shrunk, since its rows were read.
+                Some(_) => {
+                    self.large.remove(&ino.0);
+                    self.changed.insert(key.clone());
+                }
+                None if is_large => {
+                    self.large.insert(ino.0);
+                    self.changed.insert(key.clone());
+                    whole.remove(&key);
+                }
+                None => {}
+            }
+            self.found.insert(key, lines);
+        }
+        Ok(whole)
+    }
+
+    /// Replaces the lines of the file by what was read again.
+    fn merge(
+        self,
+        mut spool: Reader,
+        shared: &mut BTreeMap<SliceId, u64>,
+        each: &mut dyn FnMut(Line) -> Result<(), DumpError>,
+    ) -> Result<(), DumpError> {
+        let mut counted = |line: Line| {
+            records::count(&line, shared);
+            each(line)
+        };
+        self.volume.into_iter().try_for_each(&mut counted)?;
+        let mut found = self.found.into_iter().peekable();
+        while let Some(line) = spool.next()? {
+            let Some(key) = key_of(&line) else { continue };
+            while let Some((_, lines)) = found.next_if(|(again, _)| *again < key) {
+                lines.into_iter().try_for_each(&mut counted)?;
+            }
+            if found.peek().is_none_or(|(again, _)| *again != key) {
+                counted(line)?;
+            }
+        }
+        found.flat_map(|(_, lines)| lines).try_for_each(&mut counted)?;
+        records::shared_lines(shared, each)
+    }
+}
+
+/// Whether nothing is stored with the inode.
+fn is_bare(inode: &Inode) -> bool {
+    let has_data = inode.kind == FileType::Symlink || inode.kind == FileType::Regular && inode.size > 0;
+    inode.xattr_blocks == 0 && !has_data
+}
+
+fn key_of(line: &Line) -> Option<Key> {
+    match line {
+        Line::Acl { id, .. } => Some(Key::Acl(id.clone())),
+        Line::Inode(inode) => Some(Key::Inode(inode.ino, None)),
+        Line::Xattr { ino, .. } | Line::Symlink { ino, .. } | Line::Rows { ino, .. } => {
+            Some(Key::Inode(*ino, None))
+        }
+        Line::Entry { dir, name, .. } => Some(Key::Inode(*dir, Some(name.clone()))),
+        Line::Dump(_) | Line::Setting { .. } | Line::Counter { .. } | Line::Shared { .. } | Line::End(_) => {
+            None
+        }
+    }
+}

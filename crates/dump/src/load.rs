@@ -1,0 +1,248 @@
+//! Stores the records of a dump in an empty database.
+
+use meta::{Effect, Engine, EngineError, Guard, Outcome, Record, RecordKey, Settings, Txn, Volume};
+use types::{Ino, OpId, SessionId, Term};
+
+use crate::error::DumpError;
+use crate::line::{Line, Tail, counter};
+use crate::records::is_local;
+use crate::stream::Reader;
+
+/// The most effects of one transaction, unless one line has more: what fits into a request of every server by its
+/// default settings.
+const MOST_EFFECTS: usize = 24;
+
+/// The most bytes of the lines of one transaction, and of one request, unless one line has more.
+const TXN_BYTES: usize = 256 << 10;
+const REQUEST_BYTES: usize = 1 << 20;
+
+/// The most transactions of one request.
+const MOST_TXNS: usize = 48;
+
+/// The most settings of a volume. Their names stay in memory until the process ends.
+const MOST_SETTINGS: usize = 256;
+
+/// A dump that was read as a whole.
+#[derive(Debug)]
+pub struct Checked {
+    pub volume: Volume,
+    pub tail: Tail,
+    /// The id of the dump and its checksum.
+    id: String,
+}
+
+/// Reads a dump as a whole. `progress` is called with the number of inodes.
+///
+/// # Errors
+/// The dump is cut off or damaged, has a record that cannot be stored, or is of a volume that this limen does not know.
+pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked, DumpError> {
+    let mut settings = Settings::new();
+    while let Some(line) = dump.next()? {
+        line.effects().map_err(|what| dump.damaged(&what))?;
+        progress(dump.tail().inodes);
+        if let Line::Setting { name, value } = line {
+            settings.insert(name, value);
+        }
+        if settings.len() > MOST_SETTINGS {
+            return Err(dump.damaged("it has too many settings"));
+        }
+    }
+    let volume = Volume::parse(&settings).map_err(|error| dump.damaged(&error.to_string()))?;
+    let (head, tail) = (dump.head(), dump.tail());
+    if head.id.contains(char::is_whitespace) || head.id.len() > 64 {
+        return Err(dump.damaged("its id is malformed"));
+    }
+    Ok(Checked { volume, tail, id: format!("{}-{:08x}", head.id, tail.checksum) })
+}
+
+impl Checked {
+    /// Whether the volume was loaded from this dump.
+    pub fn is_loaded_as(&self, volume: &Volume) -> bool {
+        volume.loaded.split_once(' ').is_some_and(|(_, id)| id == self.id)
+    }
+}
+
+/// Stores all records of `dump`, which is the dump that was [checked](check), in the database. It goes on where an
+/// earlier load of this dump ended. `random` becomes a part of [`Volume::loaded`]. `progress` is called with the number
+/// of inodes that are stored.
+///
+/// # Errors
+/// [`DumpError::NotEmpty`] and [`DumpError::OtherDump`] change nothing. After any other error the load can be repeated.
+pub fn load(
+    engine: &dyn Engine,
+    checked: &Checked,
+    mut dump: Reader,
+    random: &str,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), DumpError> {
+    let mut load = Load::begin(engine, checked)?;
+    let done = load.lines;
+    let mut volume = Vec::new();
+    while let Some(line) = dump.next()? {
+        match &line {
+            Line::Setting { name, value } if !is_local(name) => {
+                // There are few settings, and the process ends when they are loaded.
+                let (name, value): (&'static str, _) = (String::leak(name.clone()), value.clone());
+                volume.push(Effect::PutSetting { name, value });
+            }
+            Line::Counter { name, next } => {
+                let counter = counter(name).map_err(|what| dump.damaged(&what))?;
+                volume.push(Effect::SetCounter { counter, value: *next });
+            }
+            _ => {}
+        }
+        let lines = dump.tail().lines;
+        if lines <= done {
+            continue;
+        }
+        let bytes = line.bytes();
+        load.add(line.effects().map_err(|what| dump.damaged(&what))?, bytes, lines)?;
+        progress(dump.tail().inodes);
+    }
+    // Each mount creates a store in memory for itself, without a marker.
+    if checked.volume.storage != "memory" {
+        volume.push(Effect::PutSetting { name: "store_marker", value: "on".to_owned() });
+    }
+    volume.push(Effect::PutSetting { name: Volume::LOADED, value: format!("{random} {}", checked.id) });
+    load.finish(volume)
+}
+
+/// A load in progress.
+#[derive(Debug)]
+struct Load<'e> {
+    engine: &'e dyn Engine,
+    id: String,
+    /// The number of lines that are stored when `txns` are committed.
+    lines: u64,
+    txns: Vec<Txn>,
+    txn_bytes: usize,
+    bytes: usize,
+    /// The last value of the marker.
+    marker: String,
+    /// The ids of this load's transactions begin here.
+    op: u64,
+}
+
+impl<'e> Load<'e> {
+    fn begin(engine: &'e dyn Engine, checked: &Checked) -> Result<Self, DumpError> {
+        let id = checked.id.clone();
+        let mut load = Load {
+            engine,
+            marker: format!("{id} 0"),
+            id,
+            lines: 0,
+            txns: Vec::new(),
+            txn_bytes: 0,
+            bytes: 0,
+            op: host::random(),
+        };
+        match marker(engine)? {
+            Some(marker) => {
+                let of = marker.split_once(' ').filter(|(id, _)| *id == load.id);
+                load.lines = of.and_then(|(_, lines)| lines.parse().ok()).ok_or(DumpError::OtherDump)?;
+                load.marker = marker;
+            }
+            None => {
+                let absent = |name| Guard::Setting { name, value: None };
+                let guards = vec![
+                    absent("format_version"),
+                    absent(Volume::LOADING),
+                    Guard::InodeAbsent { ino: Ino::ROOT },
+                ];
+                let value = load.marker.clone();
+                let effects = vec![Effect::PutSetting { name: Volume::LOADING, value }];
+                let txn = Txn { op_id: load.next_op(), guards, effects };
+                if let Some(Outcome::Conflict(_)) = engine.commit(&[txn])?.first() {
+                    return Err(DumpError::NotEmpty);
+                }
+            }
+        }
+        Ok(load)
+    }
+
+    fn next_op(&mut self) -> OpId {
+        self.op = self.op.wrapping_add(1);
+        OpId::new(SessionId(0), Term((self.op >> 32) as u32), self.op as u32)
+    }
+
+    /// Adds the effects of the line with this number.
+    fn add(&mut self, effects: Vec<Effect>, bytes: usize, lines: u64) -> Result<(), DumpError> {
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let fits = self.txns.last().is_some_and(|txn| {
+            txn.effects.len() + effects.len() <= MOST_EFFECTS && self.txn_bytes + bytes <= TXN_BYTES
+        });
+        if !fits {
+            self.close();
+            if self.txns.len() >= MOST_TXNS || self.bytes + bytes > REQUEST_BYTES {
+                self.commit()?;
+            }
+            let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
+            let op_id = self.next_op();
+            self.txns.push(Txn { op_id, guards, effects: Vec::new() });
+        }
+        self.lines = lines;
+        self.txn_bytes += bytes;
+        self.bytes += bytes;
+        if let Some(txn) = self.txns.last_mut() {
+            txn.effects.extend(effects);
+        }
+        Ok(())
+    }
+
+    /// Adds the position to the last transaction, if it has none.
+    fn close(&mut self) {
+        if let Some(txn) = self.txns.last_mut().filter(|_| self.txn_bytes > 0) {
+            self.marker = format!("{} {}", self.id, self.lines);
+            txn.effects.push(Effect::PutSetting { name: Volume::LOADING, value: self.marker.clone() });
+            self.txn_bytes = 0;
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), DumpError> {
+        self.close();
+        let outcomes = self.engine.commit(&std::mem::take(&mut self.txns))?;
+        self.bytes = 0;
+        match outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })) {
+            true => Ok(()),
+            false => Err(DumpError::OtherProcess),
+        }
+    }
+
+    /// Makes the volume.
+    fn finish(mut self, mut effects: Vec<Effect>) -> Result<(), DumpError> {
+        self.commit()?;
+        let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
+        effects.push(Effect::PutSetting { name: Volume::LOADING, value: String::new() });
+        let op_id = self.next_op();
+        self.txns.push(Txn { op_id, guards, effects });
+        self.commit()?;
+        Ok(self.engine.sync()?)
+    }
+}
+
+/// The marker of a load that was not completed.
+///
+/// # Errors
+/// Those of the database.
+fn marker(engine: &dyn Engine) -> Result<Option<String>, EngineError> {
+    match engine.read(&[RecordKey::Settings])?.records.first() {
+        Some(Record::Settings(settings)) => {
+            Ok(settings.get(Volume::LOADING).filter(|marker| !marker.is_empty()).cloned())
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Line {
+    /// Roughly the size of what the line stores.
+    fn bytes(&self) -> usize {
+        match self {
+            Line::Xattr { value, .. } => value.0.len() + 100,
+            Line::Acl { text, .. } => text.len() + 100,
+            Line::Rows { rows, .. } => rows.iter().map(|row| row.bytes() + 50).sum(),
+            _ => 200,
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Records of an engine as lines, in the order of a dump.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use meta::{
+    Beside, Counter, Engine, EngineError, Frozen, Inode, Maintenance, Page, Quota, Record, RecordKey, Scan,
+    Snapshot, Volume, Xattrs,
+};
+use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
+
+use crate::line::{Bytes, Line, MOST_SHARES, acl_text};
+
+/// Rows in a page of a scan.
+const PAGE: usize = 1024;
+
+/// Inodes whose other records are read together.
+const TOGETHER: usize = 256;
+
+/// Chunks of a large file that are read together.
+const CHUNKS: usize = 64;
+
+/// The rows of a smaller file are read with those of others; those of a larger one, which may be sparse, by a scan.
+const FEW_CHUNKS: u64 = 4;
+
+/// The largest size of the xattrs that are read together, in bytes.
+const XATTR_BYTES: u64 = 4 << 20;
+
+/// The largest size of the data in one line, in bytes, unless one row has more.
+const ROW_BYTES: usize = 256 << 10;
+
+/// The present records of an engine. They are of one moment only if nobody changes them meanwhile.
+#[derive(Clone, Debug)]
+pub struct Live(pub Arc<dyn Engine>);
+
+impl Frozen for Live {
+    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.0.read(wants)
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
+        self.0.scan(scan)
+    }
+}
+
+/// Calls `each` with every line between the first and the last one.
+///
+/// # Errors
+/// Those of the database, and the first one of `each`.
+pub fn dump<E: From<EngineError>>(
+    source: &mut dyn Frozen,
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    volume_lines(&source.read(&volume_keys())?.records, each)?;
+    acls(source, each)?;
+    // How many rows refer to a slice is counted, because rows of unlinked files are left out.
+    let mut shared = shared(source)?;
+    let mut counted = |line: Line| {
+        count(&line, &mut shared);
+        each(line)
+    };
+    let mut after = Ino(0);
+    loop {
+        let page = source.scan(&Scan::Inodes { after, limit: TOGETHER })?;
+        let all = inodes_of(page.snapshot.records);
+        let Some(last) = all.last() else { break };
+        after = last.ino;
+        let linked: Vec<Inode> = all.into_iter().filter(|inode| inode.nlink > 0).collect();
+        inodes(source, &linked, &mut counted)?;
+        if !page.more {
+            break;
+        }
+    }
+    shared_lines(&shared, each)
+}
+
+/// Counts the rows of a line.
+pub(crate) fn count(line: &Line, shared: &mut BTreeMap<SliceId, u64>) {
+    for slice in line.slices() {
+        if let Some(count) = shared.get_mut(&slice) {
+            *count += 1;
+        }
+    }
+}
+
+/// The lines of slices with more than one row.
+pub(crate) fn shared_lines<E>(
+    shared: &BTreeMap<SliceId, u64>,
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    for (slice, count) in shared {
+        let mut left = count.saturating_sub(1);
+        while left > 0 {
+            let rows = left.min(MOST_SHARES as u64);
+            each(Line::Shared { slice: slice.0, rows })?;
+            left -= rows;
+        }
+    }
+    Ok(())
+}
+
+/// The keys of settings and counters.
+pub(crate) fn volume_keys() -> Vec<RecordKey> {
+    let counters = Counter::ALL.map(RecordKey::Counter);
+    [RecordKey::Settings].into_iter().chain(counters).collect()
+}
+
+/// The lines of settings and counters.
+pub(crate) fn volume_lines<E>(
+    records: &[Record],
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    for record in records {
+        match record {
+            Record::Settings(settings) => {
+                for (name, value) in settings.iter().filter(|(name, _)| !is_local(name)) {
+                    each(Line::Setting { name: name.clone(), value: value.clone() })?;
+                }
+            }
+            Record::Counter(counter, next) => {
+                each(Line::Counter { name: counter.name().to_owned(), next: *next })?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a setting is about this database, not about the volume, or about quotas, which are not in a dump.
+pub(crate) fn is_local(name: &str) -> bool {
+    let quotas = [Quota::NEXT_SETTING, Quota::OWNERS_SETTING];
+    quotas.contains(&name) || [Maintenance::SETTING, Volume::LOADING, Volume::LOADED].contains(&name)
+}
+
+fn acls<E: From<EngineError>>(
+    source: &mut dyn Frozen,
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut after = AclId::NONE;
+    loop {
+        let page = source.scan(&Scan::Acls { after, limit: PAGE })?;
+        let before = after;
+        for record in page.snapshot.records {
+            if let Record::Acl(id, Some(text)) = record {
+                after = id;
+                each(Line::Acl { id: acl_text(id), text: text.to_string() })?;
+            }
+        }
+        if !page.more || after == before {
+            return Ok(());
+        }
+    }
+}
+
+/// The slices that were ever shared, each with a count of 0.
+pub(crate) fn shared(source: &mut dyn Frozen) -> Result<BTreeMap<SliceId, u64>, EngineError> {
+    let (mut found, mut after) = (BTreeMap::new(), SliceId(0));
+    loop {
+        let page = source.scan(&Scan::Shared { after, limit: PAGE })?;
+        let before = after;
+        for record in page.snapshot.records {
+            if let Record::Shared(slice, _) = record {
+                after = slice;
+                found.insert(slice, 0);
+            }
+        }
+        if !page.more || after == before {
+            return Ok(found);
+        }
+    }
+}
+
+fn inodes_of(records: Vec<Record>) -> Vec<Inode> {
+    let inode = |record| match record {
+        Record::Inode(_, inode) => inode,
+        _ => None,
+    };
+    records.into_iter().filter_map(inode).collect()
+}
+
+/// What is stored with some inodes.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    xattrs: HashMap<Ino, Arc<Xattrs>>,
+    symlinks: HashMap<Ino, Arc<[u8]>>,
+    rows: HashMap<(Ino, ChunkIndex), Arc<[Slice]>>,
+}
+
+impl Stored {
+    fn read(source: &mut dyn Frozen, inodes: &[Inode]) -> Result<Stored, EngineError> {
+        let mut stored = Stored::default();
+        let (mut wants, mut bytes) = (Vec::new(), 0);
+        for inode in inodes {
+            if inode.xattr_blocks > 0 {
+                wants.push(RecordKey::Xattrs(inode.ino));
+                bytes += inode.blocks() * meta::Usage::BLOCK_BYTES;
+            }
+            match inode.kind {
+                FileType::Symlink => wants.push(RecordKey::Symlink(inode.ino)),
+                FileType::Regular => {
+                    wants.extend(few_chunks(inode).map(|chunk| RecordKey::Slices(inode.ino, chunk)));
+                }
+                _ => {}
+            }
+            if bytes >= XATTR_BYTES {
+                stored.take(source.read(&std::mem::take(&mut wants))?.records);
+                bytes = 0;
+            }
+        }
+        if !wants.is_empty() {
+            stored.take(source.read(&wants)?.records);
+        }
+        Ok(stored)
+    }
+
+    pub(crate) fn of(records: Vec<Record>) -> Stored {
+        let mut stored = Stored::default();
+        stored.take(records);
+        stored
+    }
+
+    fn take(&mut self, records: Vec<Record>) {
+        for record in records {
+            match record {
+                Record::Xattrs(ino, xattrs) => _ = self.xattrs.insert(ino, xattrs),
+                Record::Symlink(ino, Some(target)) => _ = self.symlinks.insert(ino, target),
+                Record::Slices(ino, chunk, rows) => _ = self.rows.insert((ino, chunk), rows),
+                _ => {}
+            }
+        }
+    }
+    /// The lines of an inode, without the rows of a large file.
+    pub(crate) fn lines<E>(
+        &self,
+        inode: &Inode,
+        each: &mut dyn FnMut(Line) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let ino = inode.ino;
+        each(Line::Inode(Box::new(inode.into())))?;
+        for (name, value) in self.xattrs.get(&ino).into_iter().flat_map(|xattrs| xattrs.iter()) {
+            let (name, value) = (Bytes(name.as_bytes().into()), Bytes(Arc::clone(value)));
+            each(Line::Xattr { ino: ino.0, name, value })?;
+        }
+        if let Some(target) = self.symlinks.get(&ino) {
+            each(Line::Symlink { ino: ino.0, target: Bytes(Arc::clone(target)) })?;
+        }
+        for chunk in few_chunks(inode) {
+            if let Some(slices) = self.rows.get(&(ino, chunk)) {
+                rows(ino, chunk, slices, each)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What can be stored with an inode, except the rows of a large file.
+pub(crate) fn inode_keys(ino: Ino) -> impl Iterator<Item = RecordKey> {
+    let rows = (0..FEW_CHUNKS).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
+    [RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)].into_iter().chain(rows)
+}
+
+/// Whether the inode is a file with more chunks than are read by their numbers.
+pub(crate) fn is_large(inode: &Inode) -> bool {
+    inode.kind == FileType::Regular && chunks_of(inode) > FEW_CHUNKS
+}
+
+fn chunks_of(inode: &Inode) -> u64 {
+    inode.size.div_ceil(CHUNK_BYTES).max(1)
+}
+
+/// The chunks of a file that is not large.
+fn few_chunks(inode: &Inode) -> impl Iterator<Item = ChunkIndex> + use<> {
+    let count = if is_large(inode) { 0 } else { chunks_of(inode) };
+    (0..count).map(ChunkIndex)
+}
+
+/// The lines of some inodes, and of the entries in those that are directories.
+fn inodes<E: From<EngineError>>(
+    source: &mut dyn Frozen,
+    inodes: &[Inode],
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    let stored = Stored::read(source, inodes)?;
+    for inode in inodes {
+        stored.lines(inode, each)?;
+        if is_large(inode) {
+            many_chunks(source, inode.ino, each)?;
+        } else if inode.kind.is_dir() {
+            entries(source, inode.ino, each)?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a large file.
+pub(crate) fn many_chunks<E: From<EngineError>>(
+    source: &mut dyn Frozen,
+    ino: Ino,
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut from = ChunkIndex(0);
+    loop {
+        let page = source.scan(&Scan::Slices { ino, from, limit: CHUNKS })?;
+        let before = from;
+        for record in page.snapshot.records {
+            if let Record::Slices(_, chunk, slices) = record {
+                from = ChunkIndex(chunk.0.saturating_add(1));
+                rows(ino, chunk, &slices, each)?;
+            }
+        }
+        if !page.more || from == before {
+            return Ok(());
+        }
+    }
+}
+
+fn rows<E>(
+    ino: Ino,
+    chunk: ChunkIndex,
+    slices: &[Slice],
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    for (at, slice) in slices.iter().enumerate() {
+        rows.push(slice.into());
+        bytes += if let SliceSource::Inline(data) = &slice.source { data.len() } else { 0 };
+        if rows.len() >= MOST_ROWS || bytes >= ROW_BYTES || at + 1 == slices.len() {
+            each(Line::Rows { ino: ino.0, chunk: chunk.0, rows: std::mem::take(&mut rows) })?;
+            bytes = 0;
+        }
+    }
+    Ok(())
+}
+
+/// The most rows of a line, because one transaction has all effects of a line.
+const MOST_ROWS: usize = 16;
+
+fn entries<E: From<EngineError>>(
+    source: &mut dyn Frozen,
+    dir: Ino,
+    each: &mut dyn FnMut(Line) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut after = None;
+    loop {
+        let scan = Scan::Dir { parent: dir, after: after.take(), limit: PAGE, beside: Beside::Nothing };
+        let page = source.scan(&scan)?;
+        for record in page.snapshot.records {
+            if let Record::Dirent(_, name, Some(dirent)) = record {
+                each(Line::Entry {
+                    dir: dir.0,
+                    name: Bytes(name.as_bytes().into()),
+                    ino: dirent.ino.0,
+                    kind: dirent.kind.into(),
+                })?;
+                after = Some(name);
+            }
+        }
+        if !page.more || after.is_none() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,504 @@
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meta::{
+    Counter, Effect, Engine, EngineError, Frozen, Inode, MemEngine, Outcome, Page, RecordKey, Scan, Settings,
+    Snapshot, Txn, Volume,
+};
+use types::{
+    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, Slice, SliceId, SliceSource, Time,
+    XattrName,
+};
+
+use super::*;
+use crate::line::MOST_SHARES;
+
+fn name(bytes: &[u8]) -> Name {
+    Name::new(bytes).unwrap()
+}
+
+fn commit(engine: &dyn Engine, effects: Vec<Effect>) {
+    static OPS: AtomicU64 = AtomicU64::new(1);
+    let op_id = OpId((77 << 64) + u128::from(OPS.fetch_add(1, Ordering::Relaxed)));
+    let done = engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+    assert!(matches!(done[..], [Outcome::Committed { .. }]), "{done:?}");
+}
+
+fn inode(ino: u64, kind: FileType) -> Inode {
+    Inode { parent: Ino(2), ..Inode::new(Ino(ino), kind, Mode::new(0o4750), Time::from_nanos(-5)) }
+}
+
+fn blocks(id: u64) -> Slice {
+    Slice { pos: 7, len: 100, source: SliceSource::Blocks { id: SliceId(id), offset: 3, size: 200 } }
+}
+
+/// A volume with each kind of record, and with more of some than fit into a page or a transaction.
+fn sample() -> Arc<dyn Engine> {
+    let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+    Volume::in_memory("sample").format(&*engine).unwrap();
+    let entry = |parent, bytes: &[u8], ino, kind| Effect::PutDirent {
+        parent: Ino(parent),
+        name: name(bytes),
+        ino: Ino(ino),
+        kind,
+    };
+    let file = |ino, size| Inode { size, nlink: 1, ..inode(ino, FileType::Regular) };
+    let acl = AclId(u128::MAX - 5);
+    let mut effects = vec![
+        Effect::PutAcl { id: acl, text: "an ACL".into() },
+        Effect::PutInode(Inode { default_acl: acl, access_rev: 9, ..inode(3, FileType::Directory) }),
+        entry(2, b"d", 3, FileType::Directory),
+        Effect::PutInode(Inode { nlink: 2, xattr_blocks: 2, ..file(4, 50) }),
+        entry(3, b"not \xff UTF-8", 4, FileType::Regular),
+        entry(3, b"base64:QUJD", 4, FileType::Regular),
+        Effect::PutXattr {
+            ino: Ino(4),
+            name: XattrName::new(b"user.\xfe").unwrap(),
+            value: vec![0; 5000].into(),
+        },
+        Effect::PutInode(Inode { size: 6, ..inode(5, FileType::Symlink) }),
+        Effect::PutSymlink { ino: Ino(5), target: b"a\n\"b\"\\"[..].into() },
+        entry(2, b"l", 5, FileType::Symlink),
+        Effect::PutInode(Inode { rdev: 77, ..inode(6, FileType::BlockDevice) }),
+        entry(2, b"b", 6, FileType::BlockDevice),
+        // Sparse, with more chunks than are read by their numbers.
+        Effect::PutInode(file(7, CHUNK_BYTES * 1000)),
+        entry(2, b"sparse", 7, FileType::Regular),
+    ];
+    let append = |ino, chunk, slice| Effect::AppendSlice { ino: Ino(ino), chunk: ChunkIndex(chunk), slice };
+    effects.push(append(4, 0, Slice { pos: 0, len: 3, source: SliceSource::Inline(b"\xff12"[..].into()) }));
+    effects.push(append(4, 0, Slice { pos: 1, len: 1, source: SliceSource::Hole }));
+    effects.extend([1, 500, 999].map(|chunk| append(7, chunk, blocks(chunk))));
+    // One slice with many rows, in an order that matters.
+    for row in 0..=MOST_SHARES as u64 * 2 {
+        effects.push(append(7, 2, Slice { pos: row as u32, ..blocks(40) }));
+        effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40) }));
+    }
+    // An unlinked file that is open shares a slice with a linked one.
+    effects.push(Effect::PutInode(Inode { nlink: 0, ..file(8, 9) }));
+    effects.extend([append(8, 0, blocks(41)), append(4, 0, blocks(41))]);
+    effects.push(Effect::Share { slice: SliceId(41) });
+    for ino in 100..2000 {
+        effects.push(Effect::PutInode(file(ino, 0)));
+        effects.push(entry(3, format!("file {ino}").as_bytes(), ino, FileType::Regular));
+    }
+    effects.extend(
+        [(Counter::Ino, 2000), (Counter::Slice, 1000), (Counter::Session, 5)]
+            .map(|(counter, value)| Effect::SetCounter { counter, value }),
+    );
+    effects.push(Effect::PutSetting { name: "maintenance", value: String::new() });
+    commit(&*engine, effects);
+    engine
+}
+
+fn written(engine: &Arc<dyn Engine>, form: Form) -> Vec<u8> {
+    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let mut writer = Writer::new(Vec::new(), form, head).unwrap();
+    dump::<DumpError>(&mut Live(Arc::clone(engine)), &mut |line| writer.put(&line)).unwrap();
+    writer.finish().unwrap().0
+}
+
+fn reader(bytes: &[u8]) -> Result<Reader, DumpError> {
+    Reader::open(Box::new(Cursor::new(bytes.to_vec())))
+}
+
+fn checked(bytes: &[u8]) -> Result<Checked, DumpError> {
+    check(reader(bytes)?, &mut |_| {})
+}
+
+fn load_into(engine: &dyn Engine, bytes: &[u8]) -> Result<(), DumpError> {
+    load(engine, &checked(bytes)?, reader(bytes)?, "random", &mut |_| {})
+}
+
+fn settings(engine: &dyn Engine) -> Settings {
+    match engine.read(&[RecordKey::Settings]).unwrap().records.pop() {
+        Some(meta::Record::Settings(settings)) => Settings::clone(&settings),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn empty() -> Arc<dyn Engine> {
+    Arc::new(MemEngine::default())
+}
+
+#[test]
+fn loaded_volume_has_all_records_and_its_own_mark() {
+    let source = sample();
+    let json = written(&source, Form::Json);
+    for form in [Form::Framed, Form::Json] {
+        let bytes = written(&source, form);
+        let target = empty();
+        load_into(&*target, &bytes).unwrap();
+        assert_eq!(String::from_utf8(written(&target, Form::Json)), String::from_utf8(json.clone()));
+        compare(&mut reader(&bytes).unwrap(), &mut Live(Arc::clone(&target)), &mut |_| {}).unwrap();
+        let volume = Volume::load(&*target).unwrap();
+        assert!(checked(&bytes).unwrap().is_loaded_as(&volume), "{volume:?}");
+        assert!(
+            volume.is_same_volume(&Volume { loaded: volume.loaded.clone(), ..Volume::in_memory("sample") })
+        );
+        assert_eq!(settings(&*target)[Volume::LOADING], "");
+    }
+    assert!(written(&source, Form::Framed).len() * 4 < json.len());
+}
+
+#[test]
+fn records_of_unlinked_files_are_left_out_and_not_counted() {
+    let text = String::from_utf8(written(&sample(), Form::Json)).unwrap();
+    let mut shared: BTreeMap<u64, u64> = BTreeMap::new();
+    for line in text.lines().map(|line| serde_json::from_str(line).unwrap()) {
+        match line {
+            Line::Shared { slice, rows } => *shared.entry(slice).or_default() += rows,
+            Line::Rows { ino, .. } => assert_ne!(ino, 8),
+            Line::Inode(inode) => assert_ne!(inode.ino, 8),
+            _ => {}
+        }
+    }
+    assert_eq!(shared, BTreeMap::from([(40, MOST_SHARES as u64 * 2)]));
+}
+
+/// Fails each second commit, in turns before and after it is done.
+#[derive(Debug)]
+struct Failing(Arc<dyn Engine>, AtomicU64);
+
+impl Engine for Failing {
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let failed = || Err(EngineError::indeterminate("lost"));
+        match self.1.fetch_add(1, Ordering::Relaxed) % 4 {
+            1 => failed(),
+            3 => {
+                // A part of the request is done.
+                self.0.commit(&txns[..txns.len().div_ceil(2)])?;
+                failed()
+            }
+            _ => self.0.commit(txns),
+        }
+    }
+
+    meta::pass_on! { (.0) read scan sync wipe }
+}
+
+#[test]
+fn interrupted_load_goes_on_and_stores_each_record_once() {
+    let source = sample();
+    let bytes = written(&source, Form::Framed);
+    let target = empty();
+    let failing = Failing(Arc::clone(&target), AtomicU64::new(0));
+    let mut attempts = 0;
+    let checked = checked(&bytes).unwrap();
+    while let Err(error) = load_into(&failing, &bytes) {
+        // The last commit was done, but its answer was lost.
+        if Volume::load(&*target).is_ok_and(|volume| checked.is_loaded_as(&volume)) {
+            break;
+        }
+        assert!(matches!(error, DumpError::Engine(_)), "{error}");
+        attempts += 1;
+        assert!(attempts < 100);
+        assert!(matches!(Volume::load(&*target), Err(meta::VolumeError::Loading)));
+    }
+    assert!(attempts > 2, "{attempts}");
+    assert_eq!(written(&target, Form::Json), written(&source, Form::Json));
+    let shared = target.scan(&Scan::Shared { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
+    assert_eq!(shared, [meta::Record::Shared(SliceId(40), MOST_SHARES as u64 * 2)]);
+    let garbage = target.scan(&Scan::Garbage { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
+    assert_eq!(garbage, []);
+}
+
+#[test]
+fn interrupted_load_takes_no_other_dump_and_no_format() {
+    let bytes = written(&sample(), Form::Framed);
+    let target = empty();
+    let failing = Failing(Arc::clone(&target), AtomicU64::new(0));
+    load_into(&failing, &bytes).unwrap_err();
+    let before = settings(&*target);
+    let head = Head { version: VERSION, id: "other".into(), created: 1 };
+    let mut writer = Writer::new(Vec::new(), Form::Framed, head).unwrap();
+    dump::<DumpError>(&mut Live(sample()), &mut |line| writer.put(&line)).unwrap();
+    let (other, _) = writer.finish().unwrap();
+    assert!(matches!(load_into(&*target, &other), Err(DumpError::OtherDump)));
+    let format = Volume::in_memory("other").format(&*target);
+    assert!(matches!(format, Err(meta::VolumeError::Loading)), "{format:?}");
+    assert_eq!(settings(&*target), before);
+}
+
+#[test]
+fn load_onto_a_volume_changes_nothing() {
+    let bytes = written(&sample(), Form::Framed);
+    let target = sample();
+    let before = written(&target, Form::Json);
+    assert!(matches!(load_into(&*target, &bytes), Err(DumpError::NotEmpty)));
+    assert_eq!((written(&target, Form::Json), settings(&*target)), (before, settings(&*sample())));
+}
+
+/// Lets another load store records after the first commit of this one.
+#[derive(Debug)]
+struct Raced(Arc<dyn Engine>, Vec<u8>, AtomicU64);
+
+impl Engine for Raced {
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        if self.2.fetch_add(1, Ordering::Relaxed) == 1 {
+            load_into(&*self.0, &self.1).unwrap();
+        }
+        self.0.commit(txns)
+    }
+
+    meta::pass_on! { (.0) read scan sync wipe }
+}
+
+#[test]
+fn two_loads_at_the_same_time_do_not_mix() {
+    let source = sample();
+    let bytes = written(&source, Form::Framed);
+    let target = empty();
+    let raced = Raced(Arc::clone(&target), bytes.clone(), AtomicU64::new(0));
+    assert!(matches!(load_into(&raced, &bytes), Err(DumpError::OtherProcess)));
+    assert_eq!(written(&target, Form::Json), written(&source, Form::Json));
+}
+
+#[test]
+fn dump_that_is_cut_off_or_changed_anywhere_is_refused() {
+    let small: Arc<dyn Engine> = empty();
+    Volume::in_memory("small").format(&*small).unwrap();
+    for form in [Form::Framed, Form::Json] {
+        let whole = written(&small, form);
+        checked(&whole).unwrap();
+        for end in 0..whole.len() {
+            assert!(checked(&whole[..end]).is_err(), "{form:?} of {end} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            assert!(checked(&changed).is_err(), "{form:?} changed at {at}");
+        }
+        assert!(checked(&[&whole[..], b"x"].concat()).is_err());
+        assert!(checked(&[&whole[..], &whole[..]].concat()).is_err());
+    }
+    let json = String::from_utf8(written(&small, Form::Json)).unwrap();
+    let mut lines: Vec<&str> = json.lines().collect();
+    lines.swap(3, 4);
+    assert!(checked(format!("{}\n", lines.join("\n")).as_bytes()).is_err());
+}
+
+#[test]
+fn frames_in_another_order_are_refused() {
+    let mut writer =
+        Writer::new(Vec::new(), Form::Framed, Head { version: VERSION, id: "i".into(), created: 1 }).unwrap();
+    let noise = |seed: u64| (0..20_000).map(|at| char::from(b'a' + ((at * at + seed) % 23) as u8)).collect();
+    for seed in 0..200 {
+        let value = noise(seed);
+        writer.put(&Line::Setting { name: format!("s{seed}"), value }).unwrap();
+    }
+    let bytes = writer.finish().unwrap().0;
+    let mut frames = Vec::new();
+    let mut at = MAGIC.len() + 4;
+    while at < bytes.len() {
+        let end = at + 12 + u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        frames.push(&bytes[at..end]);
+        at = end;
+    }
+    assert!(frames.len() > 3);
+    let error = |frames: &[&[u8]]| {
+        let mut dump = reader(&[&bytes[..MAGIC.len() + 4], &frames.concat()].concat()).unwrap();
+        loop {
+            match dump.next() {
+                Ok(Some(_)) => {}
+                other => return other.map_err(|error| error.to_string()),
+            }
+        }
+    };
+    assert_eq!(error(&frames), Ok(None));
+    frames.swap(1, 2);
+    assert!(error(&frames).unwrap_err().contains("the checksum of a frame is wrong"));
+    frames.swap(1, 2);
+    frames.remove(1);
+    assert!(error(&frames).unwrap_err().contains("the checksum of a frame is wrong"));
+}
+
+#[test]
+fn newer_and_unknown_dumps_are_refused() {
+    let newer = b"{\"dump\":{\"version\":2,\"id\":\"x\",\"created\":1,\"new\":1}}\n";
+    assert!(matches!(checked(newer), Err(DumpError::Newer { found: 2 })));
+    assert!(matches!(checked(b"limendmp\x02\0\0\0"), Err(DumpError::Newer { found: 2 })));
+    for other in [&b""[..], b"{}\n", b"SQLite format 3\0 and more", b"{\"inode\":1}\n", b"{\n"] {
+        let error = checked(other).unwrap_err();
+        assert!(matches!(error, DumpError::NotADump | DumpError::CutOff { .. }), "{error}");
+    }
+}
+
+/// A dump in which one line is replaced, with a correct end.
+fn with_line(line: &str) -> Result<Checked, DumpError> {
+    let engine = empty();
+    Volume::in_memory("small").format(&*engine).unwrap();
+    let text = String::from_utf8(written(&engine, Form::Json)).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    let end = lines.len() - 1;
+    lines[end] = line;
+    let body = lines.join("\n") + "\n";
+    let inodes = lines.iter().filter(|line| line.starts_with("{\"inode\"")).count() as u64;
+    let tail = Tail { lines: lines.len() as u64, inodes, checksum: crc32c::crc32c(body.as_bytes()) };
+    let end = serde_json::to_string(&Line::End(tail)).unwrap();
+    checked(format!("{body}{end}\n").as_bytes())
+}
+
+#[test]
+fn records_that_no_engine_can_store_are_refused() {
+    with_line("{\"shared\":{\"slice\":1,\"rows\":1}}").unwrap();
+    for wrong in [
+        "{\"shared\":{\"slice\":1,\"rows\":17}}",
+        "{\"shared\":{\"slice\":18446744073709551615,\"rows\":1}}",
+        "{\"shared\":{\"slice\":1,\"rows\":1,\"new\":0}}",
+        "{\"quota\":{}}",
+        "{\"counter\":{\"name\":\"next_thing\",\"next\":1}}",
+        "{\"entry\":{\"dir\":2,\"name\":\"a/b\",\"ino\":3,\"kind\":\"regular\"}}",
+        "{\"entry\":{\"dir\":2,\"name\":\"base64:?\",\"ino\":3,\"kind\":\"regular\"}}",
+        "{\"entry\":{\"dir\":2,\"name\":\"a\",\"ino\":3,\"kind\":\"door\"}}",
+        "{\"xattr\":{\"ino\":2,\"name\":\"\",\"value\":\"x\"}}",
+        "{\"acl\":{\"id\":\"12\",\"text\":\"x\"}}",
+        "{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":0,\"len\":2,\"data\":\"x\"}]}}",
+        "{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":67108864,\"len\":1}]}}",
+        "{\"setting\":{\"name\":\"format_version\",\"value\":\"99\"}}",
+        "{\"dump\":{\"version\":1,\"id\":\"x\",\"created\":1}}",
+    ] {
+        with_line(wrong).expect_err(wrong);
+    }
+}
+
+#[test]
+fn differences_between_volume_and_dump_are_found() {
+    let bytes = written(&sample(), Form::Framed);
+    let compare = |effects: Vec<Effect>| {
+        let target = empty();
+        load_into(&*target, &bytes).unwrap();
+        commit(&*target, effects);
+        let mut live = Live(target);
+        compare(&mut reader(&bytes).unwrap(), &mut live as &mut dyn Frozen, &mut |_| {})
+    };
+    compare(vec![Effect::SetCounter { counter: Counter::Ino, value: 2500 }]).unwrap();
+    let drop_name = Effect::DropDirent { parent: Ino(3), name: name(b"file 250") };
+    let extra = Effect::PutInode(inode(9000, FileType::Fifo));
+    let less = Effect::SetCounter { counter: Counter::Ino, value: 3 };
+    let size = Effect::SetSize { ino: Ino(4), size: 51 };
+    for effect in [drop_name, extra, less, size] {
+        let error = compare(vec![effect.clone()]).unwrap_err();
+        assert!(matches!(error, DumpError::Differs(_)), "{effect:?}: {error}");
+    }
+}
+
+/// Changes the volume before and after each read of a dump, a number of times.
+#[derive(Debug)]
+struct Busy {
+    inner: Arc<dyn Engine>,
+    left: AtomicU64,
+    next: Mutex<u64>,
+}
+
+impl Busy {
+    fn change(&self) {
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+            return;
+        }
+        let mut next = self.next.lock().unwrap();
+        *next += 1;
+        let (count, ino) = (*next, Ino(5000 + *next));
+        let file = format!("new {count}");
+        let mut effects = vec![
+            Effect::PutInode(Inode { nlink: 1, size: count % 3, ..inode(ino.0, FileType::Regular) }),
+            Effect::PutDirent { parent: Ino(3), name: name(file.as_bytes()), ino, kind: FileType::Regular },
+            Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: blocks(5000 + count) },
+            Effect::SetSize { ino: Ino(100 + count % 300), size: count },
+            Effect::SetCounter { counter: Counter::Ino, value: ino.0 + 1 },
+            Effect::PutSetting { name: "capacity_bytes", value: count.to_string() },
+        ];
+        // Change records that the dump scans first, that it scans last, and that belong to a large file.
+        let old = match count % 5 {
+            0 => Effect::SetTimes { ino: Ino(3), atime: None, mtime: Some(Time::from_nanos(9)), ctime: None },
+            1 => Effect::AppendSlice { ino: Ino(7), chunk: ChunkIndex(count), slice: blocks(40) },
+            // Only one, because an ACL that nothing uses any more may be left out.
+            2 => Effect::PutAcl { id: AclId(12), text: "new".into() },
+            3 => Effect::PutXattr {
+                ino: Ino(2),
+                name: XattrName::new(b"user.new").unwrap(),
+                value: vec![1].into(),
+            },
+            _ => Effect::DropInode { ino: Ino(399 - count % 250) },
+        };
+        match old {
+            Effect::AppendSlice { .. } => effects.push(Effect::Share { slice: SliceId(40) }),
+            Effect::PutXattr { .. } if count < 5 => {
+                effects.push(Effect::AddXattrBlocks { ino: Ino(2), delta: 1 })
+            }
+            Effect::PutAcl { id, .. } => {
+                let access =
+                    meta::Access { access_acl: id, ..meta::Access::from(&inode(4, FileType::Regular)) };
+                effects.push(Effect::SetAccess { ino: Ino(4), access });
+            }
+            Effect::DropInode { ino } => {
+                let name = name(format!("file {ino}").as_bytes());
+                effects.push(Effect::DropDirent { parent: Ino(3), name });
+            }
+            _ => {}
+        }
+        effects.push(old);
+        // A rename of a new file and its parent's move to another name.
+        if count > 3 {
+            let (from, to) = (format!("new {}", count - 3), format!("moved {}", count - 3));
+            let ino = Ino(5000 + count - 3);
+            effects.push(Effect::DropDirent { parent: Ino(3), name: name(from.as_bytes()) });
+            effects.push(Effect::PutDirent {
+                parent: Ino(2),
+                name: name(to.as_bytes()),
+                ino,
+                kind: FileType::Regular,
+            });
+        }
+        commit(&*self.inner, effects);
+    }
+}
+
+impl Engine for Busy {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.change();
+        let read = self.inner.read(wants);
+        self.change();
+        read
+    }
+
+    meta::pass_on! { (.inner) commit sync wipe watch }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.change();
+        self.inner.scan(scan)
+    }
+}
+
+fn written_live(busy: Busy) -> Result<Vec<u8>, DumpError> {
+    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
+    let engine: Arc<dyn Engine> = Arc::new(busy);
+    let spool = tempfile::tempfile().unwrap();
+    dump_live(&engine, spool, &mut |_| {}, &mut |line| writer.put(&line))?;
+    Ok(writer.finish().unwrap().0)
+}
+
+#[test]
+fn dump_of_a_volume_that_changes_is_of_one_moment() {
+    for changes in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89] {
+        let inner = sample();
+        let busy = Busy { inner: Arc::clone(&inner), left: AtomicU64::new(changes), next: Mutex::new(0) };
+        let live = String::from_utf8(written_live(busy).unwrap()).unwrap();
+        let expected = String::from_utf8(written(&inner, Form::Json)).unwrap();
+        for (line, (live, expected)) in live.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(live, expected, "line {line} after {changes} changes");
+        }
+        assert_eq!(live.len(), expected.len());
+    }
+}
+
+#[test]
+fn dump_of_a_volume_that_never_rests_fails() {
+    let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
+    let error = written_live(busy).unwrap_err();
+    assert!(matches!(error, DumpError::TooFast), "{error}");
+}

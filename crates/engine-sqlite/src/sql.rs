@@ -1,0 +1,163 @@
+//! Statements for the rows that the crate `tables` describes.
+
+use std::sync::{LazyLock, OnceLock};
+
+use meta::Inode;
+use rusqlite::types::{ToSqlOutput, Type, ValueRef};
+use rusqlite::{Connection, Error, Params, ParamsFromIter, Result, params_from_iter};
+use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list};
+
+/// One value for each kind of rows.
+pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
+
+/// Puts a row, in place of the row with the same key; an existing inode or ACL stays. Returns the number of
+/// rows put.
+pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
+    static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
+    let text = TEXTS[line.table.kind as usize].get_or_init(|| {
+        let (verb, end) = match line.table.kind {
+            kind::INODE | kind::ACL => ("INSERT", " ON CONFLICT DO NOTHING"),
+            _ => ("REPLACE", ""),
+        };
+        let places = list((1..=line.columns().count()).map(|place| format!("?{place}")));
+        format!("{verb} INTO {} ({}) VALUES ({places}){end}", line.table.name, list(line.columns()))
+    });
+    conn.prepare_cached(text)?.execute(values(line))
+}
+
+/// The row of an inode, with its quota tag.
+pub(crate) fn inode_line(inode: &Inode) -> Line<'static> {
+    let mut line = Line::inode(inode);
+    line.table = NODE;
+    line.numbers.push(Some(inode.quota.to_number().into()));
+    line
+}
+
+/// [`Table::NODE`] with the quota tag, which only this engine keeps there.
+const NODE: Table = Table {
+    numbers: &[
+        "ino",
+        "kind",
+        "mode",
+        "uid",
+        "gid",
+        "rdev",
+        "nlink",
+        "size",
+        "atime",
+        "mtime",
+        "ctime",
+        "parent",
+        "access_rev",
+        "xattr_blocks",
+        "quota",
+    ],
+    ..Table::NODE
+};
+
+/// Replaces all values of an existing inode.
+pub(crate) fn update_inode(conn: &Connection, line: &Line<'_>) -> Result<()> {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let columns = (1..).zip(NODE.columns()).skip(1);
+        let set = list(columns.map(|(place, column)| format!("{column} = ?{place}")));
+        format!("UPDATE node SET {set} WHERE ino = ?1")
+    });
+    conn.prepare_cached(&TEXT)?.execute(values(line)).map(drop)
+}
+
+/// Removes the rows with this key.
+pub(crate) fn remove(conn: &Connection, key: &Line<'_>) -> Result<()> {
+    let text = format!("DELETE FROM {} AS r WHERE {}", key.table.name, has(key));
+    conn.prepare_cached(&text)?.execute(values(key)).map(drop)
+}
+
+/// The condition that row `r` has the key that [`values`] binds. All rows have an empty key.
+pub(crate) fn has(key: &Line<'_>) -> String {
+    let each = (1..).zip(key.columns()).map(|(place, column)| format!("r.{column} = ?{place}"));
+    joined(["true".to_owned()].into_iter().chain(each), " AND ")
+}
+
+/// The values of a row, as parameters in the order of its columns.
+pub(crate) fn values<'l>(line: &'l Line<'_>) -> ParamsFromIter<impl Iterator<Item = ToSqlOutput<'l>>> {
+    let numbers = line.numbers.iter().map(|number| number.map(|number| ValueRef::Integer(number as i64)));
+    let strings = line.table.strings.iter().zip(&line.strings).map(|(column, string)| {
+        let string = string.as_deref();
+        string.map(if line.table.is_text(column) { ValueRef::Text } else { ValueRef::Blob })
+    });
+    let values = numbers.chain(strings).map(|value| value.unwrap_or(ValueRef::Null));
+    params_from_iter(values.map(ToSqlOutput::Borrowed))
+}
+
+/// A select.
+#[derive(Debug)]
+pub(crate) struct Select {
+    text: String,
+    kind: i16,
+    numbers: usize,
+    /// The last number is the quota tag of an inode.
+    has_tag: bool,
+}
+
+impl Select {
+    /// Selects the rows of a source; `rest` follows the FROM clause.
+    pub(crate) fn new(source: &Source, rest: &str) -> Self {
+        let tag = match source.kind {
+            kind::INODE => Some("r.quota".to_owned()),
+            kind::DIRENT_WITH_INODE => Some("n.quota".to_owned()),
+            _ => None,
+        };
+        let columns = list(source.numbers.iter().chain(&tag).chain(&source.strings));
+        // The tables have no prefix.
+        let text = format!("SELECT {columns} FROM {} {rest}", source.from).replace("`@", "`");
+        let numbers = source.numbers.len() + usize::from(tag.is_some());
+        Select { text, kind: source.kind, numbers, has_tag: tag.is_some() }
+    }
+
+    /// Runs the select, and calls `take` with each row.
+    pub(crate) fn each(
+        &self,
+        conn: &Connection,
+        params: impl Params,
+        mut take: impl FnMut(&ReplyRow<Columns<'_>>) -> Result<(), Malformed>,
+    ) -> Result<()> {
+        let mut statement = conn.prepare_cached(&self.text)?;
+        let mut rows = statement.query(params)?;
+        while let Some(row) = rows.next()? {
+            let columns = Columns { row, numbers: self.numbers, has_tag: self.has_tag };
+            let row = ReplyRow { kind: self.kind, row: columns };
+            take(&row).map_err(|error| Error::FromSqlConversionFailure(0, Type::Null, Box::new(error)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The columns of a row: numbers, then byte strings and texts.
+pub(crate) struct Columns<'r> {
+    row: &'r rusqlite::Row<'r>,
+    numbers: usize,
+    has_tag: bool,
+}
+
+impl tables::Row for Columns<'_> {
+    fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
+        match self.row.get_ref(at) {
+            Ok(ValueRef::Integer(number)) if at < self.numbers => Ok(Some(number)),
+            Ok(ValueRef::Null) => Ok(None),
+            _ if at >= self.numbers => Ok(None),
+            _ => Err(Malformed("a column holds no number")),
+        }
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
+        match self.row.get_ref(self.numbers + at) {
+            Ok(ValueRef::Blob(bytes) | ValueRef::Text(bytes)) => Ok(Some(bytes)),
+            // There is no such column.
+            Ok(ValueRef::Null) | Err(_) => Ok(None),
+            Ok(_) => Err(Malformed("a column holds no bytes")),
+        }
+    }
+
+    fn quota_tag(&self) -> Result<Option<i64>, Malformed> {
+        if self.has_tag { self.number(self.numbers - 1) } else { Ok(None) }
+    }
+}

@@ -1,0 +1,157 @@
+//! Quotas: counters of usage with limits, of directories, users and groups.
+//!
+//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Which inodes these
+//! are is stored with each inode, as its [`QuotaTag`]: the nearest directory quota, whose counter is the first of a
+//! chain ([`QuotaRule::outer`]), and whether the inode counts in the quotas of its owner and group. A volume without
+//! quotas has no tags, so its operations pay nothing.
+//!
+//! Engines do not know how quotas follow from inodes. An operation that changes what a tagged inode counts guards
+//! everything that this depends on (the access revision, the size and the xattr blocks), and adds the difference to
+//! each counter by [`Effect::Charge`](crate::Effect::Charge). [`Guard::Quota`](crate::Guard::Quota) checks the limit
+//! and that the chain is still the one on which the charges rest.
+
+use types::{Ino, QuotaId};
+
+/// The quotas in which an inode counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaTag {
+    /// The nearest directory quota: that of its directory when it was created or last moved. 0 if there is none.
+    pub directory: QuotaId,
+    /// Whether the inode counts in the quotas of its owner and its group.
+    pub owners: bool,
+}
+
+impl QuotaTag {
+    pub const NONE: QuotaTag = QuotaTag { directory: QuotaId(0), owners: false };
+
+    /// The stored form: a number of at most `i64::MAX`; 0 for [`QuotaTag::NONE`].
+    pub fn to_number(self) -> u64 {
+        self.directory.0 << 1 | u64::from(self.owners)
+    }
+
+    /// The tag with this stored form.
+    pub fn from_number(number: u64) -> Self {
+        QuotaTag { directory: QuotaId(number >> 1), owners: number & 1 == 1 }
+    }
+}
+
+/// Which quota. Ordered by kind, then by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QuotaKey {
+    Directory(QuotaId),
+    /// Of the inodes that this uid owns.
+    User(u32),
+    /// Of the inodes with this gid.
+    Group(u32),
+}
+
+impl QuotaKey {
+    /// The stored form: a kind (0, 1 or 2) and a number of at most `i64::MAX`. The order of these pairs is the order of
+    /// keys.
+    pub fn to_numbers(self) -> (u8, u64) {
+        match self {
+            QuotaKey::Directory(id) => (0, id.0),
+            QuotaKey::User(uid) => (1, uid.into()),
+            QuotaKey::Group(gid) => (2, gid.into()),
+        }
+    }
+
+    /// The key with this stored form; `None` if there is none.
+    pub fn from_numbers(kind: u8, number: u64) -> Option<Self> {
+        match kind {
+            0 => Some(QuotaKey::Directory(QuotaId(number))),
+            1 => Some(QuotaKey::User(number.try_into().ok()?)),
+            2 => Some(QuotaKey::Group(number.try_into().ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// A quota: what it counts, and its rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// The number of its inodes. Only damage can make it negative.
+    pub inodes: i64,
+    /// The sum of their blocks. Only damage can make it negative.
+    pub blocks: i64,
+    pub rule: QuotaRule,
+}
+
+/// What an administrator has set for a quota. Every number is at most `i64::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaRule {
+    /// The next quota of the chain: the nearest quota outside a directory quota. 0 if there is none.
+    pub outer: QuotaId,
+    /// The hard limits; [`QuotaRule::NO_LIMIT`] if there is none.
+    pub max_inodes: u64,
+    pub max_blocks: u64,
+    /// The soft limits; [`QuotaRule::NO_LIMIT`] if there is none.
+    pub soft_inodes: u64,
+    pub soft_blocks: u64,
+    /// The directory of a directory quota, else 0.
+    pub root: Ino,
+    pub state: QuotaState,
+}
+
+impl QuotaRule {
+    /// A limit that nothing reaches.
+    pub const NO_LIMIT: u64 = i64::MAX as u64;
+}
+
+impl Default for QuotaRule {
+    fn default() -> Self {
+        QuotaRule {
+            outer: QuotaId(0),
+            max_inodes: QuotaRule::NO_LIMIT,
+            max_blocks: QuotaRule::NO_LIMIT,
+            soft_inodes: QuotaRule::NO_LIMIT,
+            soft_blocks: QuotaRule::NO_LIMIT,
+            root: Ino(0),
+            state: QuotaState::Settled,
+        }
+    }
+}
+
+/// Whether the tags of a quota's inodes are complete. Stored as 0, 1, 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuotaState {
+    /// All inodes of the quota have its tag.
+    #[default]
+    Settled,
+    /// A walk adds the tag to the inodes that existed before the quota.
+    Building,
+    /// A walk removes the tag from the inodes.
+    Removing,
+}
+
+impl QuotaState {
+    /// The stored form.
+    pub fn to_number(self) -> u8 {
+        match self {
+            QuotaState::Settled => 0,
+            QuotaState::Building => 1,
+            QuotaState::Removing => 2,
+        }
+    }
+
+    /// The state with this stored form; `None` if there is none.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [QuotaState::Settled, QuotaState::Building, QuotaState::Removing].get(usize::from(number)).copied()
+    }
+}
+
+impl Quota {
+    /// The setting that each change of a rule increments. It is the next id of a directory quota.
+    pub const NEXT_SETTING: &str = "next_quota";
+    /// The setting that says whether inodes count in the quotas of their owners: absent, `building` or `on`.
+    pub const OWNERS_SETTING: &str = "owner_quotas";
+
+    /// Whether so many more inodes and blocks fit below the hard limits. Nothing more always fits, however much
+    /// is used.
+    pub fn fits(&self, inodes: u64, blocks: u64) -> bool {
+        let fits = |used: i64, more: u64, max: u64| {
+            more == 0 || i128::from(used) + i128::from(more) <= i128::from(max)
+        };
+        fits(self.inodes, inodes, self.rule.max_inodes) && fits(self.blocks, blocks, self.rule.max_blocks)
+    }
+}

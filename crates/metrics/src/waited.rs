@@ -1,0 +1,104 @@
+//! What the request that this thread handles has waited for so far.
+//!
+//! A request is handled on one thread, so the account is thread-local and costs no atomic operation. Threads that handle
+//! no request have an account too, which nobody reads.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// What a request can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// The metadata engine.
+    Engine,
+    /// The object store, or an upload by another thread.
+    Store,
+    /// The pause before a retry.
+    Pause,
+}
+
+/// The account of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    pub engine: Duration,
+    pub engine_calls: u32,
+    pub store: Duration,
+    pub store_calls: u32,
+    pub pauses: Duration,
+    pub retries: u32,
+}
+
+thread_local! {
+    static ACCOUNT: Cell<Waited> = const { Cell::new(Waited::NONE) };
+}
+
+impl Waited {
+    const NONE: Waited = Waited {
+        engine: Duration::ZERO,
+        engine_calls: 0,
+        store: Duration::ZERO,
+        store_calls: 0,
+        pauses: Duration::ZERO,
+        retries: 0,
+    };
+
+    fn parts(&mut self, on: On) -> (&mut Duration, &mut u32) {
+        match on {
+            On::Engine => (&mut self.engine, &mut self.engine_calls),
+            On::Store => (&mut self.store, &mut self.store_calls),
+            On::Pause => (&mut self.pauses, &mut self.retries),
+        }
+    }
+
+    /// All that was waited for together.
+    pub fn total(&self) -> Duration {
+        self.engine + self.store + self.pauses
+    }
+}
+
+/// Starts the account of a new request on this thread.
+pub fn start_waiting() {
+    ACCOUNT.set(Waited::NONE);
+}
+
+/// The account of this thread.
+pub fn waited() -> Waited {
+    ACCOUNT.get()
+}
+
+/// Runs a call, and adds one call and the time that `run` returns beside its result to the account. What calls inside it
+/// have added for the same thing is replaced, because this call's time includes theirs.
+pub fn wait_on<T>(on: On, run: impl FnOnce() -> (T, Duration)) -> T {
+    let mut before = waited();
+    let (value, time) = run();
+    let mut account = waited();
+    let (sum, calls) = before.parts(on);
+    let parts = account.parts(on);
+    (*parts.0, *parts.1) = (*sum + time, *calls + 1);
+    ACCOUNT.set(account);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_call_inside_another_counts_once() {
+        start_waiting();
+        let value = wait_on(On::Engine, || {
+            wait_on(On::Engine, || ((), 3 * MS));
+            wait_on(On::Pause, || ((), 2 * MS));
+            (7, 4 * MS)
+        });
+        wait_on(On::Engine, || ((), MS));
+        let waited = waited();
+        assert_eq!((value, waited.engine, waited.engine_calls), (7, 5 * MS, 2));
+        assert_eq!((waited.pauses, waited.retries, waited.store_calls), (2 * MS, 1, 0));
+        assert_eq!(waited.total(), 7 * MS);
+        start_waiting();
+        assert_eq!(super::waited(), Waited::default());
+    }
+}

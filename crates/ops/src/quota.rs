@@ -1,0 +1,223 @@
+//! Counts usage in the quotas of inodes. What an operation adds to quotas follows from its effects, so no operation
+//! computes it: [`plan`] adds the guards and charges to those of every plan.
+
+use meta::{Access, Effect, Guard, Inode, QuotaKey, QuotaTag};
+use types::{Errno, FileType, Ino, QuotaId};
+
+use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::view::{PlanStop, View};
+
+/// The most directory quotas in which an inode counts.
+pub const MAX_NESTED_QUOTAS: usize = 16;
+
+/// Decides what an operation does ([`Op::plan`]), within its quotas.
+///
+/// # Errors
+/// Those of the operation; then EDQUOT if an inode or block that it adds does not fit below a hard limit.
+pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
+    let mut plan = op.plan(view, ctx)?;
+    count(view, &mut plan.effects, op.bound_by())?;
+    Ok(plan)
+}
+
+/// An inode before and after a transaction; absent before if the transaction creates it.
+struct Counted {
+    ino: Ino,
+    before: Option<Inode>,
+    after: Option<Inode>,
+    is_resized: bool,
+}
+
+/// Adds the charges for effects, and the guards for those limits by which the operation is bound.
+fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Result<(), PlanStop> {
+    let mut all: Vec<Counted> = Vec::new();
+    for effect in &effects[..] {
+        let ino = match effect {
+            Effect::PutInode(inode) => {
+                all.retain(|counted| counted.ino != inode.ino);
+                let (ino, after) = (inode.ino, Some(*inode));
+                all.push(Counted { ino, before: None, after, is_resized: false });
+                continue;
+            }
+            Effect::DropInode { ino }
+            | Effect::SetAccess { ino, .. }
+            | Effect::SetSize { ino, .. }
+            | Effect::Extend { ino, .. }
+            | Effect::AddXattrBlocks { ino, .. } => *ino,
+            _ => continue,
+        };
+        let at = match all.iter().position(|counted| counted.ino == ino) {
+            Some(at) => at,
+            None => {
+                let before = view.find_inode(ino)?;
+                all.push(Counted { ino, before, after: before, is_resized: false });
+                all.len() - 1
+            }
+        };
+        let counted = &mut all[at];
+        counted.is_resized |= matches!(effect, Effect::SetSize { .. } | Effect::Extend { .. });
+        match &mut counted.after {
+            after if matches!(effect, Effect::DropInode { .. }) => *after = None,
+            Some(after) => _ = effect.apply_to(after),
+            None => {}
+        }
+    }
+    let is_tagged = |inode: &Option<Inode>| inode.is_some_and(|inode| inode.quota != QuotaTag::NONE);
+    let mut charges = Charges::default();
+    for counted in all.iter().filter(|counted| is_tagged(&counted.before) || is_tagged(&counted.after)) {
+        counted.guard_exactly(view);
+        if !counted.is_charged() {
+            continue;
+        }
+        for (inode, sign) in [(&counted.before, -1), (&counted.after, 1)] {
+            if let Some(inode) = inode {
+                charges.add(view, inode, sign)?;
+            }
+        }
+    }
+    charges.settle(view, bound, effects)
+}
+
+impl Counted {
+    /// Whether the inode counts differently after the transaction.
+    fn is_charged(&self) -> bool {
+        let of = |inode: &Inode| (inode.quota, inode.uid, inode.gid, inode.blocks());
+        self.before.as_ref().map(of) != self.after.as_ref().map(of)
+    }
+
+    /// Guards what the charges for this inode depend on, besides its owner, group and tag, which the guard of
+    /// its access revision covers, and the change of its xattrs, which [`Guard::Xattr`] covers.
+    fn guard_exactly(&self, view: &mut View<'_>) {
+        let Some(before) = &self.before else { return };
+        let of = |inode: &Inode| (inode.quota, inode.uid, inode.gid);
+        let is_moved = self.after.as_ref().map(of) != Some(of(before));
+        let ino = self.ino;
+        if before.kind == FileType::Regular && (is_moved || self.is_resized) {
+            view.guard(Guard::Size { ino, size: before.size });
+        }
+        if is_moved {
+            let blocks = before.xattr_blocks;
+            view.guard(Guard::XattrBlocks { ino, least: blocks, most: blocks });
+        }
+    }
+}
+
+/// What a transaction adds to quotas. Few, so they are searched one after the other.
+#[derive(Default)]
+struct Charges(Vec<Charge>);
+
+struct Charge {
+    key: QuotaKey,
+    /// The next quota of the chain; `None` for a user or a group.
+    outer: Option<QuotaId>,
+    inodes: i64,
+    blocks: i64,
+}
+
+impl Charges {
+    /// Adds what the inode counts, `sign` times.
+    fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
+        let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
+        for (id, outer) in chain(view, inode.quota.directory)? {
+            self.add_to(QuotaKey::Directory(id), Some(outer), sign, blocks);
+        }
+        if inode.quota.owners {
+            self.add_to(QuotaKey::User(inode.uid), None, sign, blocks);
+            self.add_to(QuotaKey::Group(inode.gid), None, sign, blocks);
+        }
+        Ok(())
+    }
+
+    fn add_to(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: i64, blocks: i64) {
+        match self.0.iter_mut().find(|charge| charge.key == key) {
+            Some(charge) => {
+                charge.inodes += inodes;
+                charge.blocks = charge.blocks.saturating_add(blocks);
+            }
+            None => self.0.push(Charge { key, outer, inodes, blocks }),
+        }
+    }
+
+    /// Checks the limits, and adds the charges to the effects.
+    fn settle(self, view: &mut View<'_>, bound: BoundBy, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
+        for Charge { key, outer, inodes, blocks } in self.0 {
+            if (inodes, blocks) == (0, 0) {
+                continue;
+            }
+            let more = |delta: i64| delta.max(0).unsigned_abs();
+            let is_bound = match bound {
+                BoundBy::AllQuotas => true,
+                BoundBy::DirectoryQuotas => outer.is_some(),
+                BoundBy::NoQuota => false,
+            };
+            if !is_bound {
+                view.guard_chain(key, outer);
+            } else if !view.fits_quota(key, outer, more(inodes), more(blocks)) {
+                return Err(Errno::EDQUOT.into());
+            }
+            effects.push(Effect::Charge { key, inodes, blocks });
+        }
+        Ok(())
+    }
+}
+
+/// The tag of an inode that gets a name in the directory. An inode that counts in the quotas of its owner and group
+/// does so from then on.
+pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
+    QuotaTag { owners: dir.quota.owners || inode.quota.owners, ..dir.quota }
+}
+
+/// Moves the usage of an inode that is moved to another directory. A directory keeps its tag, because it would have
+/// to change that of everything below it; so it can be moved only to a directory with the same tag, or, if it is
+/// itself the directory of a quota, to one in the quota around that.
+///
+/// # Errors
+/// EXDEV for a directory that would have to change its tag, and for a file with other names elsewhere. The errors
+/// of XFS for project quotas are the same (`xfs_rename`).
+pub(crate) fn move_between(
+    view: &mut View<'_>,
+    inode: &Inode,
+    [from, to]: [&Inode; 2],
+    effects: &mut Vec<Effect>,
+) -> Result<(), PlanStop> {
+    let (ino, quota) = (inode.ino, tag_in(to, inode));
+    if quota == inode.quota {
+        return Ok(());
+    }
+    if inode.kind.is_dir() {
+        let id = inode.quota.directory;
+        let rule = if id == QuotaId(0) { None } else { view.directory_quota(id)? };
+        let outer =
+            rule.filter(|rule| rule.root == ino && rule.outer == quota.directory).map(|rule| rule.outer);
+        view.guard_chain(QuotaKey::Directory(id), outer);
+        return match outer {
+            Some(_) if quota.owners == inode.quota.owners => Ok(()),
+            _ => Err(Errno::EXDEV.into()),
+        };
+    }
+    if from.quota != to.quota && view.links(ino)? > 1 {
+        return Err(Errno::EXDEV.into());
+    }
+    effects.push(Effect::SetAccess { ino, access: Access { quota, ..Access::from(inode) } });
+    Ok(())
+}
+
+/// The directory quotas from this one outwards, each with the next one. An inode that refers to a quota which does
+/// not exist counts in none, until `limen quota check` repairs it.
+///
+/// # Errors
+/// EIO for more than [`MAX_NESTED_QUOTAS`], which damage has made a circle.
+pub(crate) fn chain(view: &mut View<'_>, from: QuotaId) -> Result<Vec<(QuotaId, QuotaId)>, PlanStop> {
+    let mut chain = Vec::new();
+    let mut at = from;
+    while at != QuotaId(0)
+        && let Some(rule) = view.directory_quota(at)?
+    {
+        if chain.len() == MAX_NESTED_QUOTAS {
+            return Err(Errno::EIO.into());
+        }
+        chain.push((at, rule.outer));
+        at = rule.outer;
+    }
+    Ok(chain)
+}

@@ -1,0 +1,299 @@
+//! Quotas as an administrator sets them: their rules, and the tags of the inodes that existed before.
+//!
+//! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
+//!
+//! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its entries, and
+//! entries only while they are in that directory. What comes into a directory that has the tag gets it at once,
+//! except a directory, which is refused (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
+//! use the tree meanwhile, and after a crash another walk can begin anew, because it passes over what is done.
+
+use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
+use types::{Errno, Ino, Name, QuotaId};
+
+use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::quota::{MAX_NESTED_QUOTAS, chain};
+use crate::view::{PlanStop, View};
+
+const NEXT: &str = Quota::NEXT_SETTING;
+const OWNERS: &str = Quota::OWNERS_SETTING;
+
+/// Limits to set, in inodes and blocks. `None` leaves a limit unchanged; [`QuotaRule::NO_LIMIT`] removes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimits {
+    pub max_inodes: Option<u64>,
+    pub max_blocks: Option<u64>,
+    pub soft_inodes: Option<u64>,
+    pub soft_blocks: Option<u64>,
+}
+
+impl QuotaLimits {
+    fn apply_to(&self, rule: QuotaRule) -> QuotaRule {
+        QuotaRule {
+            max_inodes: self.max_inodes.unwrap_or(rule.max_inodes),
+            max_blocks: self.max_blocks.unwrap_or(rule.max_blocks),
+            soft_inodes: self.soft_inodes.unwrap_or(rule.soft_inodes),
+            soft_blocks: self.soft_blocks.unwrap_or(rule.soft_blocks),
+            ..rule
+        }
+    }
+}
+
+/// The next id, guarded, and the effect that increments it.
+fn next(view: &mut View<'_>) -> Result<(u64, Effect), PlanStop> {
+    let next = match view.setting(NEXT)? {
+        None => 1,
+        Some(number) => number.parse::<u64>().map_err(|_| Errno::EIO)?,
+    };
+    Ok((next, Effect::PutSetting { name: NEXT, value: (next + 1).to_string() }))
+}
+
+/// Reads the next id of a directory quota, and whether inodes count in the quotas of their owners (`None` if not,
+/// else the state of the walk).
+#[derive(Debug)]
+pub struct GetQuotas;
+
+impl Op for GetQuotas {
+    type Reply = (u64, Option<QuotaState>);
+    const NAME: &'static str = "get quotas";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        let owners = match view.setting(OWNERS)?.as_deref() {
+            None => None,
+            Some("on") => Some(QuotaState::Settled),
+            Some(_) => Some(QuotaState::Building),
+        };
+        Ok(Plan::answer((next(view)?.0, owners)))
+    }
+}
+
+/// Reads the directory quotas in which an inode counts, from the nearest outwards. None for an inode that does not
+/// exist.
+#[derive(Debug)]
+pub struct GetQuotasOf(pub Ino);
+
+impl Op for GetQuotasOf {
+    type Reply = Vec<Quota>;
+    const NAME: &'static str = "get quotas of a directory";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Vec<Quota>>, PlanStop> {
+        let Some(inode) = view.find_inode(self.0)? else { return Ok(Plan::answer(Vec::new())) };
+        let mut quotas = Vec::new();
+        for (id, _) in chain(view, inode.quota.directory)? {
+            quotas.extend(view.quota(QuotaKey::Directory(id))?);
+        }
+        Ok(Plan::answer(quotas))
+    }
+}
+
+/// Creates the quota of a directory. It counts nothing until a walk has begun. Replies with its id.
+///
+/// # Errors
+/// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
+/// quota; ENOENT if the directory does not exist; ENOTDIR; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
+/// the quota around it is being removed.
+#[derive(Debug)]
+pub struct BeginQuota {
+    pub dir: Ino,
+    pub next: u64,
+    pub limits: QuotaLimits,
+}
+
+impl Op for BeginQuota {
+    type Reply = QuotaId;
+    const NAME: &'static str = "begin quota";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<QuotaId>, PlanStop> {
+        let (id, increment) = next(view)?;
+        if id != self.next {
+            return Err(Errno::EAGAIN.into());
+        }
+        let dir = view.dir(self.dir)?;
+        let outer = dir.quota.directory;
+        if chain(view, outer)?.len() >= MAX_NESTED_QUOTAS {
+            return Err(Errno::ELOOP.into());
+        }
+        if outer != QuotaId(0)
+            && view.quota(QuotaKey::Directory(outer))?.is_some_and(|q| q.rule.state == QuotaState::Removing)
+        {
+            return Err(Errno::EBUSY.into());
+        }
+        let rule = QuotaRule { outer, root: self.dir, state: QuotaState::Building, ..QuotaRule::default() };
+        let put =
+            Effect::PutQuota { key: QuotaKey::Directory(QuotaId(id)), rule: self.limits.apply_to(rule) };
+        Ok(Plan { reply: QuotaId(id), effects: vec![increment, put] })
+    }
+}
+
+/// Changes the rule of a quota: its limits and, of a directory quota, the state of the walk. A user or group gets
+/// a quota if it has none.
+///
+/// # Errors
+/// ENOENT if the directory quota does not exist.
+#[derive(Debug)]
+pub struct ChangeQuota {
+    pub key: QuotaKey,
+    pub limits: QuotaLimits,
+    pub state: Option<QuotaState>,
+}
+
+impl Op for ChangeQuota {
+    /// What the quota counts, and the new rule.
+    type Reply = Quota;
+    const NAME: &'static str = "change quota";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Quota>, PlanStop> {
+        let (_, increment) = next(view)?;
+        let quota = match (view.quota(self.key)?, self.key) {
+            (None, QuotaKey::Directory(_)) => return Err(Errno::ENOENT.into()),
+            (quota, _) => quota.unwrap_or_default(),
+        };
+        let rule = self.limits.apply_to(quota.rule);
+        let rule = QuotaRule { state: self.state.unwrap_or(rule.state), ..rule };
+        let put = Effect::PutQuota { key: self.key, rule };
+        Ok(Plan { reply: Quota { rule, ..quota }, effects: vec![increment, put] })
+    }
+}
+
+/// Removes a directory quota that has no inodes left: from then on none can get its tag.
+///
+/// # Errors
+/// EBUSY if it has inodes, or is not being removed.
+#[derive(Debug)]
+pub struct DropQuota(pub QuotaId);
+
+impl Op for DropQuota {
+    type Reply = ();
+    const NAME: &'static str = "drop quota";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let key = QuotaKey::Directory(self.0);
+        let (_, increment) = next(view)?;
+        let Some(quota) = view.quota(key)? else { return Ok(Plan::answer(())) };
+        if quota.inodes != 0 || quota.rule.state != QuotaState::Removing {
+            return Err(Errno::EBUSY.into());
+        }
+        Ok(Plan { reply: (), effects: vec![increment, Effect::DropQuota { key }] })
+    }
+}
+
+/// Sets whether inodes count in the quotas of their owners and groups.
+#[derive(Debug)]
+pub struct SetOwnerQuotas(pub QuotaState);
+
+impl Op for SetOwnerQuotas {
+    type Reply = ();
+    const NAME: &'static str = "set owner quotas";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let value = if self.0 == QuotaState::Settled { "on" } else { "building" };
+        let is_set = view.setting(OWNERS)?.as_deref() == Some(value);
+        let effects =
+            if is_set { Vec::new() } else { vec![Effect::PutSetting { name: OWNERS, value: value.into() }] };
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// How a walk changes tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagChange {
+    /// From one directory quota to another; 0 for none.
+    Directory { from: QuotaId, to: QuotaId },
+    /// Lets inodes count in the quotas of their owners and groups.
+    Owners,
+}
+
+impl TagChange {
+    /// The new tag; `None` if the inode is in another directory quota, which remains.
+    pub fn of(self, tag: QuotaTag) -> Option<QuotaTag> {
+        match self {
+            TagChange::Directory { from, to } if [from, to].contains(&tag.directory) => {
+                Some(QuotaTag { directory: to, ..tag })
+            }
+            TagChange::Directory { .. } => None,
+            TagChange::Owners => Some(QuotaTag { owners: true, ..tag }),
+        }
+    }
+}
+
+/// Which inodes get other tags.
+#[derive(Debug)]
+pub enum RetagAt {
+    /// This one, wherever its names are.
+    Inode(Ino),
+    /// Those that are still entries of this directory, whose own tag has been changed.
+    Entries { dir: Ino, entries: Vec<(Name, Ino)> },
+}
+
+/// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do not
+/// matter. An inode that no longer exists or has moved is passed over.
+#[derive(Debug)]
+pub struct Retag {
+    pub change: TagChange,
+    pub at: RetagAt,
+}
+
+/// What [`Retag`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retagged {
+    /// The directories among the inodes that now have the tag.
+    pub directories: Vec<Ino>,
+    /// The directories in other quotas, whose tags were kept.
+    pub foreign: Vec<Ino>,
+    /// The number of tags that were changed.
+    pub changed: u64,
+}
+
+impl Op for Retag {
+    type Reply = Retagged;
+    const NAME: &'static str = "retag";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Retagged>, PlanStop> {
+        let mut done = Retagged::default();
+        let mut effects = Vec::new();
+        let mut retag = |inode: &Inode| match self.change.of(inode.quota) {
+            None if inode.kind.is_dir() => done.foreign.push(inode.ino),
+            // A file with several names may count elsewhere.
+            None => {}
+            Some(quota) => {
+                if inode.kind.is_dir() {
+                    done.directories.push(inode.ino);
+                }
+                if quota != inode.quota {
+                    done.changed += 1;
+                    let access = Access { quota, ..Access::from(inode) };
+                    effects.push(Effect::SetAccess { ino: inode.ino, access });
+                }
+            }
+        };
+        match &self.at {
+            RetagAt::Inode(ino) => {
+                if let Some(inode) = view.find_inode(*ino)? {
+                    retag(&inode);
+                }
+            }
+            RetagAt::Entries { dir, entries } => {
+                let wants = entries.iter().map(|(name, _)| RecordKey::Entry(*dir, name.clone()));
+                view.prefetch(wants.chain([RecordKey::Inode(*dir)]))?;
+                let Some(parent) = view.find_inode(*dir)? else { return Ok(Plan::answer(done)) };
+                // The directory was moved to another quota, and with it what is in it.
+                if self.change.of(parent.quota) != Some(parent.quota) {
+                    return Ok(Plan::answer(done));
+                }
+                for (name, ino) in entries {
+                    if view.dirent(*dir, name)?.is_some_and(|dirent| dirent.ino == *ino)
+                        && let Some(inode) = view.find_inode(*ino)?
+                    {
+                        retag(&inode);
+                    }
+                }
+            }
+        }
+        Ok(Plan { reply: done, effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::NoQuota
+    }
+}

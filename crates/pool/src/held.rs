@@ -1,0 +1,56 @@
+//! Records as of one moment, from a connection in a transaction that only reads.
+
+use std::fmt;
+
+use meta::{EngineError, Frozen, Page, RecordKey, Scan, Snapshot};
+
+use crate::pool::Connect;
+use crate::request::{Asked, Failed};
+
+/// The functions that read on a connection.
+type Read<C, F> = Box<dyn Fn(&mut C, &[RecordKey]) -> Result<Snapshot, F> + Send>;
+type ReadPage<C, F> = Box<dyn Fn(&mut C, &Scan) -> Result<Page, F> + Send>;
+
+/// A connection of its own, which is in a transaction.
+pub struct Held<C, F> {
+    connection: C,
+    /// That of [`Connect::place`].
+    place: String,
+    read: Read<C, F>,
+    scan: ReadPage<C, F>,
+}
+
+impl<C: Send + 'static, F: Failed + 'static> Held<C, F> {
+    /// Connects, and begins the transaction with `begin`.
+    ///
+    /// # Errors
+    /// Those of [`Connect::connect`] and of `begin`.
+    pub fn begin(
+        connector: &impl Connect<Connection = C>,
+        begin: impl FnOnce(&mut C) -> Result<(), F>,
+        read: impl Fn(&mut C, &[RecordKey]) -> Result<Snapshot, F> + Send + 'static,
+        scan: impl Fn(&mut C, &Scan) -> Result<Page, F> + Send + 'static,
+    ) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let (mut connection, place) = (connector.connect()?, connector.place().to_owned());
+        begin(&mut connection).map_err(|failure| failure.engine_error(&place, Asked::Look))?;
+        Ok(Some(Box::new(Held { connection, place, read: Box::new(read), scan: Box::new(scan) })))
+    }
+}
+
+impl<C, F> fmt::Debug for Held<C, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl<C: Send, F: Failed> Frozen for Held<C, F> {
+    fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let read = (self.read)(&mut self.connection, keys);
+        read.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
+        let page = (self.scan)(&mut self.connection, scan);
+        page.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
+    }
+}

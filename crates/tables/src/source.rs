@@ -1,0 +1,72 @@
+//! The columns of selects, and where their rows come from.
+
+use meta::{Beside, RecordKey, Scan};
+
+use crate::kind;
+use crate::line::wanted;
+use crate::scan::Select;
+use crate::table::Table;
+
+/// The columns and the source of the rows of one kind, in texts like those of [`Select`].
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub kind: i16,
+    pub numbers: Vec<String>,
+    pub strings: Vec<String>,
+    /// The FROM clause.
+    pub from: String,
+}
+
+impl Source {
+    /// Rows `r` of a table; if `with_inodes`, joined with the inodes `n` that dirents refer to; if
+    /// `with_acls`, with the texts of the inodes' ACLs.
+    fn new(table: Table, rows: &str, with_inodes: bool, with_acls: bool) -> Self {
+        let columns = |of: fn(&Table) -> &'static [&'static str]| {
+            let inodes = of(&Table::NODE).iter().filter(|_| with_inodes).map(|column| format!("n.{column}"));
+            of(&table).iter().map(|column| format!("r.{column}")).chain(inodes).collect::<Vec<_>>()
+        };
+        let (numbers, mut strings) = (columns(|table| table.numbers), columns(|table| table.strings));
+        let (mut kind, mut from) = (table.kind, rows.to_owned());
+        if with_inodes {
+            kind = kind::DIRENT_WITH_INODE;
+            from += " LEFT JOIN `@node` AS n ON n.ino = r.ino";
+        }
+        let inode = if with_inodes { "n" } else { "r" };
+        for (name, id) in [("a", "access_acl"), ("d", "default_acl")].iter().filter(|_| with_acls) {
+            strings.push(format!("{name}.text"));
+            from += &format!(" LEFT JOIN `@acl` AS {name} ON {name}.id = {inode}.{id}");
+        }
+        Source { kind, numbers, strings, from }
+    }
+
+    /// The rows that answer a scan.
+    pub fn of_scan(scan: &Scan, select: &Select<'_>) -> Self {
+        let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
+        let (with_inodes, with_acls) = (beside != Beside::Nothing, beside == Beside::InodesWithAcls);
+        Source::new(select.table, select.from, with_inodes, with_acls)
+    }
+
+    /// The rows that answer record keys of the kind of `want`; the condition for `want` is
+    /// [`wanted`](crate::wanted). The usage is one row.
+    pub fn of_record(want: &RecordKey) -> Self {
+        let table = wanted(want).table;
+        let is_entry = matches!(want, RecordKey::Entry(..));
+        let with_acls = is_entry || matches!(want, RecordKey::Inode(_));
+        let mut source = Source::new(table, &format!("`@{}` AS r", table.name), is_entry, with_acls);
+        let numbers = |columns: &[&str]| columns.iter().map(|column| (*column).to_owned()).collect();
+        match want {
+            RecordKey::Slices(..) => source.numbers.push("r.seq".to_owned()),
+            RecordKey::Usage => source.numbers = numbers(&["SUM(inodes)", "SUM(blocks)"]),
+            RecordKey::Empty(_) => {
+                source = Source {
+                    kind: kind::NOT_EMPTY,
+                    numbers: numbers(&["r.parent"]),
+                    strings: Vec::new(),
+                    ..source
+                };
+            }
+            _ => {}
+        }
+        source
+    }
+}
