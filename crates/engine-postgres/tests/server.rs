@@ -471,11 +471,14 @@ fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
 
 #[test]
 fn missing_functions_are_created_again() {
-    let (engine, _place) = empty();
+    let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
-    let drop_all = "SELECT string_agg('DROP FUNCTION IF EXISTS ' || oid::regprocedure || ' CASCADE', '; ') FROM pg_proc \
-                    WHERE proname LIKE 't%\\_commit\\_%'";
-    shared().sql(&shared().sql(drop_all));
+    let drop_all = format!(
+        "SELECT string_agg('DROP FUNCTION IF EXISTS ' || oid::regprocedure || ' CASCADE', '; ') FROM pg_proc \
+         WHERE proname ~ '^{}commit_'",
+        place.prefix()
+    );
+    shared().sql(&shared().sql(&drop_all));
     let create = create(2, 10);
     let mut tries = 0;
     while let Err(error) = engine.commit(std::slice::from_ref(&create)) {
