@@ -15,19 +15,19 @@ use crate::value::{
     decode_time, decode_u64, decode_wait, encode_inode_row,
 };
 
-/// An answer, and the keys and ranges that were accessed for it.
+/// An answer, and the keys and ranges that it accessed.
 pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<Access>);
 
-/// An entry of a listing: its key and name, and its parts: links, mtime, ctime.
+/// An entry of a listing: its key, name and value; for a directory also its parts: links, mtime, ctime.
 type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
-/// Answers record keys, in order, and returns the accesses. If the answer is [`ReadStop::Missing`], the accesses
-/// include everything that must be read.
+/// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the accesses include everything that
+/// is known so far to be needed; after it is read, more may be needed.
 pub fn answer(keys: &Keyspace, wants: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(wants.len() * 2));
     for want in wants {
-        // Continues after a record key with missing values, to collect all missing accesses at once.
+        // Continue after a record key with missing values, to collect all missing accesses at once.
         match (reader.want(want), &mut answers) {
             (Ok(records), Ok(all)) => all.extend(records),
             (Ok(_), Err(_)) | (Err(ReadStop::Missing), Err(_)) => {}
@@ -37,22 +37,22 @@ pub fn answer(keys: &Keyspace, wants: &[RecordKey], source: &dyn Source) -> Answ
     (answers, reader.look.accessed)
 }
 
-/// Answers a scan: a page, and whether more may follow. Like [`answer`].
+/// Answers a scan as [`answer`] does: returns a page, and whether more may follow.
 pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Record>, bool)> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let page = reader.page(scan);
     (page, reader.look.accessed)
 }
 
-/// If the key is a dirent that is an inode's location: the key and value that the inode's location record
-/// must have.
+/// If an inode is stored in the dirent with this key and value: the key and value of the inode's location
+/// record, which names this dirent.
 pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
     let (parent, name, _) = keys.parse_dirent(key).filter(|(_, _, part)| part.is_none())?;
     let stored = decode_dirent(key, value).ok()?.stored?;
     Some((keys.inode_row(stored.inode.ino), encode_inode_row(&InodeRow::At(InodeLocation::At(parent, name)))))
 }
 
-/// The number of keys requested at once when a whole range is read.
+/// The maximum number of keys that are requested at once when a range is read in parts.
 const PART: usize = 4096;
 
 struct Reader<'a> {
@@ -168,7 +168,7 @@ impl Reader<'_> {
                 let held = self.look.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.inode.ino == ino);
-                // If it is absent, the two were not read as of the same moment.
+                // If the dirent does not store the inode, the two were not read as of the same moment.
                 self.whole(&key, stored.ok_or(ReadStop::Missing)?, acls, records)
             }
             None => {
@@ -192,7 +192,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An inode with the parts next to its location.
+    /// Completes a stored inode: the links and times of a directory are next to its location.
     fn whole(
         &mut self,
         location: &[u8],
@@ -276,7 +276,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rows of a table after the key `after`, one key each. The key need not exist.
+    /// The rows after the key `after` of a table with one key per row. The key `after` need not exist.
     fn rows(
         &mut self,
         table: u8,
@@ -297,9 +297,9 @@ impl Reader<'_> {
         Ok((records, more))
     }
 
-    /// Visits the keys of a range in order until `limit` rows were counted, and returns whether there is one
-    /// more row. The visitor returns whether a key starts a row; a key that does not belongs to the previous
-    /// row.
+    /// Visits the keys of a range in order, and returns whether the range has more than `limit` rows. The
+    /// visitor returns whether a key starts a row; a key that does not belongs to the previous row. The first
+    /// key beyond the limit is visited too, so the caller must drop the row that it starts.
     fn visit(
         &mut self,
         mut start: Vec<u8>,
@@ -309,7 +309,7 @@ impl Reader<'_> {
     ) -> Result<bool, ReadStop> {
         let mut rows = 0usize;
         while start < end {
-            // Some additional keys, for those that start no row.
+            // A quarter more than the rows that are left, because some keys start no row.
             let part =
                 limit.saturating_sub(rows).saturating_mul(5).saturating_div(4).saturating_add(4).min(PART);
             let span = Span { start: start.clone(), end: end.clone(), limit: part };
@@ -346,7 +346,6 @@ impl Reader<'_> {
         let keys = self.keys;
         let span = keys.dirents(parent);
         let start = after.map_or(span.start, |after| keys.after_dirent(parent, after));
-        // An entry is complete when the next one begins.
         let mut entries: Vec<Listed> = Vec::new();
         let mut more = self.visit(start, span.end, limit, |_, key, held| match keys.parse_dirent(key) {
             Some((_, name, None)) => {

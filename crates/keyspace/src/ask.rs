@@ -1,4 +1,4 @@
-//! Reads that are answered only from values of one moment, and from values that never change.
+//! Answers reads from values as of one moment, and from cached values that never change.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::memory::{CachedSource, Memory};
 use crate::source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
 use crate::value::Damaged;
 
-/// The maximum number of rounds of reads; a long range is read in parts.
+/// The maximum number of rounds of reads. It is large, because a long range is read in parts, one a round.
 const ROUNDS: usize = 256;
 
-/// The values that were read, and below them cached values that never change.
+/// The values that were read as of one moment; for other keys, cached values that never change.
 #[derive(Debug)]
 pub struct Fresh<'a> {
     pub read_set: &'a ReadSet,
@@ -27,7 +27,7 @@ impl Source for Fresh<'_> {
         match self.read_set.get(key) {
             KeyState::Unknown if self.keys.is_constant(key) => match self.memory.get(key) {
                 KeyState::StoredValue(held) => KeyState::StoredValue(held),
-                // It may exist by now.
+                // A key that was absent may exist by now.
                 KeyState::Absent | KeyState::Unknown => KeyState::Unknown,
             },
             known => known,
@@ -39,7 +39,7 @@ impl Source for Fresh<'_> {
     }
 }
 
-/// Whether it must be read; a cached value that cannot have changed need not be.
+/// Whether the access must be read from the store. A cached value that never changes need not be.
 pub fn is_needed(keys: &Keyspace, memory: &Memory, access: &Access) -> bool {
     match access {
         Access::Key(key) if keys.is_constant(key) => !matches!(memory.get(key), KeyState::StoredValue(_)),
@@ -47,13 +47,13 @@ pub fn is_needed(keys: &Keyspace, memory: &Memory, access: &Access) -> bool {
     }
 }
 
-/// What probably must be read to answer the record keys.
+/// The accesses that the answer to the record keys probably needs.
 pub fn likely(keys: &Keyspace, memory: &Memory, wants: &[RecordKey]) -> BTreeSet<Access> {
     let nothing = ReadSet::default();
     answer(keys, wants, &CachedSource::new(&nothing, memory)).1
 }
 
-/// The record keys that a conflict of any of the transactions returns.
+/// The record keys that the outcome must answer if any of the transactions conflicts.
 pub fn wants(txns: &[Txn]) -> Vec<RecordKey> {
     txns.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
 }
@@ -76,14 +76,14 @@ pub trait KeyReader {
 /// # Errors
 /// Those of [`until`].
 pub fn read(store: &impl KeyReader, wants: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
-    // The keys that a lookup in the cache visits are most likely all that is needed.
+    // An answer from the cache shows which keys are needed: usually the current answer needs the same.
     let first = likely(store.keys(), store.memory(), wants);
     until(store, None, first, |source| answer(store.keys(), wants, source))
 }
 
-/// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A page of a
-/// directory takes one read, plus another if it contains hard links or ACLs that are not cached. Inodes by
-/// number take two reads, because inodes are stored in their directories.
+/// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page takes
+/// one read. A directory's inodes take one more read for ACLs that are not cached, and two more for hard links.
+/// A scan of inodes by number takes three reads: the numbers, the location records, and the dirents.
 ///
 /// # Errors
 /// Those of [`until`].
@@ -92,8 +92,8 @@ pub fn scan(store: &impl KeyReader, scan: &Scan) -> Result<((Vec<Record>, bool),
     until(store, None, first, |source| page(store.keys(), scan, source))
 }
 
-/// Reads until there is an answer based only on values read as of one moment. Returns the answer and that moment,
-/// which is `at`, or the moment of the first read if `at` is `None`. `first` are the keys and ranges that the
+/// Reads until there is an answer that depends only on values as of one moment. Returns the answer and that
+/// moment: `at`, or the moment of the first read if `at` is `None`. `first` are the keys and ranges that the
 /// answer probably needs.
 ///
 /// # Errors
@@ -128,12 +128,14 @@ pub fn until<T>(
             _ => {}
         }
     }
-    Err(EngineError::permanent("a read did not end after the maximum number of rounds"))
+    Err(EngineError::permanent(format!("a read is not complete after {ROUNDS} rounds")))
 }
 
-/// The error for records that were read as of one moment and contradict each other.
+/// The error for keys that were read as of one moment and contradict each other.
 pub fn disagree() -> EngineError {
-    EngineError::permanent("an inode's place and the entry it names do not agree: run limen fsck")
+    EngineError::permanent(
+        "the location record of an inode names a directory entry that does not store the inode: run limen fsck",
+    )
 }
 
 impl From<Damaged> for EngineError {

@@ -18,7 +18,7 @@ pub enum Done {
     Committed { index: u8, inodes: Vec<Inode> },
     /// Its guards hold, and it has no effects.
     Claimed,
-    /// It was applied before: by the write with which its log entry has this version, or in this batch.
+    /// It was applied before: by the commit that gave its log entry this version, or in this batch if `None`.
     Repeated { version: Option<u64>, index: u8 },
 }
 
@@ -41,7 +41,7 @@ pub struct Batch {
     pub writes: Vec<Write>,
     /// Everything that was accessed, known or not.
     pub accessed: BTreeSet<Access>,
-    /// What else must be known to return the inodes.
+    /// What must be read with the commit to return the changed inodes.
     pub shown: BTreeSet<Access>,
     end: End,
 }
@@ -52,7 +52,7 @@ impl Batch {
         self.end == End::Missing
     }
 
-    /// Whether the transaction after [`Batch::done`] conflicts, as far as is known.
+    /// Whether the transaction after [`Batch::done`] conflicts, judging by the values that the source knows.
     pub fn conflicts(&self) -> bool {
         self.end == End::Conflict
     }
@@ -85,7 +85,7 @@ pub fn decide(keys: &Keyspace, txns: &[Txn], source: &dyn Source, options: Optio
                 end = End::Conflict;
                 break;
             }
-            // An earlier transaction is undecided, so this one only shows what else must be read.
+            // From the first undecided transaction on, the loop only collects what must be read.
             Ok(false) | Err(ReadStop::Missing) => end = End::Missing,
             Err(ReadStop::Flush) if end == End::Missing => break,
             Err(ReadStop::Flush) => {
@@ -133,12 +133,12 @@ impl Run {
         }
         state.claims.insert(key.clone(), None);
         let holds = all(txn.guards.iter().map(|guard| state.holds(guard)));
-        // If the guards are decided only after a flush, the earlier transactions are written now. The effects
-        // of this one must not be among them.
+        // If the guards can be decided only after a flush, the earlier transactions are written without the
+        // effects of this one.
         if matches!(holds, Ok(false) | Err(ReadStop::Flush)) {
             return holds;
         }
-        // Also if something is missing, to collect all missing accesses at once.
+        // Effects are applied even if a guard misses a value, to collect all missing accesses at once.
         let applied: Vec<_> = txn.effects.iter().map(|effect| state.apply(effect)).collect();
         holds?;
         applied.into_iter().collect::<Result<(), ReadStop>>()?;
@@ -189,7 +189,7 @@ impl Run {
     }
 }
 
-/// Whether all hold; checks each, to collect all missing accesses at once.
+/// Whether all guards hold. Checks each of them, to collect all missing accesses at once.
 fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, ReadStop> {
     let looked: Vec<_> = guards.collect();
     looked.into_iter().try_fold(true, |all, one| Ok(all && one?))

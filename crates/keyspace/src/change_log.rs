@@ -1,10 +1,10 @@
-//! Changes as keys, for stores that push none: a client that needs changes polls.
+//! A log of changes, stored as keys, for stores that push no changes: a client that needs changes polls the log.
 //!
-//! Each writer counts its writes in one key, the head of its shard, and stores what each write invalidates next
-//! to it under the count. Both are written by the transaction that changes the records, so they become
-//! visible with the records. Two writes of one shard conflict on its head, so the counts are in the order in
-//! which the writes become visible, without gaps. Therefore a read of all heads as of one moment shows
-//! exactly what has become visible since the last one, however long a transaction took.
+//! Each writer numbers its writes. The head of its shard holds the number of the last write, and a key for each
+//! number holds the invalidations of that write. The transaction that changes the records writes both, so they
+//! become visible with the records. Two writes of one shard conflict on its head, so the numbers are in the
+//! order in which the writes become visible, without gaps. Therefore a read of all heads as of one moment shows
+//! exactly the writes that have become visible since the previous read, however long a transaction took.
 
 use bytes::Bytes;
 use meta::Invalidation;
@@ -16,7 +16,7 @@ use crate::value::{Damaged, decode};
 /// The number of recent writes of a shard that are kept.
 pub const KEPT: u64 = 1024;
 
-/// The counts of a shard's first and last write.
+/// The numbers of a shard's first and last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub first: u64,
@@ -33,8 +33,8 @@ pub struct ChangeEntry {
 }
 
 impl Head {
-    /// The head after one more write, by a transaction of that number. The counts of a shard that was cleared
-    /// do not repeat, because the numbers of transactions grow faster than the counts.
+    /// The head after one more write. The first write of a shard gets `number`, the timestamp of its transaction.
+    /// So the numbers of a shard that was removed do not repeat, because timestamps grow faster than numbers.
     pub fn after(head: Option<Head>, number: u64) -> Head {
         match head {
             Some(Head { first, last }) => Head { first, last: last.saturating_add(1) },
@@ -42,7 +42,7 @@ impl Head {
         }
     }
 
-    /// The counts of the writes since the head was `before`; `None` if some of them are no longer kept.
+    /// The numbers of the writes since the head was `before`; `None` if some of them are no longer kept.
     pub fn since(&self, before: Option<Head>) -> Option<std::ops::RangeInclusive<u64>> {
         let from = match before {
             Some(before) if before.first == self.first => before.last.saturating_add(1),
@@ -104,7 +104,7 @@ mod tests {
             head = Head::after(Some(head), number * 10);
         }
         assert_eq!(head.since(Some(seen)), Some(901..=903));
-        // Cleared in between.
+        // The shard was removed in between.
         let again = Head::after(None, 5000);
         assert_eq!(again.since(Some(seen)), Some(5000..=5000));
         let far = Head { first: 900, last: 900 + KEPT };

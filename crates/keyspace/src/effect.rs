@@ -87,7 +87,7 @@ impl State<'_> {
             Effect::DropSession { session } => {
                 self.delete(self.keys.session(*session));
                 if !self.options.blind {
-                    // An in-flight commit of the session writes one of these heads.
+                    // An in-flight commit of the session writes one of these heads, and so conflicts.
                     self.untouched.extend(session_shards(*session).map(|shard| self.keys.head(shard)));
                 }
                 // The results of a session's operations are removed with it, because its client will not
@@ -132,7 +132,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A quota, claimed: commits that charge it follow one another.
+    /// A quota, with a claim, so that commits which charge the same quota are serialized.
     pub(crate) fn quota(&mut self, quota: QuotaKey) -> Result<Option<Quota>, ReadStop> {
         let key = self.keys.quota(quota);
         let found = self.value(&key, Assume::Nothing)?;
@@ -158,7 +158,7 @@ impl State<'_> {
         exists.and(dropped)
     }
 
-    /// Tries all, to collect all missing accesses at once.
+    /// Drops all these ranges, even after one fails, to collect all missing accesses at once.
     fn drop_spans(&mut self, spans: impl IntoIterator<Item = Span>) -> Result<(), ReadStop> {
         let dropped: Vec<_> = spans.into_iter().map(|span| self.drop_span(span)).collect();
         dropped.into_iter().collect()
@@ -336,8 +336,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The number of rows that refer to the slice beyond its first, if it was ever shared. If no slice of the
-    /// volume was, one key says so for all.
+    /// The number of rows, beyond the first, that refer to the slice; `None` if it was never shared. One key tells
+    /// whether any slice of the volume was ever shared; if none was, no slice needs a read of its own.
     fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, ReadStop> {
         let any_shared = self.keys.any_shared();
         if self.value(&any_shared, Assume::Absent)?.is_none() {

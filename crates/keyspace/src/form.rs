@@ -41,7 +41,7 @@ impl Writer {
 
     /// A text after its length.
     pub fn text(self, value: &str) -> Self {
-        // Host names and mount points; none are longer than that.
+        // The texts are far shorter than 4 GiB: boot ids, versions, host names and mount points.
         self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX)).bytes(value.as_bytes())
     }
 
@@ -75,8 +75,8 @@ impl Writer {
         writer.u8(lock.exclusive.into()).u32(lock.pid)
     }
 
-    /// A session without its id. The heartbeat is first, because a script compares it without decoding the
-    /// rest.
+    /// A session without its id. The heartbeat is first, because a script of the Redis engine compares it without
+    /// decoding the rest.
     pub fn session(self, session: &Session) -> Self {
         let Process { boot_id, pid_namespace, start_time } = &session.process;
         let writer = self.i64(session.heartbeat.nanos()).i64(session.since.nanos()).u32(session.pid);

@@ -10,7 +10,8 @@ use crate::state::State;
 use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};
 
 impl State<'_> {
-    /// Whether the guard holds. If it requires an absence and nothing is known, the absence is presumed.
+    /// Whether the guard holds. If the guard requires that a key is absent, and the key is not known, the key is
+    /// presumed to be absent; a claim checks this.
     pub(crate) fn holds(&mut self, guard: &Guard) -> Result<bool, ReadStop> {
         Ok(match guard {
             Guard::DirentIs { parent, name, ino } => {
@@ -50,7 +51,7 @@ impl State<'_> {
                 exists && found[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => {
-                // The inode is claimed: its record changes with its rows.
+                // A claim of the inode suffices, because its record changes with its rows.
                 if self.load(*ino, Assume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
                     return Ok(rows.is_empty());
                 }
@@ -90,11 +91,11 @@ impl State<'_> {
         Ok(self.value(&key, Assume::Nothing)?.is_some())
     }
 
-    /// Whether the term is open. Every commit of a mount checks this, and commits must conflict neither with
-    /// each other nor with the heartbeat. Therefore nothing is claimed that commits or heartbeats write. A
-    /// store that compares versions compares the fence. On other stores, a commit claims one shard of the
-    /// term, which no other commit uses at the same time; the end of the term and the removal of the session
-    /// claim all shards.
+    /// Whether the term is open. Every commit of a mount checks this, and these commits must conflict neither with
+    /// each other nor with heartbeats. So a store that compares versions compares the fence, which neither of them
+    /// writes. On other stores a claim of one key excludes all other claims of it. There, a commit claims the head
+    /// of one shard of the term, which no other commit uses at the same time; the end of the term and the removal
+    /// of the session claim the heads of all shards.
     fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, ReadStop> {
         let key = self.keys.fence(session, term);
         if self.options.blind {
@@ -111,7 +112,7 @@ impl State<'_> {
         Ok(self.inode(ino)?.is_some_and(is))
     }
 
-    /// Whether the directory has no entry. If nothing is known, the range is presumed empty.
+    /// Whether the directory has no entry. A range that is not known is presumed empty, if the store can check that.
     fn is_empty(&mut self, ino: Ino) -> Result<bool, ReadStop> {
         if !self.options.blind {
             // On a store without claims on ranges, a new entry conflicts with this through the directory's
@@ -130,7 +131,7 @@ impl State<'_> {
         };
         let dropped = self.dirents.iter().any(|((parent, _), state)| *parent == ino && state.existed);
         if dropped {
-            // Only the store can tell whether the entries dropped in this batch were all there were.
+            // This batch drops entries. Only a read after its commit shows whether others are left.
             return Err(ReadStop::Flush);
         }
         if !occupied {

@@ -15,19 +15,19 @@
 //! | `w` session owner kind | a waiting lock request |
 //! | `a` id | an ACL's text |
 //! | `t` name, `c` name | a setting, a counter |
-//! | `u` shard | what one writer has added to the usage; on a volume with a limit, also its reservation: the amount up to which the shard may grow without a read of the other shards |
+//! | `u` shard | what one writer has added to the usage; on a volume with a limit also its reservation |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
-//! | `f` session term | the fence: exists while the term is open, and no heartbeat changes it; on a store that compares versions (etcd), term 0 exists while the session does |
+//! | `f` session term | the fence: exists while the term is open; on a store that compares versions (etcd), the fence of term 0 exists while the session does |
 //! | `q` kind number | a quota; the kind is one byte |
 //! | `g` slice | garbage: no row refers to the slice; its size |
 //! | `h` slice | the number of rows that refer to the slice, less one; exists only if the slice was ever shared |
 //! | `z` | exists since the first slice of the volume was shared; written with every `h` |
-//! | `l` operation | the operation was applied; which records it invalidates in other clients' caches |
+//! | `l` operation | exists once the operation was applied: which records it invalidates in other clients' caches |
 //! | `b` shard | on a store that pushes no changes (TiKV): the head of a shard, the numbers of its first and last write |
-//! | `d` shard number | on such a store: what the write with that number invalidates |
+//! | `d` shard number | on such a store: which records the write with that number invalidates |
 //!
 //! An inode is stored in the dirent that names it, so that a lookup, and a listing of a directory with its
-//! inodes, are one range each. If an inode has several names, one of them is its location; an inode without a
+//! inodes, each read one range. If an inode has several names, one of them is its location; an inode without a
 //! name is stored under its number. Fields of a directory that change with every create are stored next to
 //! its location in separate keys, so that creates in the directory do not conflict.
 //!
@@ -135,7 +135,7 @@ impl Keyspace {
         }
     }
 
-    /// The rows, extended attributes and symlink target of an inode.
+    /// The range with the rows, extended attributes and symlink target of an inode.
     pub(crate) fn body(&self, ino: Ino) -> Span {
         self.all_with(b'i', &ino.0.to_be_bytes())
     }
@@ -244,13 +244,13 @@ impl Keyspace {
         self.key(b'z', &[])
     }
 
-    /// Whether the key's value never changes once it exists, because the key is derived from the content.
+    /// Whether the key's value never changes once it exists: the id of an ACL is the hash of its text.
     pub fn is_constant(&self, key: &[u8]) -> bool {
         self.rest(key, b'a').is_some()
     }
 
-    /// The maximum number of bytes of a key with its value, unless the value is one of the few that have no limit
-    /// (locks, settings).
+    /// An upper bound of the size of a key with its value, in bytes. The few values without a limit (locks,
+    /// settings) may be larger.
     pub fn most_bytes(&self, key: &[u8]) -> usize {
         match key.strip_prefix(self.prefix.as_slice()).and_then(<[u8]>::first) {
             // Inodes, which have no field of variable length, and numbers.
@@ -299,7 +299,7 @@ impl Keyspace {
         Some(u64::from_be_bytes(self.rest(key, b'b')?.try_into().ok()?))
     }
 
-    /// The key with what the write with this number of a shard invalidates.
+    /// The key for the invalidations of one write: the write with this number in a shard.
     pub fn changes(&self, shard: u64, number: u64) -> Vec<u8> {
         self.key(b'd', &[&shard.to_be_bytes(), &number.to_be_bytes()])
     }

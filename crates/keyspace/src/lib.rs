@@ -1,24 +1,24 @@
 //! A volume's records as ordered keys and values, for engines on key-value stores. Pure: nothing here talks
 //! to a store.
 //!
-//! A store reads keys and ranges as of one moment, and writes keys if the values read are still current. This
-//! crate computes, for all such stores, what must be read to answer record keys, how a transaction is decided
-//! from it, and what is then written.
+//! A store reads keys and ranges as of one moment, and writes keys only if the values that were read are still
+//! current. For all such stores, this crate computes what must be read to answer record keys or to decide a
+//! transaction, and what the transaction writes.
 //!
 //! | module | content |
 //! |---|---|
 //! | `keys` | the table of keys: where each record is stored |
 //! | `form`, `value` | fields as bytes; the format of values |
-//! | `source` | what is known of the store, and what must be read |
+//! | `source` | known keys and ranges of the store; accesses, which are keys and ranges to read |
 //! | `answer` | builds records from values: record keys and scans |
 //! | `state` | the records after each transaction of a batch |
 //! | `guard`, `effect` | checks guards, and applies effects |
 //! | `batch` | decides a whole batch |
-//! | `settle` | the changes as writes of keys |
+//! | `settle` | turns the changes into writes of keys |
 //! | `memory` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
-//! | `change_log` | changes as keys, for stores that push none |
-//! | `slots`, `reservation` | the usage, divided into shards, one per writer; reservations of space below a limit |
+//! | `change_log` | a log of changes, as keys, for stores that push no changes |
+//! | `slots`, `reservation` | the usage, divided into one shard per writer; space reserved below a limit |
 //! | `periodic_task` | periodic work in the background |
 
 mod answer;

@@ -1,7 +1,8 @@
-//! A cache of keys, each with the moment as of which it was read. With it, a warm commit takes one round
-//! trip, or knows everything that it must read.
+//! A cache of keys, each with the moment as of which it was read. If the cache has what a commit needs, the
+//! commit takes one round trip on a store that compares versions; on other stores, it knows in advance all keys
+//! that it must read.
 //!
-//! It only needs to guess well: whatever a commit depends on is read or compared by the server.
+//! Its values may be out of date: the server reads or compares every value that a commit depends on.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +25,8 @@ pub struct Memory {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-/// Entries used since the last generation change are in `young`; the others are dropped at the next change.
+/// When `young` is full, it becomes `old`, and the previous `old` is dropped. An entry of `old` that is used
+/// moves to `young`.
 #[derive(Debug, Default)]
 struct Shard {
     young: HashMap<Vec<u8>, Seen>,
@@ -48,7 +50,7 @@ impl Memory {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the key was when it was last seen.
+    /// The key as it was last seen.
     pub fn get(&self, key: &[u8]) -> KeyState {
         let mut shard = self.shard(key);
         if let Some(seen) = shard.young.get(key) {
@@ -64,7 +66,7 @@ impl Memory {
         }
     }
 
-    /// Records what the key was as of a moment (later moments are greater), unless something newer is known.
+    /// Records the key as of a moment, unless a newer state is known. Later moments are greater numbers.
     pub fn note(&self, key: &[u8], held: Option<StoredValue>, as_of: u64) {
         let mut shard = self.shard(key);
         let newer = |seen: &Seen| seen.as_of > as_of;
@@ -81,7 +83,7 @@ impl Memory {
         shard.old.remove(key);
     }
 
-    /// Records what was read, and the locations of the inodes in it.
+    /// Records everything that was read, and the locations of the inodes in it.
     pub fn note_snapshot(&self, keys: &Keyspace, read_set: &ReadSet, as_of: u64) {
         let single = read_set.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
         for (key, held) in single.chain(read_set.found().map(|(key, held)| (&key[..], Some(held)))) {
@@ -90,13 +92,13 @@ impl Memory {
             if let Some((place, value)) = implied
                 && self.get(&place) == KeyState::Unknown
             {
-                // The version does not matter, because the dirent is compared, not the location.
+                // The version does not matter, because a commit claims the dirent and not this record.
                 self.note(&place, Some(StoredValue { value, version: 0 }), as_of);
             }
         }
     }
 
-    /// Records what the commit of that number wrote.
+    /// Records the writes of the commit with the number `version`.
     pub fn note_writes(&self, writes: &[Write], version: u64) {
         for write in writes {
             match write {
@@ -104,7 +106,7 @@ impl Memory {
                     self.note(key, Some(StoredValue { value: value.clone(), version }), version);
                 }
                 Write::Delete(key) => self.note(key, None, version),
-                // It may have existed before, and then it may have kept its value.
+                // The key may have kept an earlier value.
                 Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.forget(key),
                 Write::DeleteSpan(_) => {}
             }
@@ -131,8 +133,8 @@ fn known(held: Option<StoredValue>) -> KeyState {
     held.map_or(KeyState::Absent, KeyState::StoredValue)
 }
 
-/// The values that were just read, and below them cached values, which stay the same during the lifetime of
-/// this source.
+/// The values that were just read; for other keys, cached values. A cached value that was returned once stays
+/// the same during the lifetime of this source.
 #[derive(Debug)]
 pub struct CachedSource<'a> {
     fresh: &'a ReadSet,
@@ -167,7 +169,7 @@ impl Source for CachedSource<'_> {
     }
 }
 
-/// One source on top of another.
+/// A read set, and another source for the keys that the read set does not have. Ranges come from the latter.
 #[derive(Debug)]
 pub struct Overlay<'a>(pub &'a ReadSet, pub &'a dyn Source);
 

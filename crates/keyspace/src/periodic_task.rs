@@ -1,4 +1,4 @@
-//! Periodic work in the background, and the operations whose results are no longer needed.
+//! Periodic work in the background, and the operations whose results it can remove.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -11,7 +11,8 @@ use types::OpId;
 
 use crate::batch::Done;
 
-/// Results of operations that no term keeps are kept for this time, and at least this number of them.
+/// The result of an operation that no term keeps is removed only when it is older than this, and when more than
+/// `REMEMBERED_OPS` results are kept.
 const REMEMBERED_FOR: Duration = Duration::from_secs(180);
 const REMEMBERED_OPS: usize = 16_384;
 
@@ -44,14 +45,14 @@ impl CompletedOps {
     }
 }
 
-/// A thread that works periodically; it ends when this is dropped.
+/// A thread that works periodically. It ends after this value is dropped.
 #[derive(Debug)]
 pub struct PeriodicTask {
     _alive: Sender<()>,
 }
 
 impl PeriodicTask {
-    /// Runs `work` on `shared` periodically, while another owner holds `shared`.
+    /// Runs `work` on `shared` at the interval `every`, until `shared` has no other owner.
     ///
     /// # Errors
     /// The thread cannot be started.

@@ -1,20 +1,20 @@
-//! Reservations: space below a limit, divided among writers, so that far from the limit no writer must read
-//! what others add.
+//! Reservations: the space below a limit is divided among the writers. As long as the limit is far away, a
+//! writer need not read what others add.
 //!
 //! A shard may have a reservation: up to it, the shard grows without a read of the other shards. A writer
 //! that exceeds its reservation reads all shards, counts each as if its reservation were used up, and takes a
-//! part of what is then left as a new reservation. Therefore all shards together stay within the limit,
-//! whenever each reservation is used. If little is left, all reservations are withdrawn; if little is left
-//! even then, nothing is reserved, and a writer that adds claims that no shard has changed.
+//! part of the space that is then left as a new reservation. Therefore all shards together stay within the
+//! limit, even if every reservation is used up. If little space is left, the writer withdraws all
+//! reservations. If little is left even then, it reserves nothing, and claims that no shard has changed.
 //!
-//! While there are reservations, shard 0 has one too, as a mark that there are some. A writer that takes a
-//! reservation or withdraws others writes shard 0. Therefore, if shard 0 is unchanged, no counted shard has
-//! grown beyond what was counted; and while it has no reservation, no writer relies on that. A writer that
-//! adds without a limit claims the latter.
+//! While any shard has a reservation, shard 0 has one too, as a mark. Every writer that takes a reservation or
+//! withdraws reservations writes shard 0. So while shard 0 is unchanged and has the mark, no shard grows beyond
+//! what was counted for it. Without the mark, shards grow freely, and a writer that depends on their sum claims
+//! the whole range. A writer that adds without a limit only claims that there is no mark, and otherwise withdraws
+//! all reservations.
 //!
 //! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that can claim ranges. On other
-//! stores (TiKV), claims of one key exclude each other, so nothing is reserved, and every writer reads all
-//! shards below a limit.
+//! stores (TiKV) nothing is reserved: below a limit, every writer reads and claims all shards.
 
 use crate::settle::{Writes, put};
 use crate::source::{Assume, ReadStop};
@@ -23,8 +23,8 @@ use crate::value::{Amount, Reservation, UsageShard, decode_shard, encode_shard};
 
 /// A reservation is this fraction of the space that is left.
 const PART: i64 = 64;
-/// The minimum reservation. The first one must be twice as large, so that reservations do not come back as
-/// soon as they were withdrawn.
+/// The minimum reservation. If there is none yet, the first must be twice as large, so that reservations are not
+/// taken again right after they were withdrawn.
 const LEAST: Amount = Amount { inodes: 32, blocks: 1024 };
 
 /// The reservation of shard 0. It permits no growth, and limits no shard.
@@ -33,11 +33,11 @@ const MARK: Reservation = Reservation { upto: Amount::LEAST, within: Amount::MOS
 /// All shards except that of the writer that reads them.
 struct Others {
     used: Amount,
-    /// The sum if each grows as far as it may.
+    /// The sum if each uses up its reservation.
     most: Amount,
-    /// The maximum of all shards together.
+    /// The lowest [`Reservation::within`] of these shards.
     within: Amount,
-    /// Those with a reservation.
+    /// The shards that have a reservation, with their keys.
     reserved: Vec<(Vec<u8>, UsageShard)>,
     /// Shard 0, and its version.
     first: UsageShard,
@@ -67,7 +67,7 @@ impl State<'_> {
         Ok(others.used.plus(shard.used).is_below(below))
     }
 
-    /// Writes the shard with everything that was added, and its new reservation.
+    /// Writes the shard with the amounts that the batch adds. If these exceed its reservation, takes a new one.
     pub(crate) fn write_shard(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
         let before = self.own_shard()?;
         let mut shard = UsageShard { used: before.used.plus(self.added()), ..before };
@@ -104,7 +104,7 @@ impl State<'_> {
             for (key, shard) in std::mem::take(&mut others.reserved) {
                 put(puts, key, encode_shard(UsageShard { reservation: None, ..shard }));
             }
-            // Without the withdrawn reservations there may be enough space.
+            // Now that the reservations are withdrawn, there may be enough space.
             (others.most, others.within, others.first.reservation) = (others.used, Amount::MOST, None);
             reservation = self
                 .room
@@ -116,7 +116,7 @@ impl State<'_> {
         Ok(reservation)
     }
 
-    /// Claims that all other shards grow no further than was counted.
+    /// Claims that no other shard grows beyond what was counted for it.
     fn claim_counted(&mut self, others: &Others) {
         self.claims.insert(self.keys.usage_shard(0), others.first_version);
         if others.first.reservation.is_none() {
@@ -162,7 +162,7 @@ impl State<'_> {
 }
 
 impl Others {
-    /// The reservation that a shard next to these can have of the space below a limit.
+    /// The reservation that `shard` can have next to these, below a limit; `None` if too little space is left.
     fn reservation(&self, shard: &UsageShard, below: Amount) -> Option<Reservation> {
         let within = self
             .within

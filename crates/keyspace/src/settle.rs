@@ -1,4 +1,4 @@
-//! The changes of a batch as writes of keys.
+//! Turns the changes of a batch into writes of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::value::{
     encode_time,
 };
 
-/// A condition for the writes to be applied.
+/// A condition for the writes: they are applied only if all claims hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The key has this version; `None`: it is absent.
@@ -89,8 +89,9 @@ impl State<'_> {
         Ok(deletes.into_values().collect())
     }
 
-    /// The new location of each inode: it stays while the dirent at its location names it. Otherwise the
-    /// inode moves to another dirent that names it and is written anyway, or under its number.
+    /// The new location of each inode. An inode stays where it is while the dirent at its location names it.
+    /// Otherwise it moves to another dirent that names it and that the batch writes anyway. If there is none, it
+    /// moves to the key with its number.
     fn locations(&mut self) -> Result<BTreeMap<Ino, InodeLocation>, ReadStop> {
         let mut names: BTreeMap<Ino, (Ino, Name)> = BTreeMap::new();
         for (at, state) in self.dirents.iter().filter(|(_, state)| state.dirty) {
@@ -214,8 +215,8 @@ impl State<'_> {
         self.write_shard(puts)?;
         let key = self.keys.usage_shard(self.options.shard);
         if self.value(&key, Assume::Absent)?.is_none() && !self.options.blind {
-            // A writer that claims the usage, but not by a range, claims this key, and so conflicts with a
-            // new shard.
+            // On a store without claims on ranges, a writer that depends on the usage claims shard 0. So a write of
+            // shard 0 makes it conflict with the new shard.
             let first = self.keys.usage_shard(0);
             let base = self.decoded(first.clone(), Assume::Nothing, decode_shard)?;
             put(puts, first, encode_shard(base.unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! The usage, divided into shards: each writer has its own, so that no two writers write the same key.
+//! The usage, divided into shards. Each writer has its own shard, so that no two writers write the same key.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ use crate::settle::{Claim, Write};
 use crate::source::StoredValue;
 use crate::value::{Damaged, UsageShard, decode_shard, encode_shard};
 
-/// The number of shards above which they are merged, and how many are merged at once.
+/// If there are more shards than this, a merge combines this many of them.
 const MOST_SHARDS: usize = 64;
 
-/// The shards that one handle writes: one per commit in flight, reused.
+/// The shards that one handle writes: one for each commit in flight. A later commit uses the shard again.
 #[derive(Debug)]
 pub struct CommitSlots {
     free: Mutex<Vec<u64>>,
@@ -32,7 +32,7 @@ pub struct TakenSlot<'a> {
 }
 
 impl Default for CommitSlots {
-    /// The first number is random, so that no two handles share a shard.
+    /// The first number is random, so that two handles almost surely share no shard.
     fn default() -> Self {
         CommitSlots { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("shards")) }
     }
@@ -52,8 +52,8 @@ impl TakenSlot<'_> {
         self.number
     }
 
-    /// The shard to write for the transactions. If a term guards them, it is the shard of that term that
-    /// corresponds to this one, because the end of the term claims the heads of the term's shards.
+    /// The shard that a commit of the transactions writes. If a term guards them, it is one of that term's shards,
+    /// because the end of the term claims the heads of these.
     pub fn number_for(&self, txns: &[Txn]) -> u64 {
         let shard = |guard: &Guard| match guard {
             Guard::Term { session, term } => Some(term_shard(*session, *term, self.number)),
@@ -73,8 +73,8 @@ const TERMS: u64 = 4;
 
 const SHARDS_PER_SESSION: u64 = TERMS * SHARDS_PER_TERM;
 
-/// The shard of a term that corresponds to a handle's shard. It is never shard 0. Two sessions can share a
-/// shard only if their numbers exceed 2^57; then their commits may conflict needlessly.
+/// The shard of a term for a commit that has taken `shard`. It is never shard 0. Two sessions can share a shard
+/// only if one of their ids is 2^57 or greater; then their commits may conflict needlessly.
 pub(crate) fn term_shard(session: SessionId, term: Term, shard: u64) -> u64 {
     let place = u64::from(term.0) % TERMS * SHARDS_PER_TERM + shard % SHARDS_PER_TERM;
     1 << 63 | session.0.wrapping_mul(SHARDS_PER_SESSION) | place
@@ -96,16 +96,16 @@ impl Drop for TakenSlot<'_> {
     }
 }
 
-/// A merge of shards: what is claimed, and what is then written.
+/// A merge of shards: the claims, and the writes if all claims hold.
 #[derive(Debug)]
 pub struct ShardMerge {
     pub claims: Vec<Claim>,
     pub writes: Vec<Write>,
 }
 
-/// Merges usage shards into shard 0 if handles that are gone have left many; their reservations are dropped.
+/// Merges usage shards into shard 0, and drops their reservations, if closed handles have left many shards.
 /// `found` is the whole content of [`Keyspace::usage_shards`]. If another writer writes one of the shards in the
-/// meantime, the write fails, and the merge is done another time.
+/// meantime, a claim fails, and a later call merges them.
 ///
 /// # Errors
 /// [`Damaged`].
@@ -120,7 +120,7 @@ pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<O
         let shard = decode_shard(key, &held.value)?;
         sum.used = sum.used.plus(shard.used);
         if *key == first {
-            // It marks that there are reservations.
+            // The mark that there are reservations; see the module `reservation`.
             sum.reservation = shard.reservation;
         }
         claims.push(Claim::Key(key.to_vec(), Some(held.version)));

@@ -1,4 +1,4 @@
-//! What is known of the store's keys, and what must be read.
+//! Known keys and ranges of the store, and accesses, which are the keys and ranges to read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -12,11 +12,11 @@ use crate::value::Damaged;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredValue {
     pub value: Bytes,
-    /// It changes with each write of the key.
+    /// A number that changes with each write of the key.
     pub version: u64,
 }
 
-/// What a source knows of a key.
+/// A key, as far as a source knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyState {
     Unknown,
@@ -35,7 +35,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// The range that contains all of it; `None` for one key.
+    /// The range that contains all its keys; `None` for one key.
     pub fn span(&self) -> Option<Span> {
         match self {
             Access::Key(_) => None,
@@ -63,12 +63,12 @@ pub trait Source: Debug {
     fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]>;
 }
 
-/// Why there is no answer yet, or none at all.
+/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadStop {
-    /// Something must be read first.
+    /// A key or range must be read first.
     Missing,
-    /// The transactions before this one must be committed first.
+    /// The earlier transactions of the batch must be committed first.
     Flush,
     Damaged(Damaged),
 }
@@ -79,11 +79,11 @@ impl From<Damaged> for ReadStop {
     }
 }
 
-/// What to assume of an unknown key.
+/// The assumption about a key that the source does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assume {
     Nothing,
-    /// The key is probably absent; this is checked when the transaction is committed.
+    /// The key is absent, which is probable; a claim checks it when the transaction is committed.
     Absent,
 }
 
@@ -152,7 +152,7 @@ impl ReadSet {
         }
     }
 
-    /// Adds what else was read as of the same moment.
+    /// Adds values that were read as of the same moment.
     pub fn extend(&mut self, other: ReadSet) {
         self.keys.extend(other.keys);
         self.spans.extend(other.spans);
@@ -169,12 +169,12 @@ impl ReadSet {
         }
     }
 
-    /// Every key that was read, and its value.
+    /// Every key that was read by itself, and its value.
     pub fn keys(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<StoredValue>)> {
         self.keys.iter()
     }
 
-    /// The keys found in ranges.
+    /// The keys that were found in ranges.
     pub fn found(&self) -> impl Iterator<Item = &(Bytes, StoredValue)> {
         self.spans.values().flatten()
     }

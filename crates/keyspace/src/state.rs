@@ -1,8 +1,8 @@
 //! The records after each transaction of a batch, on top of what a source knows.
 //!
-//! Everything that decides something is claimed: it must still be so when the batch is committed. The links
-//! and times of a directory usually decide nothing, so they are not read unless needed: [`State::image`]
-//! reads them without a claim, and setting times writes them without a read.
+//! Every value on which a decision depends is claimed: it must be unchanged when the batch is committed. The
+//! links and times of a directory usually decide nothing, so they are read only if needed: [`State::image`]
+//! reads them without a claim, and an effect that sets times writes them without a read, if the store can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,14 @@ use crate::value::{
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Whether the store can delete ranges, claim that a range is empty or unchanged, and put a value only if
-    /// it is greater: then values that decide nothing need not be read.
+    /// it is greater than the stored one. If so, values that decide nothing need not be read.
     pub blind: bool,
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub shard: u64,
-    /// The maximum number of claims of one request. One transaction alone may need more.
+    /// The maximum number of claims of a batch. A batch of one transaction may have more.
     pub most_claims: usize,
-    /// Whether to return the changed inodes: only when all of them can be known.
+    /// Whether to return the changed inodes. If set, the values that only they need must be known before the
+    /// batch is decided.
     pub show: bool,
 }
 
@@ -37,9 +38,11 @@ pub(crate) struct State<'a> {
     pub(crate) options: Options,
     /// The version that each key must have; `None` if it must be absent.
     pub(crate) claims: BTreeMap<Vec<u8>, Option<u64>>,
-    /// Keys that no other commit may write in the meantime.
+    /// Keys that no other commit may write in the meantime ([`Claim::Untouched`](crate::Claim::Untouched)).
     pub(crate) untouched: BTreeSet<Vec<u8>>,
+    /// Ranges that must be empty.
     pub(crate) empty: BTreeSet<Span>,
+    /// Ranges in which nothing may change in the meantime.
     pub(crate) unchanged: BTreeSet<Span>,
     pub(crate) inode_states: BTreeMap<Ino, InodeState>,
     pub(crate) dirents: BTreeMap<(Ino, Name), DirentState>,
@@ -49,10 +52,10 @@ pub(crate) struct State<'a> {
     pub(crate) if_absent: BTreeMap<Vec<u8>, Bytes>,
     /// Ranges of the store that are deleted.
     pub(crate) dropped: Vec<Span>,
-    /// The amounts added to the usage.
+    /// The amounts that the batch adds to the usage.
     pub(crate) inodes: i64,
     pub(crate) blocks: i64,
-    /// The lowest limits of the guards that check for space.
+    /// The lowest limits among the guards [`Guard::Room`](meta::Guard::Room) of the batch.
     pub(crate) room: Option<Amount>,
 }
 
@@ -62,7 +65,7 @@ pub(crate) struct InodeState {
     pub(crate) stored: Option<Stored>,
     /// Its location in the store.
     pub(crate) base: Option<InodeLocation>,
-    /// In the store, it has parts next to its location.
+    /// Whether the store has parts next to its location: it is a directory there.
     pub(crate) base_parts: bool,
     pub(crate) dirty: bool,
     pub(crate) links: Part,
@@ -76,11 +79,11 @@ pub(crate) enum Part {
     /// It was not read.
     #[default]
     Unknown,
-    /// The value of the store.
+    /// As in the store.
     Clean,
     /// Changed, to be written.
     Dirty,
-    /// It was not read, and this time is to be set; for a ctime, only if it is later.
+    /// It was not read, and this time is to be written; for a ctime, only if it is later than the stored one.
     Pending(Time),
 }
 
@@ -123,15 +126,14 @@ impl<'a> State<'a> {
         self.claims.insert(key, held.map(|held| held.version));
     }
 
-    /// Loads an inode into `nodes`.
+    /// Loads an inode into `inode_states`.
     pub(crate) fn load(&mut self, ino: Ino, assume: Assume) -> Result<&mut InodeState, ReadStop> {
         if !self.inode_states.contains_key(&ino) {
             let key = self.keys.inode_row(ino);
             let held = self.look.location(&key, assume)?;
             match held.as_ref().map(|held| decode_inode_row(&key, &held.value)).transpose()? {
                 Some(InodeRow::At(InodeLocation::At(parent, name))) => {
-                    // The dirent is claimed: while the inode is stored in it, the location record says so
-                    // too.
+                    // A claim of the dirent suffices: while it stores the inode, the location record names it.
                     self.dirent(parent, &name, Assume::Nothing)?;
                 }
                 Some(InodeRow::Here(stored)) => {
@@ -144,11 +146,11 @@ impl<'a> State<'a> {
                 }
             }
         }
-        // If it is absent, location and dirent were not read as of the same moment.
+        // If the dirent does not store the inode, the two were not read as of the same moment.
         self.inode_states.get_mut(&ino).ok_or(ReadStop::Missing)
     }
 
-    /// The inode; links and times of a directory may be missing.
+    /// The inode. The links and times of a directory are valid only if their [`Part`] is known.
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<Option<&Inode>, ReadStop> {
         Ok(self.load(ino, Assume::Nothing)?.stored.as_ref().map(|stored| &stored.inode))
     }
@@ -185,7 +187,7 @@ impl<'a> State<'a> {
         Ok(dirent)
     }
 
-    /// The key of a directory's location; its parts are next to it.
+    /// The key of a directory's location in the store; the keys of its parts begin with it.
     fn base_key(&self, ino: Ino) -> Option<Vec<u8>> {
         Some(self.keys.location(self.inode_states.get(&ino)?.base.as_ref()?))
     }
@@ -242,7 +244,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// A time in the store, combined with the pending change.
+    /// The time in the store, after the pending change.
     fn time(&mut self, ino: Ino, letter: u8, part: Part, claim: bool) -> Result<Time, ReadStop> {
         let (key, held) = self.part(ino, letter, claim)?;
         let base = decode_time(&key, &held.value)?;
@@ -253,8 +255,9 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The whole inode in its current state. Values that are only returned are not claimed, except on a store
-    /// that reads as of one moment and commits at another: there, nothing may change in between.
+    /// The whole inode in its current state. A value that is only returned is not claimed if the store returns it
+    /// with the commit. On other stores, which read before they commit, it is claimed, because it must not change
+    /// in between.
     pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Inode>, ReadStop> {
         let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
         let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };

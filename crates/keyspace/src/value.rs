@@ -9,7 +9,7 @@ use types::{AclId, Ino, Mode, Name, QuotaId, SessionId, Slice, Time};
 use crate::form::{Reader, Writer};
 use crate::keys::InodeLocation;
 
-/// A value that no version of limenfs writes.
+/// A key or value that no version of limenfs writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("damaged value: {what}, key {key}")]
 pub struct Damaged {
@@ -26,7 +26,7 @@ impl Damaged {
 
 const VERSION: u8 = 1;
 
-/// An inode's own record. That of a directory has no links and times; these are stored next to it.
+/// An inode's own record. The links and times of a directory are not in it: they are stored next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) inode: Inode,
@@ -35,14 +35,14 @@ pub(crate) struct Stored {
     pub(crate) rows: u64,
 }
 
-/// The value of a dirent.
+/// The value of a dirent; `stored` is the inode if the dirent is its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredDirent {
     pub(crate) dirent: Dirent,
     pub(crate) stored: Option<Stored>,
 }
 
-/// The value under an inode's number.
+/// The value of an inode's location record: the location, or the inode itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InodeRow {
     At(InodeLocation),
@@ -72,7 +72,7 @@ pub(crate) struct Reservation {
     pub(crate) within: Amount,
 }
 
-/// What is stored of an applied operation.
+/// The log entry of an applied operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// Its position among the transactions committed by the same write.
@@ -106,7 +106,7 @@ impl Writer {
             true => writer,
             false => times.into_iter().fold(writer.u32(inode.nlink), |writer, time| writer.i64(time.nanos())),
         };
-        // Without quotas, records are as they were before there were quotas.
+        // Without a tag, the record has the form of volumes that are older than quotas.
         if inode.quota == QuotaTag::NONE { writer } else { writer.u64(inode.quota.to_number()) }
     }
 }
@@ -129,7 +129,7 @@ pub(crate) fn encode_inode_row(row: &InodeRow) -> Bytes {
     }
 }
 
-/// The bytes are in order of time, so that a store can find the later one.
+/// Encodes a time so that the order of the bytes is the order of the times, and a store can compare them.
 pub(crate) fn encode_time(time: Time) -> Bytes {
     Writer::versioned().ordered_time(time).done()
 }

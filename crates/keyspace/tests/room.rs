@@ -1,5 +1,5 @@
-//! Writers that add to a volume up to its limit, with every order of reads and writes. What a writer has read
-//! may be outdated when it writes, like on a store on a network.
+//! Writers add to a volume up to its limit; their reads and writes are interleaved at random. The values that a
+//! writer has read may be out of date when it writes, as on a network.
 
 use std::collections::BTreeMap;
 
@@ -107,8 +107,8 @@ impl Client {
         self.memory.note_snapshot(&store.keys, &self.read_set, self.read_at);
     }
 
-    /// One step of a commit: either a read, or a write based on earlier reads. Other clients may act in
-    /// between.
+    /// One step of a commit: either a read, or a write based on earlier reads. Other clients may read and write
+    /// between two steps.
     fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
         let batch = self.decide(&store.keys, txn);
         assert_eq!(batch.damaged(), None);
@@ -128,7 +128,7 @@ impl Client {
             self.read(store, &batch);
             return Step::Beaten;
         }
-        // The guard must hold at the time of the write, whatever the writer knew.
+        // The guard must hold at the time of the write, even if the writer's values are out of date.
         for guard in &txn.guards {
             if let Guard::Room { max_inodes, .. } = guard {
                 let inodes = store.inodes();
@@ -218,7 +218,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
         let mut under_way: Vec<Option<(Txn, Option<u64>)>> = vec![None; clients.len()];
         let mut files: Vec<Vec<u64>> = vec![Vec::new(); clients.len()];
         let mut refused = 0;
-        // Until it is full, and then some more.
+        // Continue after the volume is full.
         while refused < 300 {
             let at = draw(&mut dice, WRITERS) as usize;
             let (now, made) = under_way[at].take().unwrap_or_else(|| {
@@ -228,7 +228,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
                         let gone = files[at].swap_remove(0);
                         (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)
                     }
-                    // A client that knows a lower limit, or none, while there is space.
+                    // A client with a lower limit; and, far below the limit, one without a limit.
                     9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
                     12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
                     _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),

@@ -12,7 +12,7 @@ use meta::{Engine, EngineError, Guard, Outcome, Page, RecordKey, Scan, Seq, Snap
 #[derive(Debug)]
 struct Store {
     keys: Keyspace,
-    /// Whether it supports conditional writes and deletes of ranges.
+    /// As [`Options::blind`].
     blind: bool,
     state: Mutex<State>,
 }
@@ -59,7 +59,7 @@ impl State {
         match claim {
             Claim::Key(key, version) => self.keys.get(key).map(|held| held.version) == *version,
             Claim::Empty(span) => self.find(&Span { limit: 1, ..span.clone() }).is_empty(),
-            // It was read under the same lock.
+            // Nothing can change, because the values were read under the lock that is still held.
             Claim::Unchanged(_) | Claim::Untouched(_) => true,
         }
     }
@@ -142,7 +142,7 @@ impl Engine for Store {
         let mut state = self.state();
         let mut outcomes = Vec::new();
         while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
-            // Values that are only returned must not be needed to decide, unless they are claimed.
+            // On a store with conditional writes, the values that are only returned are not needed to decide.
             let mut read_set = ReadSet::default();
             let batch = self.decide(&state, rest, &mut read_set, !self.blind);
             if batch.done.is_empty() {
