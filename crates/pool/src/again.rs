@@ -1,4 +1,4 @@
-//! Repetition: polls, parts of a batch, several places, attempts.
+//! Loops: polls, batches that are committed in parts, attempts on several servers, pauses between attempts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use meta::{EngineError, ErrorKind, Outcome, Txn};
 
-/// Polls at an interval of `every` until there is something, for at most `wait`; at least once.
+/// Calls `look` until it returns something, at the interval `every`, for at most `wait`. Calls it at least once.
 ///
 /// # Errors
 /// The first error of `look`.
@@ -27,10 +27,10 @@ pub(crate) fn poll<T>(
     }
 }
 
-/// Commits one part after the other.
+/// Commits the parts one after the other.
 ///
 /// # Errors
-/// The first error of `commit`. After a part was committed, the error is indeterminate.
+/// The first error of `commit`. If an earlier part was committed, the error is made indeterminate.
 pub fn in_parts<'t>(
     parts: impl IntoIterator<Item = &'t [Txn]>,
     mut commit: impl FnMut(&'t [Txn]) -> Result<Vec<Outcome>, EngineError>,
@@ -47,8 +47,8 @@ pub fn in_parts<'t>(
     Ok(outcomes)
 }
 
-/// Commits all together, or in halves, and halves of halves, as long as `commit` returns `None` because the
-/// part is too large.
+/// Commits all transactions with one call of `commit`. If it returns `None`, they are too large for one request,
+/// and each half is committed in the same way.
 ///
 /// # Errors
 /// Those of [`in_parts`]; a permanent error if `commit` returns `None` for a single transaction.
@@ -63,23 +63,23 @@ pub fn in_halves(
     }
 }
 
-/// Counts transactions, for work that is due once per number of them.
+/// Counts transactions, to tell when work is due that is done once for a number of them.
 #[derive(Debug, Default)]
 pub struct Turns(AtomicU64);
 
 impl Turns {
-    /// Whether the work is due with these transactions.
+    /// Counts `txns` more transactions. Returns whether work that is done once for `every` of them is due.
     pub fn has_come(&self, txns: usize, every: u64) -> bool {
         let before = self.0.fetch_add(txns as u64, Ordering::Relaxed);
         before / every != (before + txns as u64) / every
     }
 }
 
-/// Calls `commit` with the transactions that are left, until none is. Each call commits as many of the first
-/// ones as go together, and appends their outcomes.
+/// Calls `commit` with the remaining transactions, until none remains. Each call commits as many of the first
+/// ones as can be committed together, and appends their outcomes.
 ///
 /// # Errors
-/// The first error of `commit`. After a change was committed, the error is indeterminate.
+/// The first error of `commit`. If a change was committed before, the error is made indeterminate.
 pub fn gradually(
     txns: &[Txn],
     mut commit: impl FnMut(&[Txn], &mut Vec<Outcome>) -> Result<(), EngineError>,
@@ -97,10 +97,10 @@ pub fn gradually(
     Ok(outcomes)
 }
 
-/// The first success of `attempt`.
+/// Tries one place after the other, and returns the first success of `attempt`.
 ///
 /// # Errors
-/// That of the last attempt; `none` if there are no places.
+/// The error of the last attempt; `none` if there are no places.
 pub fn first<P, T>(
     places: impl IntoIterator<Item = P>,
     none: EngineError,
@@ -116,7 +116,7 @@ pub fn first<P, T>(
     Err(why)
 }
 
-/// Random pauses between attempts, so that no two clients wait equally long.
+/// Random pauses between attempts, so that clients that conflict do not retry at the same time.
 #[derive(Debug, Default)]
 pub struct Jitter {
     random: RandomState,
@@ -124,7 +124,7 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// Sleeps for up to some milliseconds; more after more attempts.
+    /// Sleeps for a random time: at most 0.2 ms for each attempt so far, and at most 10 ms.
     pub fn pause(&self, attempts: u32) {
         let most_us = 200 * u64::from(attempts.clamp(1, 50));
         sleep(Duration::from_micros(self.random() % most_us));

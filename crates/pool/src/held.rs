@@ -1,4 +1,4 @@
-//! Records as of one moment, from a connection in a transaction that only reads.
+//! Reads records as of one moment, on a connection in a transaction that only reads.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::request::{Asked, Failed};
 type Read<C, F> = Box<dyn Fn(&mut C, &[RecordKey]) -> Result<Snapshot, F> + Send>;
 type ReadPage<C, F> = Box<dyn Fn(&mut C, &Scan) -> Result<Page, F> + Send>;
 
-/// A connection of its own, which is in a transaction.
+/// A connection that is in a transaction, and belongs to no pool.
 pub struct Held<C, F> {
     connection: C,
-    /// That of [`Connect::place`].
+    /// The address that [`Connect::place`] returns.
     place: String,
     read: Read<C, F>,
     scan: ReadPage<C, F>,

@@ -1,5 +1,5 @@
 //! Code shared by engines on a network: the URL of a server and its parameters, a bounded pool of
-//! connections, requests on these, and the meaning of their failures.
+//! connections, requests on them, and the state after a failed request.
 //!
 //! | module | content |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `query`, `params` | a URL's parameters, and those that all engines have |
 //! | `tls` | trusted authorities, and the client's certificate |
 //! | `pool`, `request` | connections; a request on one, and the state after a failure |
-//! | `held` | records as of one moment, from a connection in a transaction |
+//! | `held` | reads records as of one moment, on a connection in a transaction |
 //! | `open` | why a volume could not be opened |
-//! | `again` | repetition: polls, parts of a batch, several places, attempts |
-//! | `tail`, `numbers` | the stream of changes from a polled log; which of its numbers are accounted for |
+//! | `again` | loops: polls, batches in parts, attempts on several servers, pauses |
+//! | `tail`, `numbers` | the stream of changes from a polled log; the numbers of the log that were delivered |
 
 mod again;
 mod held;

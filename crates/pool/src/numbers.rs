@@ -1,13 +1,13 @@
-//! The numbers of a log whose transactions become visible in another order than that of their numbers.
+//! The numbers of a log whose transactions may become visible in another order than that of their numbers.
 
 use std::collections::BTreeSet;
 
-/// The numbers of a log that are accounted for.
+/// The numbers of a log that were delivered or will never appear.
 #[derive(Debug, Default)]
 pub struct Numbers {
     /// All numbers up to this one were delivered or will never appear.
     known: u64,
-    /// Numbers beyond it that were delivered.
+    /// Delivered numbers above `known`.
     delivered: BTreeSet<u64>,
 }
 
@@ -17,7 +17,7 @@ impl Numbers {
         self.known
     }
 
-    /// Whether no number below a delivered one is missing.
+    /// Whether every number below a delivered one was delivered or will never appear.
     pub fn is_settled(&self) -> bool {
         self.delivered.is_empty()
     }
@@ -27,7 +27,7 @@ impl Numbers {
         id > self.known && self.delivered.insert(id)
     }
 
-    /// Records that no number up to `sure` can appear any more.
+    /// Records that no further number up to `sure` can appear.
     pub fn pass(&mut self, sure: u64) {
         while let Some(&id) = self.delivered.first()
             && (id == self.known + 1 || id <= sure)

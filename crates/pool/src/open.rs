@@ -1,11 +1,11 @@
-//! Checks whether there is a volume that this limen can use.
+//! Checks whether a volume exists, and whether this limen supports the version of its layout.
 
 use meta::EngineError;
 
 /// Why a volume on a server could not be opened. No message contains a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL is invalid, or this machine lacks something that it needs.
+    /// The URL is invalid, or this machine cannot use it: a file is missing, or a thread cannot be started.
     #[error("{0}")]
     Config(String),
     #[error("there is no volume {0}: create one with limen format")]
@@ -30,8 +30,8 @@ impl OpenError {
     }
 }
 
-/// Checks the stored version of the layout, in decimal digits, and returns whether it must be written now: if
-/// there is none and `create` is set. `place` is, for example, "at redis://host".
+/// Checks the stored version of the layout, which is in decimal digits. Returns whether the caller must write
+/// it, because there is none and `create` is set. `place` is, for example, "at redis://host".
 ///
 /// # Errors
 /// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`], [`OpenError::Older`].

@@ -15,12 +15,12 @@ pub struct Params {
     pub max_open_conns: usize,
     /// The maximum number of idle connections that stay open.
     pub max_idle_conns: usize,
-    /// An idle connection is closed after this time.
+    /// A connection that was idle for this time is closed when a connection is taken from the pool.
     pub max_idle_time: Duration,
-    /// A connection is closed after this time, even if it is in use; zero = never.
+    /// A connection of this age is closed when it is returned, or when another one is taken; zero = never.
     pub max_life_time: Duration,
     pub connect_timeout: Duration,
-    /// The time after which a request counts as failed and the server as lost.
+    /// The time after which a request has failed, because the server does not answer.
     pub op_timeout: Duration,
     /// The prefix of the names of tables or keys, so that several volumes may share a database.
     pub table_prefix: String,

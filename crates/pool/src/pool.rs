@@ -1,6 +1,6 @@
 //! A bounded pool of blocking connections.
 //!
-//! Lock order: only the pool's state; no connection is opened, used or closed under it.
+//! Lock order: the pool's state is the only lock. No connection is opened, used or closed while it is held.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -23,7 +23,8 @@ pub trait Connect: Send + Sync + fmt::Debug {
     fn place(&self) -> &str;
 }
 
-/// Connections to one server. The most recently used one is taken first, so that unneeded ones become old.
+/// Connections to one server. The most recently used one is taken first, so that those that are not needed stay
+/// idle and are closed.
 #[derive(Debug)]
 pub struct Pool<C: Connect> {
     connect: C,
@@ -31,7 +32,7 @@ pub struct Pool<C: Connect> {
     max_idle: usize,
     max_idle_time: Duration,
     max_life_time: Duration,
-    /// How long to wait for a connection that is in use.
+    /// How long to wait for a connection if all are in use.
     patience: Duration,
     state: Mutex<State<C::Connection>>,
     returned: Condvar,
@@ -101,14 +102,14 @@ impl<C: Connect> Pool<C> {
         }
         state.open += 1;
         drop(state);
-        // From here on, the guard releases the place if opening the connection fails.
+        // If the connection cannot be opened, dropping `pooled` corrects `open`.
         let mut pooled = Pooled { pool: self, connection: None, born: Instant::now(), broken: true };
         pooled.connection = Some(self.connect.connect()?);
         pooled.broken = false;
         Ok(pooled)
     }
 
-    /// Closes idle connections: after a failure of the server they are probably dead too.
+    /// Closes all idle connections, because after a failure of the server they are probably dead too.
     pub(crate) fn clear(&self) {
         let idle = {
             let mut state = self.state();
@@ -138,7 +139,7 @@ impl<C: Connect> Pool<C> {
 }
 
 impl<C: Connect> Pooled<'_, C> {
-    /// Marks the connection as being in an unknown state: it is closed instead of reused.
+    /// Marks the connection as being in an unknown state, so that it is closed and not used again.
     pub(crate) fn mark_broken(&mut self) {
         self.broken = true;
     }

@@ -1,4 +1,4 @@
-//! The parameters of one URL, taken one after the other.
+//! The parameters of one URL. An engine takes each parameter that it knows; any that is left is an error.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::open::OpenError;
 use crate::url::Url;
 
-/// The parameters that were not taken yet, and the URL for messages.
+/// The parameters that were not taken yet, and the URL, which messages name.
 #[derive(Debug)]
 pub struct Query {
     url: String,
@@ -39,8 +39,8 @@ impl Query {
         self.left.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Takes a parameter that is one of these words, and returns the word's meaning; `usual` if it is not
-    /// given.
+    /// Takes a parameter whose value must be one of these words, and returns the value of the word; `usual` if
+    /// the parameter is not given.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -98,7 +98,7 @@ impl Query {
         NamedFile { parameter, path: self.take(parameter).map(PathBuf::from) }
     }
 
-    /// Refuses parameters that were not taken: they are mistakes in the URL.
+    /// Fails if a parameter was not taken, because it is a mistake in the URL.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -107,7 +107,7 @@ impl Query {
         left.map_or(Ok(()), |name| Err(self.wrong(format!("unknown parameter '{name}'"))))
     }
 
-    /// An error about the URL.
+    /// The error for a mistake in the URL.
     pub fn wrong(&self, what: impl Display) -> OpenError {
         OpenError::Config(format!("{}: {what}", self.url))
     }
@@ -124,7 +124,7 @@ impl NamedFile {
         self.path().map(fs::read).transpose().map_err(|error| self.wrong(error))
     }
 
-    /// An error about the file.
+    /// The error for a file that cannot be used.
     pub(crate) fn wrong(&self, what: impl Display) -> String {
         let path = self.path().unwrap_or(Path::new(""));
         format!("{}={}: {what}", self.parameter, path.display())

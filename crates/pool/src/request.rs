@@ -1,13 +1,15 @@
-//! A request on a connection, and the meaning of its failure.
+//! A request on a connection, and the state after its failure.
 
 use meta::EngineError;
 
 use crate::pool::{Connect, Pool};
 
-/// The kind of a request, which decides what is unknown after a failure.
+/// The kind of a request. It decides whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
+    /// The request changes nothing.
     Look,
+    /// The request may change records.
     Change,
 }
 
@@ -15,11 +17,11 @@ pub enum Asked {
 pub trait Failed {
     fn leaves(&self) -> Leaves;
 
-    /// The error for the caller; `place` is that of [`Connect::place`].
+    /// The error for the caller. `place` is the address that [`Connect::place`] returns.
     fn engine_error(self, place: &str, asked: Asked) -> EngineError;
 }
 
-/// An error whose meaning is known already.
+/// For requests that already return engine errors.
 impl Failed for EngineError {
     fn leaves(&self) -> Leaves {
         Leaves::Connection
@@ -42,7 +44,7 @@ pub enum Leaves {
 }
 
 impl Asked {
-    /// The error if no reply came: a change may have happened.
+    /// The error for a request without a reply. A change may have happened.
     pub fn unanswered(self, message: impl Into<String>) -> EngineError {
         match self {
             Asked::Look => EngineError::transient(message),
@@ -50,7 +52,7 @@ impl Asked {
         }
     }
 
-    /// The error if a reply cannot be understood, and repeating would not help: a change may have happened.
+    /// The error for a reply that cannot be decoded, so that a retry would not help. A change may have happened.
     pub fn not_understood(self, message: impl Into<String>) -> EngineError {
         match self {
             Asked::Look => EngineError::permanent(message),

@@ -13,7 +13,7 @@ impl Secret {
         Secret(Zeroizing::new(password))
     }
 
-    /// For the handshake with the server, and nothing else.
+    /// The password. Only the handshake with the server may use it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

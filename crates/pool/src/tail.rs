@@ -1,4 +1,4 @@
-//! Streams of changes from servers that push none: a log is polled.
+//! Streams of changes from servers that push no changes: a log is polled.
 
 use std::fmt::Debug;
 use std::thread::sleep;
@@ -13,15 +13,15 @@ use crate::request::{Asked, Failed};
 pub trait Log: Debug + Send {
     type Failed: Failed;
 
-    /// Returns the changes that have become visible since the last call, in any order. It must prove from
-    /// stored data, not by a clock, that no change in between was removed from the log: the machine may have
-    /// been suspended between two calls.
+    /// Returns the changes that have become visible since the last call, in any order. It must prove that no
+    /// change in between was removed from the log, from stored data and not by a clock: the machine may have been
+    /// suspended between two calls.
     ///
     /// # Errors
     /// Changes may be missing from here on.
     fn look(&mut self) -> Result<Vec<Change>, Self::Failed>;
 
-    /// Is notified of the sequence numbers that are delivered.
+    /// Where the stream records the sequence numbers that it delivers.
     fn order(&self) -> &Order;
 }
 
@@ -30,21 +30,21 @@ pub trait Log: Debug + Send {
 pub struct Tail<L> {
     log: L,
     place: String,
-    /// The shortest time between two polls. A busy log is read in batches: if a poll that found changes were
-    /// followed by another at once, a client's own commits would cost it hundreds of polls a second.
+    /// The shortest time between two polls, except before the last one of a call. So a busy log is read in
+    /// batches. Otherwise a client's own commits would cost it hundreds of polls a second.
     period: Duration,
     /// When the log was last polled.
     looked: Option<Instant>,
-    /// After a failure, changes may have been missed.
+    /// Set after a failure: changes may have been missed.
     lost: bool,
 }
 
 impl<L: Log> Tail<L> {
-    /// Delivers the changes committed after `open` has determined the start position in the log. `place` is
-    /// that of [`Connect::place`](crate::Connect::place).
+    /// Delivers the changes committed after `open` has determined the start position in the log. `place` is the
+    /// address that [`Connect::place`](crate::Connect::place) returns.
     ///
     /// # Errors
-    /// That of `open`.
+    /// The error of `open`.
     pub fn new(
         place: &str,
         period: Duration,

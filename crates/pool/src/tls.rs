@@ -12,7 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 use crate::query::NamedFile;
 
-/// What is verified of the server's certificate.
+/// How the server's certificate is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     Nothing,
@@ -22,8 +22,8 @@ pub enum Check {
     Host,
 }
 
-/// Trusts the authorities in the file `roots`, or else those of the system. `own` is the client's certificate
-/// and its key, both or neither.
+/// Returns a configuration that trusts the authorities in the file `roots`, or those of the system if no file is
+/// named. `own` is the client's certificate and its key; both are given, or neither.
 ///
 /// # Errors
 /// A file cannot be used, only one file of `own` is given, or there is no authority to trust.
@@ -96,7 +96,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
         match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
-            // The verifier checks the authority before the name.
+            // This error proves that the authority is trusted, because the verifier checks it before the name.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.check == Check::Authority => Ok(ServerCertVerified::assertion()),

@@ -5,7 +5,7 @@ use std::{env, fmt, fs};
 
 use crate::secret::Secret;
 
-/// The address of a server, and the user. Displayed without its password.
+/// The address of a server, the user and the parameters. It is displayed without the password and parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     pub scheme: String,
@@ -49,9 +49,9 @@ const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 const PASSWORD_FILE: &str = "password_file";
 
 impl Url {
-    /// Parses a URL. If it has no password, the password is read from the file that the parameter
-    /// `password_file` names, or else from the environment variable `LIMEN_META_PASSWORD`. So it does not
-    /// have to be in a command line, which `ps` shows.
+    /// Parses a URL. If it has no password, the password is the first line of the file that the parameter
+    /// `password_file` names. Without this parameter it is the value of the environment variable
+    /// `LIMEN_META_PASSWORD`. So no password must be in a command line, which `ps` shows.
     ///
     /// # Errors
     /// [`UrlError`].
@@ -68,8 +68,8 @@ impl Url {
 
     fn split(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::NoScheme)?;
-        // A password may contain any unescaped character except the @ that ends it, so the last @ before the
-        // parameters counts.
+        // A password may contain `?`, `/` and `@` without an escape, so the last @ of the URL ends it. In the
+        // parameters, @ must be written as %40.
         let (before_query, query) = match rest.rfind('@') {
             Some(at) => match rest[at..].split_once('?') {
                 Some((_, query)) => (&rest[..rest.len() - query.len() - 1], query),
@@ -141,7 +141,7 @@ impl Host {
     }
 }
 
-/// Without a password, and without parameters, which may contain one.
+/// Shows neither the password nor the parameters, which may contain one.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;

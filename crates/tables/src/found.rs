@@ -34,6 +34,7 @@ pub fn kind_of(key: &RecordKey) -> i16 {
 pub struct Found {
     pub inodes: HashMap<Ino, Inode>,
     dirents: HashMap<(Ino, Name), Dirent>,
+    /// Directories that are not empty.
     filled: HashSet<Ino>,
     xattrs: HashMap<Ino, Xattrs>,
     symlinks: HashMap<Ino, Arc<[u8]>>,
@@ -106,12 +107,12 @@ impl Found {
         Ok(())
     }
 
-    /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if it is not absent.
+    /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if the inode exists.
     pub(crate) fn take_joined<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         if row.optional(3)?.is_some() { self.take_inode(row, 3, 1) } else { Ok(()) }
     }
 
-    /// Takes the inode whose values begin at these positions, and the texts of its ACLs, which follow.
+    /// Takes the inode whose numbers and byte strings begin at these positions, and the texts of its ACLs.
     fn take_inode<R: Row>(
         &mut self,
         row: &ReplyRow<R>,
@@ -164,7 +165,7 @@ impl Found {
                 }
                 RecordKey::Usage => records.push(Record::Usage(self.usage)),
                 RecordKey::Locks(ino) => {
-                    // By unsigned numbers; the order of the table may differ.
+                    // Sorted here, because a database with signed numbers sorts differently.
                     let mut locks = self.locks.get(ino).cloned().unwrap_or_default();
                     locks.sort_unstable();
                     records.push(Record::Locks(*ino, locks.into()));

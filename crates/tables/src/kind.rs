@@ -5,7 +5,7 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
         $($(#[$doc])* pub const $name: i16 = $number;)*
 
-        /// Every kind with its name, for statements that name kinds.
+        /// Every kind with the name of its constant, which statements use instead of the number.
         pub const ALL: &[(&str, i16)] = &[$((stringify!($name), $name)),*];
     };
 }

@@ -29,10 +29,10 @@
 //! | `page` | answers scans from the rows of a reply |
 //! | `table`, `scan`, `source` | the tables and their columns; scans as statements; the columns of selects |
 //! | `line` | the rows of a record key, and the rows that an effect puts and removes |
-//! | `part` | the inodes and names of guards and effects; the locks of transactions; their effects on inodes |
+//! | `part` | the inodes, names and sessions of guards and effects; the locks of transactions; changed inodes |
 //! | `quotas` | refuses quotas |
 //! | `text`, `literal` | helpers for the texts of statements |
-//! | `stage` | stages: the effects that statements may apply together, and the changes of an inode's row |
+//! | `stage` | stages: effects that statements may apply together; the combined change of an inode's row |
 
 mod found;
 pub mod kind;

@@ -29,7 +29,7 @@ impl<'v> Line<'v> {
         Line { table, numbers, strings: strings.into_iter().map(|string| Some(string.into())).collect() }
     }
 
-    /// The columns for which it has values.
+    /// The columns for which the line has values.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + use<> {
         let Table { numbers, strings, .. } = self.table;
         let columns = numbers.iter().take(self.numbers.len()).chain(strings.iter().take(self.strings.len()));
@@ -58,7 +58,7 @@ impl<'v> Line<'v> {
     }
 }
 
-/// The key of the rows of a record key; for the usage, these rows are to be summed.
+/// The key of the rows that answer a record key. The answer for the usage is the sum of its rows.
 pub fn wanted(want: &RecordKey) -> Line<'_> {
     let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
     match want {
@@ -100,8 +100,8 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, except those of inodes. Each replaces the row with the same key. If the
-/// inode does not exist, rows of its data must not be put.
+/// The rows that an effect puts, except those of inodes. Each replaces the row with the same key. The caller
+/// must not put rows that belong to an inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {

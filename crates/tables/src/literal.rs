@@ -11,7 +11,7 @@ pub type Row = Vec<(&'static str, String)>;
 /// The size of a row of table `xattr` in blocks, as [`meta::xattr_blocks`] computes it.
 pub const XATTR_BLOCKS: &str = "GREATEST(1, (LENGTH(value) + 4095) DIV 4096)";
 
-/// A byte string, or a text: text columns interpret the bytes as UTF-8.
+/// A byte string as a literal. It also serves for texts, because a text column reads the bytes as UTF-8.
 pub fn bytes(bytes: &[u8]) -> String {
     format!("x'{}'", hex(bytes))
 }

@@ -14,9 +14,9 @@ use crate::reply::{Malformed, ReplyRow, Row};
 pub struct PageBuilder<'s> {
     scan: &'s Scan,
     dirents: Vec<(Ino, Name, Dirent)>,
-    /// Chunks and inodes of which all rows are one record, in order.
+    /// The keys of records that consist of several rows (the rows of a chunk, the locks on an inode), in order.
     keys: Vec<RecordKey>,
-    /// What belongs to the dirents and keys.
+    /// The content of the records of `keys`, and the inodes and ACLs of `dirents`.
     found: Found,
     /// All other records.
     records: Vec<Record>,
@@ -55,7 +55,7 @@ impl<'s> PageBuilder<'s> {
         self.found.take(row)
     }
 
-    /// The page. An ACL that several inodes have is returned once.
+    /// Returns the page. An ACL that several inodes have is in it once.
     pub fn finish(mut self, seq: Seq) -> Page {
         let limit = self.scan.limit();
         let more = self.dirents.len() > limit || self.keys.len() > limit || self.records.len() > limit;

@@ -6,7 +6,7 @@ use host::HashMap;
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::{Ino, Name, SessionId};
 
-/// The name that must be free for the guard to hold.
+/// The name that must not exist for the guard to hold.
 pub fn free(guard: &Guard) -> Option<(Ino, &Name)> {
     match guard {
         Guard::DirentAbsent { parent, name } => Some((*parent, name)),
@@ -22,7 +22,7 @@ pub fn named(effect: &Effect) -> Option<(Ino, &Name)> {
     }
 }
 
-/// Whether `txn` guards that each name it puts is free.
+/// Whether `txn` guards that each name that it puts does not exist yet.
 pub fn puts_free_names(txn: &Txn) -> bool {
     let is_free = |name| txn.guards.iter().filter_map(free).any(|free| free == name);
     txn.effects.iter().filter_map(named).all(is_free)
@@ -36,8 +36,8 @@ pub fn made(effect: &Effect) -> Option<Ino> {
     }
 }
 
-/// The inode that an effect belongs to: the inode, its data and its dirents change only under the lock on its
-/// row.
+/// The inode that an effect changes; for a dirent, its directory. An inode, its data and its dirents change only
+/// under the lock on the inode's row.
 pub fn holder(effect: &Effect) -> Option<Ino> {
     effect.footprint().part.inode()
 }
@@ -46,15 +46,15 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
 /// sessions.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// Sessions that they read or change, and whether the lock is exclusive: the session is removed, or no
-    /// renewal may happen between the check of its heartbeat and the effects. Sessions have their own locks,
-    /// because every commit of a mount is guarded by its session.
+    /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session is
+    /// removed, and if its heartbeat is checked, because no renewal may happen between the check and the effects.
+    /// Otherwise it is shared, because every commit of a mount checks the mount's session.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// Inodes that they read or change, including the data and dirents of these.
+    /// Inodes that they read or change, or of which they read or change the data or dirents.
     pub inos: BTreeSet<Ino>,
     /// Inodes that they create: no other client knows these yet.
     pub made: BTreeSet<Ino>,
-    /// Whether they read or change records that belong to no inode.
+    /// Whether they read or change settings, counters or, by a correction, the usage.
     pub volume: bool,
 }
 
@@ -88,14 +88,14 @@ fn checked_session(guard: &Guard) -> Option<(SessionId, bool)> {
     Some((session, matches!(guard, Guard::Session { heartbeat: Some(_), .. })))
 }
 
-/// The session that an effect changes, and whether it is locked exclusively. A renewal takes the lock shared
-/// with the commits of its client, so that they do not wait for each other.
+/// The session that an effect changes, and whether it is locked exclusively. A renewal takes a shared lock, so
+/// that it and the commits of its client do not wait for each other.
 fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     let Part::Session(session) = effect.footprint().part else { return None };
     Some((session, matches!(effect, Effect::DropSession { .. })))
 }
 
-/// Applies `txn` to these inodes; a dropped one becomes `None`. Returns those that it changed.
+/// Applies `txn` to these inodes; a dropped one becomes `None`. Returns the inodes that it changed.
 pub fn follow(inodes: &mut HashMap<Ino, Option<Inode>>, txn: &Txn) -> Vec<Inode> {
     for effect in &txn.effects {
         match effect {

@@ -7,7 +7,7 @@ use crate::line::wanted;
 use crate::scan::Select;
 use crate::table::Table;
 
-/// The columns and the source of the rows of one kind, in texts like those of [`Select`].
+/// The columns and the source of the rows of one kind. The texts have the form that [`Select`] describes.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub kind: i16,
@@ -18,8 +18,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Rows `r` of a table; if `with_inodes`, joined with the inodes `n` that dirents refer to; if
-    /// `with_acls`, with the texts of the inodes' ACLs.
+    /// Selects rows `r` of a table. If `with_inodes` is set, they are dirents, joined with their inodes `n`; if
+    /// `with_acls` is set, the texts of the inodes' ACLs are joined too.
     fn new(table: Table, rows: &str, with_inodes: bool, with_acls: bool) -> Self {
         let columns = |of: fn(&Table) -> &'static [&'static str]| {
             let inodes = of(&Table::NODE).iter().filter(|_| with_inodes).map(|column| format!("n.{column}"));

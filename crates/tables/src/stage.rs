@@ -7,8 +7,8 @@ use host::HashSet;
 use meta::{Access, Effect, Footprint, Inode, Part};
 use types::{Ino, Time};
 
-/// A stage: effects for which applying kind by kind gives the same result as one by one. The order of the
-/// kinds:
+/// A stage: effects that can be applied kind by kind with the same result as one by one. The kinds, in their
+/// order:
 ///
 /// 1. `drops`: inodes are dropped
 /// 2. `puts`: inodes are put; none of them is in `drops` or `changes`
@@ -19,7 +19,7 @@ use types::{Ino, Time};
 #[derive(Debug, Default)]
 pub struct Stage<'e> {
     pub drops: Vec<Ino>,
-    /// With the changes of this stage applied.
+    /// The new inodes, after all changes that this stage makes to them.
     pub puts: Vec<Inode>,
     pub changes: BTreeMap<Ino, Change>,
     pub others: Vec<&'e Effect>,
@@ -28,14 +28,14 @@ pub struct Stage<'e> {
 /// The combined change of several effects to the row of an inode, independent of the row's current values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The change of the link count, which is at most `u32::MAX`.
+    /// The change of the link count. The count stays at or below `u32::MAX`.
     pub links: Sum,
-    /// The change of the number of xattr blocks, which is at most `u16::MAX`.
+    /// The change of the number of xattr blocks. The number stays at or below `u16::MAX`.
     pub xattr_blocks: Sum,
     pub size: Size,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// It never decreases.
+    /// The new ctime, if it is later than the stored one.
     pub ctime: Option<Time>,
     pub parent: Option<Ino>,
     pub access: Option<Access>,
@@ -43,7 +43,8 @@ pub struct Change {
     pub access_revs: u64,
 }
 
-/// The change of a count: `added` is added to it. The result is at least `least`.
+/// The change of a count by several effects, none of which makes it negative: the result is the count plus
+/// `added`, but at least `least`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub added: i64,
@@ -83,8 +84,8 @@ impl Size {
     }
 }
 
-/// Divides effects, of one transaction or of a conflict-free group of them ([`meta::runs`]), into as few
-/// stages as their order allows.
+/// Divides the effects of one transaction, or of a conflict-free group of transactions
+/// ([`meta::conflict_free_groups`]), into stages. Effects stay in their order; a stage takes as many as possible.
 pub fn stages<'e>(effects: impl IntoIterator<Item = &'e Effect>) -> Vec<Stage<'e>> {
     let mut stages = Vec::new();
     let mut stage = Stage::default();
@@ -139,7 +140,7 @@ impl Change {
         self.follow(&next);
     }
 
-    /// Whether it may change the volume's usage.
+    /// Whether the change may change the volume's usage.
     pub fn moves_usage(&self) -> bool {
         self.size != Size::Kept || self.xattr_blocks != Sum::default()
     }
@@ -163,22 +164,23 @@ impl Change {
     }
 }
 
-/// What the effects of a stage change so far.
+/// The parts that the effects of a stage change.
 #[derive(Debug, Default)]
 struct Seen<'e> {
-    /// Inodes of which anything changes, except dirents.
+    /// Inodes of which any part changes, except dirents.
     inodes: HashSet<Ino>,
     /// Inodes whose rows of chunks change.
     rows: HashSet<Ino>,
-    /// Records whose state depends only on the last effect on them.
+    /// Records whose state depends only on the last effect on them ([`Part::is_replaced_whole`]).
     records: HashSet<Part<'e>>,
-    /// Whether the number of rows of a slice or garbage changes.
+    /// Whether an effect changes the number of references to a slice, or garbage.
     sharing: bool,
+    /// Whether an effect corrects the usage, which must be the last effect of its stage.
     usage_corrected: bool,
 }
 
 impl<'e> Seen<'e> {
-    /// Whether the effect must be in a later stage than these.
+    /// Whether the effect must be in a later stage than the effects seen so far.
     fn holds_back(&self, effect: &'e Effect) -> bool {
         let Footprint { part, releases_slices, .. } = effect.footprint();
         if self.usage_corrected || self.sharing && releases_slices {

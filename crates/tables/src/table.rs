@@ -64,7 +64,7 @@ impl Table {
         &[],
     );
     pub const LOCK_WAIT: Table = Table { kind: kind::LOCK_WAIT, name: "lock_wait", ..Table::LOCK };
-    /// The key of a waiting lock request: its owner.
+    /// The table `lock_wait` with the columns of its key only: the owner of the request.
     pub const WAITER: Table = Table { numbers: &["session", "owner", "kind"], ..Table::LOCK_WAIT };
     pub const SESSION: Table = table(
         kind::SESSION,
@@ -81,7 +81,7 @@ impl Table {
         self.numbers.iter().chain(self.strings).copied()
     }
 
-    /// Whether a column of strings holds texts, and not byte strings.
+    /// Whether a column of `strings` holds texts; the others hold byte strings.
     pub fn is_text(&self, column: &str) -> bool {
         matches!(self.kind, kind::SETTING | kind::COUNTER | kind::SESSION) && self.strings.contains(&column)
             || self.kind == kind::ACL && column == "text"
