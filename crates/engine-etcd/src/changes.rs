@@ -26,11 +26,11 @@ pub(crate) struct EtcdChanges {
     _channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
-    /// When the server was last asked for a sign of life that then arrived. The clock runs during a suspend.
+    /// When the last progress request was sent that the server answered. The clock runs during a suspend.
     proved: BootInstant,
 }
 
-/// How long to wait, after the server's sign of life, for changes that were already in transit.
+/// How long to wait, after the progress notification, for changes that were already in transit.
 const GRACE: Duration = Duration::from_millis(1);
 
 /// Since 3.4.25 and 3.5.8 the server ignores a progress request while the stream is behind, so the request is
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(1);
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 impl EtcdChanges {
-    /// Starts the watch. It reports every commit that happens after this returns.
+    /// Starts the watch. It reports every commit that happens after the call returns.
     pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let proved = BootInstant::now();
         let logs = keys.logs();
@@ -63,6 +63,7 @@ impl EtcdChanges {
         Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, proved })
     }
 
+    /// Stores the changes of a response. Returns whether it is a progress notification, which has no changes.
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
@@ -92,8 +93,8 @@ impl EtcdChanges {
         }
     }
 
-    /// Requests a progress notification and takes in everything that the server sends before it. Without
-    /// this, silence may mean that the server is gone, and a steady flow of changes may be old.
+    /// Requests a progress notification, and receives everything that the server sends before it. Otherwise
+    /// silence could mean that the server is gone, and the changes that arrive could be old.
     fn prove(&mut self) -> Result<(), EngineError> {
         let (asked, now) = (Instant::now(), BootInstant::now());
         let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };

@@ -1,12 +1,13 @@
 //! Commits a batch of transactions as one etcd transaction.
 //!
-//! The batch is decided from cached records. The server compares the versions on which the decision depends,
-//! and writes only if they are current. If not, the same response returns the current records, and the batch
-//! is decided again from those. So a commit takes one round trip if the cache is current and two if it is
-//! not. Of several concurrent transactions one always succeeds, so retries end soon. The decision does not
-//! depend on records that every commit changes, namely the times of a directory and the usage. Times are
-//! written without a comparison, ctime only if it is later. For the usage each writer has its own usage
-//! shard, with a reservation of the room below a limit.
+//! The batch is decided from cached keys. The server compares the versions on which the decision depends, and
+//! writes only if they are current. If they are not, the same response returns the current keys, and the batch is
+//! decided again from those. So a commit takes one round trip if the cache is current, and two if it is not. Of
+//! several concurrent commits one always succeeds, so retries end soon.
+//!
+//! The decision does not depend on the values that almost every commit changes: the times of a directory, and
+//! the usage. Times are written without a comparison, a ctime only if it is later than the stored one. Each
+//! writer adds to the usage in a shard of its own, in which it may reserve space below a limit.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ use crate::wire::{TXN, TxnRequest, TxnResponse};
 
 /// The maximum number of attempts if other clients change the same records.
 const ATTEMPTS: u32 = 200;
-/// After this many attempts, back off before the next one.
+/// The number of retries without a pause. Each further retry waits first.
 const BACKOFF_AFTER: u32 = 4;
 
 impl Shared {
@@ -49,7 +50,7 @@ impl Shared {
                 if fresh {
                     return Err(damaged.clone().into());
                 }
-                // Cached records come from several moments and may be inconsistent with each other.
+                // Cached keys come from several moments and may contradict each other.
                 (read_set, read_at) = self.read_again(batch.accessed)?;
                 continue;
             }
@@ -111,7 +112,9 @@ impl Shared {
                     if again.done.len() == done.len() {
                         done = again.done;
                     } else {
-                        tracing::error!("a batch was decided differently the second time");
+                        tracing::error!(
+                            "bug in limenfs: the values that a commit returned lead to another decision of its batch"
+                        );
                     }
                 }
                 outcomes.extend(done.into_iter().map(|done| outcome(done, revision)));
@@ -130,7 +133,7 @@ impl Shared {
         self.pool
             .request(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
-                // The outcome is indeterminate, so drop the cached records that the batch writes.
+                // The outcome is indeterminate, so drop the cached values of the keys that the batch writes.
                 batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
             })
     }

@@ -1,4 +1,5 @@
-//! A connection: one HTTP/2 connection, with a runtime that is driven by the thread that uses the connection.
+//! A connection: an HTTP/2 connection with a runtime of its own. The thread that uses the connection drives the
+//! runtime.
 
 use std::fmt::Display;
 use std::future::Future;

@@ -60,7 +60,7 @@ impl EtcdEngine {
         Ok(format!("etcd {}", self.status()?.version))
     }
 
-    /// Describes server states that can cost data or availability.
+    /// Describes states of the server in which data or availability may be lost.
     pub fn warnings(&self) -> Vec<String> {
         match self.status() {
             Ok(status) => status.errors.into_iter().map(|error| format!("etcd reports: {error}")).collect(),

@@ -6,7 +6,7 @@ use types::Errno;
 
 use crate::grpc::{CallError, code};
 
-/// The only table that maps a failed call to an [`EngineError`].
+/// Maps a failed call to an [`EngineError`]. No other code of this engine does so.
 ///
 /// | etcd error | kind | errno |
 /// |---|---|---|
@@ -14,8 +14,8 @@ use crate::grpc::{CallError, code};
 /// | none: timeout, or the connection broke | transient for a read, indeterminate for a change | EIO |
 /// | RESOURCE_EXHAUSTED, database space exceeded | permanent: fails until space is freed | ENOSPC |
 /// | RESOURCE_EXHAUSTED, otherwise (too many requests) | transient | EIO |
-/// | UNAUTHENTICATED (token expired), OUT_OF_RANGE (revision compacted) | transient | EIO |
-/// | INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
+/// | UNAUTHENTICATED or "invalid auth token" (the token has expired), OUT_OF_RANGE (revision compacted) | transient | EIO |
+/// | INVALID_ARGUMENT otherwise, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
 /// | anything else (no leader, timeouts within the cluster) | like a timeout | EIO |
 impl Failed for CallError {
     fn leaves(&self) -> Leaves {

@@ -1,8 +1,8 @@
 //! The part of gRPC over HTTP/2 that etcd needs (grpc.io, "gRPC over HTTP2"): calls with one request and one
 //! answer, and streams.
 //!
-//! A connection is used and driven by one thread: it sends a call, waits for the answer and reads it without
-//! waking another thread.
+//! The thread that uses a connection also drives it: the thread sends a call, waits for the answer and reads it,
+//! and no other thread needs to be woken.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
@@ -68,7 +68,7 @@ struct Receive {
 }
 
 impl Channel {
-    /// Performs the HTTP/2 handshake. Spawns the task that drives the connection onto the runtime.
+    /// Performs the HTTP/2 handshake, and spawns a task on the runtime that drives the connection.
     pub(crate) async fn open<S>(stream: S, authority: String, scheme: &'static str) -> Result<Self, h2::Error>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

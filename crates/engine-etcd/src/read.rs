@@ -1,4 +1,4 @@
-//! Decodes keys into records.
+//! Reads keys and ranges at one revision.
 
 use keyspace::{Access, KeyReader, Keyspace, Memory, ReadSet};
 use meta::{EngineError, Seq};
@@ -10,8 +10,8 @@ use crate::request;
 use crate::shared::Shared;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
-/// The sequence number of a transaction: its revision, and its index within the batch that the revision
-/// committed.
+/// The sequence number of a transaction: the revision that committed it, and its index within the batch that this
+/// revision committed.
 pub(crate) fn seq(revision: u64, index: u8) -> Seq {
     Seq(revision << 8 | u64::from(index))
 }
@@ -21,7 +21,8 @@ pub(crate) fn read_seq(revision: u64) -> Seq {
     seq(revision, u8::MAX)
 }
 
-/// Reads at revision `at`, or at the current one. Returns the revision too.
+/// Reads at revision `at`; `None` means the current one. At most `most` accesses are sent in one request. Returns
+/// the revision too.
 pub(crate) fn fetch(
     connection: &mut Connection,
     accesses: &[Access],

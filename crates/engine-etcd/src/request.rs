@@ -9,8 +9,7 @@ use crate::wire::{
     Request, RequestOp, Response, ResponseOp, TxnRequest, VALUE,
 };
 
-/// The number of operations reserved for writes if comparisons use up all others. It is also the size of each
-/// group of writes.
+/// The number of operations of a request that comparisons and reads must leave to the writes.
 pub(crate) const ROOM: usize = 16;
 
 /// Reads one access; `revision` 0 means the current one.
@@ -46,7 +45,11 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
     (kv.key, StoredValue { value: kv.value, version: kv.mod_revision.unsigned_abs() })
 }
 
-/// Encodes a commit. `read_at` is the revision at which ranges were read.
+/// Encodes a commit. If all claims hold, it reads `shown` and then makes the writes; if not, it reads `otherwise`.
+/// `read_at` is the revision at which ranges were read; `most` is the server's limit of operations.
+///
+/// # Errors
+/// A permanent error if the commit exceeds the limit.
 pub(crate) fn commit(
     claims: &[Claim],
     read_at: u64,
@@ -58,7 +61,7 @@ pub(crate) fn commit(
     let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
     let mut success: Vec<RequestOp> = shown.iter().map(|access| read(access, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
-    // Accesses that are left out to make room for writes are read separately if needed.
+    // Reads that are left out here, to keep the limit, become a request of their own if they are needed.
     let failure: Vec<RequestOp> =
         otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(ROOM)).collect();
     let beside = compare.len().max(failure.len());
@@ -82,10 +85,11 @@ pub(crate) fn commit(
     Ok(TxnRequest { compare, success, failure })
 }
 
-/// The number of writes in each nested transaction; `usize::MAX` if no nesting is needed; `None` if the
-/// writes do not fit. etcd permits `most` operations on a path from the outermost transaction to an innermost
-/// one (`checkTxnRequest`, server/etcdserver/api/v3rpc/key.go), and a write may itself be a transaction of
-/// one operation.
+/// The number of writes in each nested transaction; `usize::MAX` if no nesting is needed; `None` if the writes
+/// do not fit. etcd adds up the operations of a transaction and of those nested in it, along each path from the
+/// outermost to an innermost one, and permits a sum of `most` (`checkTxnRequest`,
+/// server/etcdserver/api/v3rpc/key.go). A write may itself be a transaction of one operation. `beside` is the
+/// larger number of comparisons and of reads on failure.
 fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option<usize> {
     if beside.max(shown + writes) < most {
         return Some(usize::MAX);
@@ -96,7 +100,7 @@ fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option
     })
 }
 
-/// Revisions start at 1 and never exceed `i64::MAX`.
+/// A revision as etcd encodes it. Revisions start at 1 and never exceed `i64::MAX`.
 pub(crate) fn signed(revision: u64) -> i64 {
     i64::try_from(revision).unwrap_or(0)
 }

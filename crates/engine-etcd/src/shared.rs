@@ -20,7 +20,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// All keys of the volume but that of the version.
+    /// The ranges of all keys of the volume except the key of the version.
     pub(crate) fn beside_version(&self) -> [Span; 2] {
         let (all, version) = (self.keys.all(), self.keys.version());
         let after = [&version[..], &[0]].concat();

@@ -13,7 +13,8 @@ use crate::request;
 use crate::shared::Shared;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
 
-/// The interval. A revision is kept for one to two intervals, because reads of several parts need it.
+/// The interval between two runs. A revision is kept for at least one interval, because a read that consists of
+/// several requests needs it.
 const EVERY: Duration = Duration::from_secs(30);
 
 pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {
@@ -22,7 +23,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {
 }
 
 impl Shared {
-    /// Runs once. `last` is the revision of the previous run; returns the current one.
+    /// Does the housekeeping once. `last` is the revision at the previous run; returns the current revision.
     fn keep_up(&self, last: u64) -> u64 {
         loop {
             let old = self.done.take_old(self.max_ops - 1);

@@ -285,7 +285,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for (client, number) in clients.iter().zip(1000..) {
         client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
-        // The first create reserves room.
+        // The first create reserves space.
         done(client, limited(number, 100_000));
     }
     let before = server.requests();

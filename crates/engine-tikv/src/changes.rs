@@ -21,7 +21,7 @@ pub(crate) struct Seen {
     shared: Arc<Shared>,
     /// The timestamp of the last poll.
     at: u64,
-    /// The heads at the last poll, each with the start timestamp of the transaction that wrote it.
+    /// By shard: its head at the last poll, and the start timestamp of the transaction that wrote the head.
     heads: BTreeMap<u64, (Head, u64)>,
 }
 
@@ -42,8 +42,8 @@ impl Log for Seen {
         let at = self.shared.store.timestamp()?;
         let heads = self.shared.heads(at)?;
         let idle = before(at, IDLE);
-        // A shard is removed if nothing was written to it for IDLE, by the timestamps of the cluster. If the
-        // last poll is older than that, a shard may have been written and removed since then.
+        // A shard is removed if nothing was written to it for IDLE, measured by the timestamps of the cluster. If
+        // the last poll is older than IDLE, a shard may have been written and removed since then.
         if self.at < idle {
             return Err(lost());
         }
@@ -87,7 +87,7 @@ impl Seen {
 }
 
 impl Shared {
-    /// The heads of all shards, each with the start timestamp of the transaction that wrote it last.
+    /// The head of each shard, and the start timestamp of the transaction that wrote it last.
     pub(crate) fn heads(&self, at: u64) -> Result<BTreeMap<u64, (Head, u64)>, EngineError> {
         let read_set = self.read_as_of(at, &[Access::Span(self.keys.heads())])?;
         let mut heads = BTreeMap::new();

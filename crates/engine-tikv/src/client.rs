@@ -1,8 +1,8 @@
 //! The store on a TiKV cluster, through the crate `tikv_client`.
 //!
-//! The client is asynchronous and also works in the background: it commits the keys of a transaction other
-//! than the first after it has returned. So it has a runtime with its own threads, to which callers submit
-//! their requests.
+//! The client is asynchronous, and also works in the background: when a commit returns, only the primary key is
+//! committed, and the client commits the other keys afterwards. So it has a runtime with threads of its own, to
+//! which callers submit their requests.
 
 use std::fmt;
 use std::future::Future;
@@ -28,12 +28,14 @@ use crate::upkeep::before;
 
 /// The number of threads that talk to the servers.
 const WORKERS: usize = 2;
-/// The size of an answer that no request exceeds. TiKV sends at most 10 MiB (`server.max-grpc-send-msg-len`).
+/// Requests are divided so that no answer is larger than this. TiKV sends at most 10 MiB
+/// (`server.max-grpc-send-msg-len`).
 const ANSWER_BYTES: usize = 8 << 20;
 /// The size of an answer that the client accepts, far above what a server sends.
 const ACCEPTED_BYTES: usize = 64 << 20;
 
-/// The age of a transaction after which its client is not going to lock its primary key. A younger one is waited for.
+/// A transaction that has locked keys but not its primary key counts as abandoned at this age, and is rolled back.
+/// After that, its client can no longer lock the primary key.
 const ABANDONED: Duration = Duration::from_secs(5);
 /// The pause before a read that a transaction blocks is repeated.
 const BETWEEN_READS: Duration = Duration::from_millis(5);
@@ -83,7 +85,7 @@ impl Cluster {
         Ok(Cluster { client: Arc::new(client), keys, runtime, op_timeout: config.op_timeout, places })
     }
 
-    /// Waits for a request at most `op_timeout`; returns `None` if that is too short.
+    /// Runs a request; returns `None` if it takes longer than `op_timeout`.
     fn wait<T>(&self, request: impl Future<Output = T>) -> Option<T> {
         self.runtime.block_on(async { tokio::time::timeout(self.op_timeout, request).await.ok() })
     }
@@ -121,9 +123,9 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Waits for a transaction that has locked keys, but not yet its primary key. If it is abandoned, rolls it back:
-    /// its client died, or its request for the primary key was lost. The client's library never does that, except in
-    /// its garbage collection.
+    /// Waits for a transaction that has locked keys, but not yet its primary key. If it is abandoned, because its
+    /// client died or its request for the primary key was lost, rolls it back. The crate `tikv_client` does that only
+    /// in its garbage collection.
     fn await_begun(&self, start: u64) -> Result<(), EngineError> {
         let abandoned = before(self.timestamp()?, ABANDONED);
         if start > abandoned {
@@ -145,8 +147,8 @@ impl Cluster {
 }
 
 fn options() -> TransactionOptions {
-    // A lock lives for three seconds, and no transaction here takes as long; one that takes longer is rolled
-    // back.
+    // A lock lives for three seconds, and no transaction of this engine should take as long. So it is not renewed:
+    // a transaction that takes longer may be rolled back by another client.
     TransactionOptions::new_optimistic()
         .drop_check(CheckLevel::None)
         .heartbeat_option(HeartbeatOption::NoHeartbeat)
@@ -170,7 +172,7 @@ fn parts(keys: &[Vec<u8>], limit: usize, bytes: impl Fn(&[u8]) -> usize) -> Vec<
     parts
 }
 
-/// Reads keys with one request. They are sorted.
+/// Reads keys with one request. The keys must be sorted.
 async fn get(
     client: Arc<TransactionClient>,
     at: u64,
@@ -183,7 +185,7 @@ async fn get(
     let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
     for KvPair(key, value) in snapshot.batch_get(keys.iter().cloned()).await? {
         let key: Vec<u8> = key.into();
-        // The keys were requested in order, and are returned in any order.
+        // The answer has them in any order.
         if let Some(place) = keys.binary_search(&key).ok().and_then(|index| values.get_mut(index)) {
             *place = Some(Bytes::from(value));
         }

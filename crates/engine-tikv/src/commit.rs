@@ -2,15 +2,15 @@
 //!
 //! The transaction takes its timestamp, reads everything that the batch depends on as of that timestamp,
 //! decides the batch, and commits. The keys that the decision depends on and that are not written are locked.
-//! This is necessary because TiKV detects conflicts only between writes (snapshot isolation): of two
-//! transactions that each read what the other writes, both would otherwise succeed. So a commit takes one
-//! timestamp, one read and one commit, as long as the locations of the inodes are cached. A conflict with the
-//! read records costs at most one more read; a conflict with a concurrent transaction costs another attempt.
+//! This is necessary because TiKV detects conflicts only between writes (snapshot isolation): without the locks,
+//! two transactions that each read a key that the other writes would both succeed. So a commit takes one
+//! timestamp, one read and one commit, as long as the locations of the inodes are cached. If a guard does not
+//! hold, its records may need one more read; a conflict with a concurrent transaction costs another attempt.
 //!
 //! The term that guards a commit is read and not locked, because otherwise all commits of a mount would
-//! conflict. Instead, each commit writes the head of a shard of its term anyway, and a transaction that ends
-//! the term or removes the session locks the heads of all its shards. So a commit that read the term before
-//! the end of the term was committed conflicts with that transaction.
+//! conflict. Each commit writes the head of a shard of its term anyway, and a transaction that ends the term or
+//! removes the session locks the heads of all its shards. So that transaction conflicts with every commit that
+//! has read the term before it, and is not committed yet.
 //!
 //! A commit is numbered by the timestamp at which its transaction began, because no client can read the
 //! timestamp of the commit itself. Of two transactions that conflict, the later one began after the earlier one
@@ -33,7 +33,7 @@ use crate::store::{CommitError, Mutation, Phases};
 
 /// The maximum number of attempts of a transaction that conflicts with others.
 const ATTEMPTS: u32 = 200;
-/// After this attempt, it pauses before each further attempt.
+/// The number of retries without a pause. Each further retry waits first.
 const PATIENT: u32 = 1;
 /// The maximum number of keys that one transaction claims, unless it consists of a single transaction of the
 /// batch.
@@ -56,7 +56,7 @@ impl Shared {
         })
     }
 
-    /// Commits as many of the first transactions as fit together.
+    /// Commits as many of the first transactions as can be committed together.
     fn commit_some(
         &self,
         txns: &[Txn],
@@ -139,7 +139,8 @@ impl Shared {
         (plan, looked)
     }
 
-    /// The writes that report the batch to other clients; see the module `change_log` of the crate `keyspace`.
+    /// The writes to the log of changes, by which other clients learn of the batch; see the module `change_log`
+    /// of the crate `keyspace`.
     fn telling(
         &self,
         txns: &[Txn],

@@ -1,5 +1,4 @@
-//! The parameters of the URL `tikv://pd[:2379][,pd...][/PREFIX]`, with the addresses of the placement
-//! drivers.
+//! The parameters of the URL `tikv://pd[:2379][,pd...][/PREFIX]`; each `pd` is the address of a placement driver.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +17,7 @@ pub struct Config {
     /// PEM files: the trusted certificates, the client's certificate, and its key.
     pub tls: Option<[PathBuf; 3]>,
     pub connect_timeout: Duration,
-    /// The maximum time of a request, after which the servers are regarded as lost.
+    /// The time after which a request has failed, because the servers do not answer.
     pub op_timeout: Duration,
     /// Whether this client deletes old versions.
     pub gc: bool,

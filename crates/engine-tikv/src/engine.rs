@@ -52,7 +52,7 @@ impl TikvEngine {
         Ok(TikvEngine { shared, _upkeep: upkeep })
     }
 
-    /// The name of the server, for people.
+    /// The name of the cluster, for messages. Fails if no placement driver answers.
     ///
     /// # Errors
     /// Always determinate.
@@ -61,7 +61,7 @@ impl TikvEngine {
         Ok(self.shared.store.name())
     }
 
-    /// Risks in the server's settings. Always empty, because the client cannot query them.
+    /// Server settings that can lose data. Always empty, because the client cannot query the settings.
     pub fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

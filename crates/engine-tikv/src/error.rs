@@ -14,7 +14,7 @@ const OUT_OF_RANGE: i32 = 11;
 ///
 /// | the client says | kind | errno |
 /// |---|---|---|
-/// | an error for a key, other than a lock, or a transaction without a trace | permanent | EIO |
+/// | an error for a key, other than a conflict, a lock or an unknown transaction | permanent | EIO |
 /// | the answer is larger than the server sends or the client accepts | permanent | EIO |
 /// | anything else: no answer, no leader, a lock that stays | transient | EIO |
 pub(crate) fn read_error(error: &Error) -> EngineError {
@@ -33,7 +33,7 @@ pub(crate) fn read_error(error: &Error) -> EngineError {
     }
 }
 
-/// The start of the transaction that blocks a read, if the server knows a lock of it but nothing of its primary key.
+/// The start timestamp of the transaction that blocks a read, if it has locked a key but not its primary key.
 pub(crate) fn begun_only(error: &Error) -> Option<u64> {
     match error {
         Error::TxnNotFound(found) => Some(found.start_ts),
@@ -45,10 +45,10 @@ pub(crate) fn begun_only(error: &Error) -> Option<u64> {
     }
 }
 
-/// Whether an answer or a request exceeds a limit of the client or the server, so that its repetition would too. The
-/// codes alone do not say that: a server also returns RESOURCE_EXHAUSTED if its memory is used up.
+/// Whether an answer or a request exceeds a limit of the client or the server, so that a retry would fail too. The
+/// code alone does not tell: a server also returns RESOURCE_EXHAUSTED if its memory is used up.
 fn is_too_large(code: i32, message: &str) -> bool {
-    // This client's library has its own code and text.
+    // The gRPC library of this client reports the same with another code and text.
     code == RESOURCE_EXHAUSTED && message.contains("message larger than max")
         || code == OUT_OF_RANGE && message.contains("message length too large")
 }
@@ -59,8 +59,8 @@ fn is_request_too_large(code: i32, message: &str) -> bool {
 }
 
 /// Maps the error of a commit. The client marks only few errors as indeterminate (client 0.4:
-/// `Committer::commit`), so the replies of the servers decide: the transaction did not happen if a reply says
-/// so, and may have happened if there is no reply.
+/// `Committer::commit`). So this table goes by the replies of the servers: if a reply says that the transaction was
+/// not committed, it did not happen; without a reply it may have happened.
 ///
 /// | error | outcome | errno |
 /// |---|---|---|
@@ -90,7 +90,7 @@ pub(crate) fn commit_error(error: &Error) -> CommitError {
     }
 }
 
-/// The least certain of several outcomes.
+/// The outcome of several errors: a failure outweighs a conflict, and an indeterminate failure all others.
 fn worst(outcomes: Vec<CommitError>) -> Option<CommitError> {
     outcomes.into_iter().max_by_key(|outcome| match outcome {
         CommitError::OnePhaseRefused => 0,

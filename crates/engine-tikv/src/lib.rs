@@ -8,11 +8,11 @@
 //! | `engine` | [`TikvEngine`]: opens the volume, implements `Engine` |
 //! | `shared` | the state that requests and the background thread share |
 //! | `read` | reads keys and ranges; the crate `keyspace` makes records of them |
-//! | `commit` | a batch of transactions as one optimistic transaction |
+//! | `commit` | commits a batch of transactions as one optimistic transaction |
 //! | `changes` | the stream of changes |
-//! | `upkeep` | removes what is no longer needed |
+//! | `upkeep` | removes keys and versions that are no longer needed |
 //! | `store` | the trait [`Store`]: the operations of TiKV that the engine uses |
-//! | `client`, `error` | the store on a real cluster, with the feature `client`; one table from its errors to an engine error |
+//! | `client`, `error` | the store on a real cluster, with the feature `client`; maps its errors to engine errors |
 
 mod changes;
 #[cfg(feature = "client")]

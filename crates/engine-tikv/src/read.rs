@@ -1,8 +1,8 @@
-//! Records from keys.
+//! Reads keys and ranges as of a timestamp.
 //!
-//! A value ends with the start timestamp of the transaction that wrote it, in eight bytes, big endian. The
-//! timestamp is the version of the key, and is the basis of the sequence number of the commit: of two
-//! transactions that access the same key, the later one began after the earlier one was committed.
+//! A value ends with the start timestamp of the transaction that wrote it, in eight bytes, big endian. This
+//! timestamp is the version of the key, and the sequence number of the commit is derived from it: of two
+//! transactions that write the same key, the later one began after the earlier one was committed.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
 
-/// Sequence numbers count from the first day of 2025. So until 2059 the lower bits are free for an index.
+/// 2025-01-01 in milliseconds since 1970. Sequence numbers count the time since then, so that until 2059 they have
+/// room for an index below it.
 const EPOCH_MS: u64 = 1_735_689_600_000;
 /// The number of bits of a timestamp below its milliseconds.
 pub(crate) const LOGICAL_BITS: u32 = 18;
@@ -21,7 +22,8 @@ const INDEX_BITS: u32 = 6;
 /// The maximum number of transactions with effects in one commit: each needs its own index.
 pub(crate) const MOST_TXNS: usize = (1 << INDEX_BITS) - 1;
 
-/// The sequence number of a transaction, committed by the TiKV transaction with the start timestamp `start`.
+/// The sequence number of a transaction: the TiKV transaction that committed it began at `start`, and `index` is
+/// its position in that one.
 pub(crate) fn seq(start: u64, index: u8) -> Seq {
     let since = start.saturating_sub(EPOCH_MS << LOGICAL_BITS).min(u64::MAX >> INDEX_BITS);
     Seq(since << INDEX_BITS | u64::from(index).min((1 << INDEX_BITS) - 1))
@@ -58,7 +60,7 @@ impl KeyReader for Shared {
 }
 
 impl Shared {
-    /// Reads from the store once.
+    /// Reads the accesses with one read of the store.
     pub(crate) fn read_as_of(&self, at: u64, accesses: &[Access]) -> Result<ReadSet, EngineError> {
         let mut keys: Vec<Vec<u8>> = accesses.iter().flat_map(Access::keys).collect();
         keys.sort_unstable();

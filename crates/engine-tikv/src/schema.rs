@@ -17,7 +17,7 @@ impl Shared {
         let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
         if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
             let put = Write::Put(key, LAYOUT_VERSION.to_string().into());
-            // In a conflict, another client creates the volume at the same time.
+            // A conflict is no error: another client has just created the volume.
             CommitError::failure(attempt.commit(self.mutations(start, &[], &[put])?))?;
         }
         Ok(())

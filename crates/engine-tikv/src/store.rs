@@ -23,9 +23,9 @@ pub trait Store: Send + Sync + Debug {
     fn begin(&self, phases: Phases) -> Result<Box<dyn Attempt + '_>, EngineError>;
 
     /// Reads keys and ranges: everything that was committed at or before the timestamp `at`, and nothing
-    /// else. If it finds a transaction that another client left unfinished, it commits it or rolls it back,
-    /// once that client can no longer do so. One round trip, because keys and ranges are requested
-    /// concurrently; more only if the answer may exceed what a server sends.
+    /// else. If another client has left a transaction unfinished, the read commits it or rolls it back when that
+    /// client can no longer do so. One round trip, because keys and ranges are requested concurrently; more only
+    /// if the answer may be larger than a server sends.
     ///
     /// # Errors
     /// Always determinate; transient if the transaction of another client blocks the read.
@@ -38,13 +38,13 @@ pub trait Store: Send + Sync + Debug {
     /// Old versions remain; the call can be repeated.
     fn forget_before(&self, at: u64) -> Result<(), EngineError>;
 
-    /// The name of the server, for people.
+    /// The name of the cluster, for messages.
     fn name(&self) -> String;
 }
 
 /// An optimistic transaction. If it is dropped, it has no effect.
 pub trait Attempt: Debug {
-    /// The start timestamp: identifies the transaction, and is the timestamp of its reads.
+    /// The start timestamp. It identifies the transaction, and its reads are as of this timestamp.
     fn started_at(&self) -> u64;
 
     /// Writes all mutations or none. It succeeds only if no other transaction has written or locked any of
@@ -93,7 +93,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// The failure, if a commit that need not happen did not happen for another reason than a conflict.
+    /// The error of a commit that another client or a later call may make instead, so that a conflict is no error.
     pub(crate) fn failure(done: Result<(), CommitError>) -> Result<(), EngineError> {
         if let Err(CommitError::Failed(error)) = done { Err(error) } else { Ok(()) }
     }

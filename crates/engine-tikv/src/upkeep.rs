@@ -1,5 +1,5 @@
-//! Removes in the background what is no longer needed: the results of operations that no client will repeat,
-//! usage shards and heads of handles that are gone, and old versions.
+//! Background housekeeping: removes the results of operations that no client will retry, the usage shards and
+//! heads of closed handles, and old versions.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::read::LOGICAL_BITS;
 use crate::shared::Shared;
 use crate::store::{CommitError, Mutation, Phases};
 
-/// The interval of the work.
+/// The interval of the housekeeping.
 const EVERY: Duration = Duration::from_secs(30);
-/// The interval at which old versions are deleted, and their minimum age: reads that need several requests
-/// are finished by then.
+/// The interval at which old versions are deleted, and their minimum age. Reads that need several requests are
+/// done by then.
 const GC_EVERY: Duration = Duration::from_secs(600);
 /// A shard is removed if nothing was written to it for this time.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
@@ -80,12 +80,12 @@ impl Shared {
         let read_set = self.read_as_of(start, &[Access::Span(self.keys.usage_shards())])?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
-        // A transaction that writes one of the shards at the same time wins; the merge is done next time.
+        // If another transaction writes one of the shards at the same time, the merge is left to the next run.
         CommitError::failure(attempt.commit(self.mutations(start, &claims, &writes)?))
     }
 
-    /// Removes the shards that nothing was written to for `idle`. Every stream of changes has read them or
-    /// will fail.
+    /// Removes the shards to which nothing was written for `idle`. Every stream of changes has read their changes,
+    /// or will fail.
     pub(crate) fn remove_idle_shards(&self, idle: Duration) -> Result<(), EngineError> {
         let now = self.store.timestamp()?;
         for (shard, (_, version)) in self.heads(now)? {
@@ -98,7 +98,7 @@ impl Shared {
             let mut writes: Vec<Write> =
                 changes.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
             writes.push(Write::Delete(self.keys.head(shard)));
-            // If the shard was written in the meantime, its head has a new version.
+            // If the shard was written in the meantime, its head has a new version, and the shard is kept.
             let unchanged = self.heads(start)?.get(&shard).is_some_and(|(_, again)| *again == version);
             if unchanged {
                 CommitError::failure(attempt.commit(self.mutations(start, &[], &writes)?))?;
@@ -145,7 +145,7 @@ impl Shared {
         }
         attempt.commit(vec![Mutation::Delete(version)]).map_err(|error| match error {
             CommitError::Failed(error) => error,
-            _ => EngineError::transient("other clients go on writing"),
+            _ => EngineError::transient("another client writes to the volume"),
         })
     }
 }

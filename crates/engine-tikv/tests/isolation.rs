@@ -1,5 +1,5 @@
-//! Tests of what TiKV leaves to its clients: write skew, crashes between the phases, a refused one-phase
-//! commit; and of the number of requests per call.
+//! Tests of cases that TiKV leaves to its clients: write skew, crashes between the phases, a refused one-phase
+//! commit. They also count the requests of each call.
 
 mod support;
 
@@ -226,8 +226,7 @@ fn commit_that_began_before_its_session_was_removed_is_rejected() {
         let cluster = Cluster::new();
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, guarded(create(1)), removal(2)), (false, true));
-        // Of two concurrent removals, one finds the session. A commit that is faster than the removal happens
-        // before it.
+        // A commit that is faster than the removal happens before it, and the removal is then retried.
         let cluster = Cluster::new();
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, removal(2), guarded(create(1))), (true, true));
@@ -519,7 +518,7 @@ fn existence_and_version_of_a_volume_are_checked() {
     assert_eq!(engine.warnings(), Vec::<String>::new());
     assert!(engine.server().unwrap().contains("TiKV"));
     let _again = open(&cluster, true);
-    // Like a later version would write it.
+    // A version that a later limenfs might write.
     let put = |value: &[u8]| {
         let attempt = cluster.begin(Phases::Two).unwrap();
         let value = [value, &attempt.started_at().to_be_bytes()].concat().into();

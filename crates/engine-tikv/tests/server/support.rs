@@ -58,7 +58,7 @@ impl Server {
         assert!(answer.contains(" 200 "), "{path}: {answer}");
     }
 
-    /// Makes the next requests of a method be lost (`what` is `request`), or their answers.
+    /// Makes the next requests of a method get lost (`what` is `request`), or their answers (`answer`).
     pub(crate) fn lose(&self, method: &str, what: &str, times: u32) {
         self.ask(&format!("/lose?method={method}&what={what}&times={times}"));
     }
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// How often methods were called since the call before.
+    /// The number of calls of each method since the server started.
     pub(crate) fn calls<const N: usize>(&self, methods: [&str; N]) -> [u64; N] {
         let counts = self.counts();
         methods.map(|method| counts.get(method).copied().unwrap_or_default())

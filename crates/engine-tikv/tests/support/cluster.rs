@@ -1,9 +1,9 @@
 //! A cluster within this process: TiKV's isolation, the two phases of its client, and the faults between
 //! them.
 //!
-//! Each request is one critical section, so that requests of several threads interleave like those of several
-//! clients: another transaction may run between any two steps of a commit. The cluster has its own clock,
-//! which advances only if a test advances it, so that no lock expires because the machine is slow.
+//! Each request is one critical section, so that requests of several threads interleave as those of several
+//! clients do: another transaction may run between any two steps of a commit. The cluster has a clock of its own,
+//! which only a test advances, so that no lock expires because the machine is slow.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,7 +36,7 @@ pub(crate) struct Counts {
     pub(crate) timestamps: u64,
     pub(crate) reads: u64,
     pub(crate) prewrites: u64,
-    /// Of two-phase transactions.
+    /// Commit requests of two-phase transactions.
     pub(crate) commits: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Cluster {
     moved: Condvar,
     /// The keys at which a region ends and the next one begins.
     boundaries: Vec<Vec<u8>>,
-    /// Whether keys that are only locked are locked.
+    /// Whether a [`Mutation::Lock`] has an effect.
     locks: bool,
     before_commit: Mutex<Option<Hook>>,
     between_phases: Mutex<Option<Hook>>,

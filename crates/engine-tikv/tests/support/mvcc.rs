@@ -16,7 +16,7 @@ pub(crate) struct Mvcc {
 
 #[derive(Debug, Default)]
 struct Cell {
-    /// By commit timestamp; rollbacks by the start timestamp.
+    /// By commit timestamp; a rollback by the start timestamp of its transaction.
     writes: BTreeMap<u64, Record>,
     lock: Option<Lock>,
 }
