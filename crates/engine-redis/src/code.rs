@@ -1,6 +1,6 @@
 //! The codes by which requests name record keys, scans, guards and effects. The scripts use the names of these
-//! constants, which [`substituted`] replaces by their values: a local variable costs a script more than a
-//! literal.
+//! constants, which [`substituted`] replaces by their values, because a local variable costs a script more than
+//! a literal.
 
 /// Defines the constants, and the list of all of them.
 macro_rules! codes {
@@ -84,11 +84,11 @@ codes! {
     RECORD_WAITS = "waits";
     RECORD_QUOTA = "quota";
 
-    /// Entries; with their inodes; with these and their ACLs.
+    /// The entries of a directory; entries with their inodes; entries with their inodes and ACLs.
     SCAN_DIR = "entries";
     SCAN_DIR_INODES = "inodes";
     SCAN_DIR_ACLS = "directory";
-    /// The other scans are named by the map that they read.
+    /// Scans without a code here are named by the map that they read.
     SCAN_INODES = "nodes";
     SCAN_SLICES = "slices";
     SCAN_ORPHANS = "orphans";

@@ -35,8 +35,8 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
 }
 
 /// The inodes that the transactions read or change, grouped by the Redis hash that stores them. The map key
-/// is the first inode number of the hash. Each element is (the inode is only read, last byte of the inode
-/// number), so the changed inodes come first.
+/// is the first inode number of the hash. An element is whether the inode is not among the changed inodes, and
+/// the last byte of its number. So the changed inodes come first.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
     let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.want() { Some(ino) } else { None };
     let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(inode);

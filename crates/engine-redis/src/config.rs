@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) db: i64,
-    /// The prefix of every key. The braces make a Cluster store all keys on one node.
+    /// The prefix of every key, in braces. The braces make a Cluster store all keys of the volume on one node.
     pub(crate) prefix: Vec<u8>,
     pub(crate) params: Params,
 }
@@ -100,7 +100,7 @@ impl Config {
         })
     }
 
-    /// The name of a key.
+    /// The key with this name: the prefix and the name.
     pub(crate) fn key(&self, name: &str) -> Vec<u8> {
         [&self.prefix[..], name.as_bytes()].concat()
     }

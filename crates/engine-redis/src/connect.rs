@@ -1,4 +1,4 @@
-//! Finds the master and communicates with it.
+//! Finds the master, connects to it, and sends it commands and scripts.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -58,8 +58,8 @@ impl Failed for Failure {
     }
 }
 
-/// The only table that maps an error reply of the server to an [`EngineError`]. A script that the server
-/// refused did nothing, because the server can refuse only its first write.
+/// Maps an error reply of the server to an [`EngineError`]. A script that the server rejected for lack of memory
+/// or disk space did nothing, because the server checks that only at the first write.
 ///
 /// | Redis error | kind | errno |
 /// |---|---|---|
@@ -84,7 +84,7 @@ fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
     }
 }
 
-/// True if the error says that another server has the volume now.
+/// True if the error says that another server is the master now.
 fn is_elsewhere(error: &RedisError) -> bool {
     matches!(code(error), "READONLY" | "MOVED" | "ASK" | "UNBLOCKED")
 }

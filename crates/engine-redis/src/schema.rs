@@ -38,7 +38,7 @@
 //! | a lock | first byte (8), last byte (8), session (8), owner (8), kind (1): 0 fcntl, 1 flock; exclusive (1), pid (4) |
 //!
 //! Redis stores a hash or sorted set without pointers if it has at most 128 members of at most 64 bytes. An
-//! inode without ACLs and extended attributes fits. So an inode costs little more memory than its record and its name.
+//! inode without optional fields has 63 bytes. So it costs little more memory than its record and its name.
 
 /// The version of this layout, stored in `schema`.
 pub const VERSION: u64 = 4;

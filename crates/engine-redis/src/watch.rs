@@ -1,7 +1,7 @@
 //! The stream of changes.
 //!
-//! Each commit appends an entry to a Redis stream; the entry's ID is the number of the commit. A gap in the
-//! numbers shows the reader that entries are missing.
+//! Each call of the commit script that changes something appends one entry to a Redis stream. The entry's ID is
+//! the number of its last transaction. A gap in the numbers shows the reader that entries are missing.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct Watcher {
     op_timeout: Duration,
     /// The number of the last transaction that was returned.
     seen: u64,
-    /// Set after an error. Changes may then have been missed.
+    /// Set after an error: changes may have been missed.
     lost: bool,
 }
 

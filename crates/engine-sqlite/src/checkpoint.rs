@@ -40,8 +40,8 @@ impl Checkpointer {
         }
     }
 
-    /// Records that `txns` more transactions are in the log, and starts a checkpoint if it is due. `connect`
-    /// opens its connection.
+    /// Records that `txns` more transactions are in the log, and starts a checkpoint if one is due. `connect`
+    /// opens the connection of the checkpoint.
     pub(crate) fn note(&self, txns: u64, connect: fn(&Path) -> Result<Connection>) {
         if self.txns.fetch_add(txns, Ordering::Relaxed) + txns < EVERY_TXNS {
             return;

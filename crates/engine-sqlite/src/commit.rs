@@ -8,7 +8,8 @@
 //! [`Batch::flush`] writes both. If no other process writes ([`ExclusiveCache`]), the cached inodes are kept
 //! for the following batches, because most batches change the same directories. The usage is then counted
 //! only in memory, because its row would add one page to each commit. Meanwhile the row is marked as inexact, and
-//! a client that reads it counts the inodes. `Engine::sync` stores the exact usage, once a second and at the end.
+//! another handle that needs the usage counts the inodes. `Engine::sync`, which a mount calls once a second and
+//! at its end, stores the exact usage.
 
 use std::collections::HashMap;
 
@@ -56,7 +57,7 @@ pub(crate) struct Finished {
     pub(crate) cache: Option<ExclusiveCache>,
 }
 
-/// What a handle may cache as long as no other handle writes.
+/// The state that a handle may cache as long as no other handle writes.
 #[derive(Debug, Default)]
 pub(crate) struct ExclusiveCache {
     inodes: Inodes,
@@ -69,7 +70,7 @@ impl ExclusiveCache {
         ExclusiveCache { counted, ..ExclusiveCache::default() }
     }
 
-    /// Lends the state to a batch, which returns it. If the batch fails, the inodes are read again.
+    /// Lends the state to a batch. A batch that succeeds returns it; after one that fails, the inodes are read again.
     pub(crate) fn lend(&mut self) -> ExclusiveCache {
         ExclusiveCache { inodes: std::mem::take(&mut self.inodes), counted: self.counted }
     }

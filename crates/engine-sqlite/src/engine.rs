@@ -26,10 +26,10 @@ use crate::{read, scan, schema};
 /// How long a connection waits for a lock that another process holds (SQLITE_BUSY).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// If less than this is free on the disk, checkpoint the log before the database would have to grow by much.
+/// If less than this is free on the disk, checkpoint the log early, so that the database grows in small steps.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// If more than that is free, skip the check for this many commits. One check costs a tenth of a create.
+/// If at least that much is free, skip the check for this many batches. One check costs a tenth of a create.
 const AMPLE_FOR: u64 = 63;
 
 /// The capacity of each connection's cache of prepared statements; larger than the number of statements.
@@ -53,10 +53,10 @@ pub struct SqliteEngine {
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
-    // Declared last: the log is removed with the last connection, and its space is free only when `log` is
-    // closed too.
+    // Declared after the connections and `log`, because closing it restores the reserve: the log is removed with
+    // the last connection, and its space is free only when `log` is closed too.
     reserve: Reserve,
-    /// The number of commits that may skip the check of free space.
+    /// The number of batches that may skip the check of free space.
     ample_for: AtomicU64,
 }
 
@@ -77,14 +77,14 @@ impl Exclusive {
 #[derive(Debug)]
 struct Writer {
     conn: Connection,
-    /// Only this handle has the volume open for writing, so a retry comes from this handle and the results
-    /// can be kept in memory.
+    /// The results are kept in memory only, because a client retries an operation on the handle that it used
+    /// before.
     results: Results,
 }
 
-/// Syncs the write-ahead log. SQLite itself syncs it only with each commit (`synchronous = FULL`) or at a
-/// checkpoint. Calling fdatasync(2) on a separate descriptor has the same effect, needs no lock and no
-/// commit, and can run while others commit. Commits that are no longer in the log were synced into the
+/// Syncs the write-ahead log. SQLite itself syncs it either with each commit (`synchronous = FULL`) or only at a
+/// checkpoint. Calling fdatasync(2) on a separate descriptor has the same effect, needs no lock and no commit,
+/// and can run while other threads commit. Commits that are no longer in the log were synced into the
 /// database before the log was restarted. Closing this descriptor releases no SQLite lock, because SQLite
 /// locks the database and the index, never the log.
 #[derive(Debug)]
@@ -306,7 +306,9 @@ impl SqliteEngine {
         }
     }
 
-    /// True if a batch may add something: the reserve exists and is large enough for a checkpoint of the log.
+    /// True if a batch may add something; false if the reserve is given up and there is no space to restore it. If
+    /// little space is free and a checkpoint would make the database grow by more than half of the reserve, runs
+    /// that checkpoint now, so that the reserve suffices for later ones.
     fn has_room_to_add(&self, conn: &Connection) -> bool {
         if self.ample_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
             return true;
@@ -397,7 +399,8 @@ impl Engine for SqliteEngine {
         self.snapshot(|conn, seq| scan::page(conn, Seq(seq), scan))
     }
 
-    /// A transaction that reads. The log cannot be restarted while it is open, so it grows by what is committed meanwhile.
+    /// The reader is an open read transaction. While it is open, the log cannot be restarted, so every commit makes
+    /// the log grow.
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let seq = Seq(self.committed.load(Ordering::Acquire));
         let begin = || {

@@ -10,7 +10,7 @@
 //! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
 //! | `quotas` | quotas of directories, users and groups |
-//! | `queue` | group commit: callers that wait for the writer join its next batch |
+//! | `queue` | group commit: the transactions of callers that wait for the writer become its next batch |
 //! | `checkpoint` | checkpoints, concurrently with commits |
 //! | `pool` | the reader connections |
 //! | `reserve` | disk space that is kept for removals on a full disk |

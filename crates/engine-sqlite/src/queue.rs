@@ -115,8 +115,8 @@ impl Waiter {
         Waiter { txns: txns.to_vec(), answer: Mutex::new(None), notified, asleep, wake: Condvar::new() }
     }
 
-    /// The caller changed the waiter's state with `state` locked. A waiter that is not asleep yet sees this
-    /// change before it sleeps.
+    /// Wakes the waiter. Before, the caller has stored the answer or ended its lead, with `state` locked, so a
+    /// waiter that is not asleep yet sees this before it sleeps.
     fn wake(&self) {
         self.notified.store(true, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) {
@@ -124,7 +124,7 @@ impl Waiter {
         }
     }
 
-    /// Yields for about as long as a commit takes. A waiter that sleeps would be woken only later.
+    /// Yields the CPU for about as long as a commit takes, because waking a thread that sleeps takes longer.
     fn yield_until_notified(&self) {
         for _ in 0..YIELDS {
             if self.notified.load(Ordering::Acquire) {
@@ -149,9 +149,9 @@ impl State {
 }
 
 impl<W> Lead<'_, W> {
-    /// Commits `own` together with the batch, wakes the batch's callers, and returns the answer to `own`. One
-    /// of the waiting callers leads the next batch; measurements show that this is faster than one thread
-    /// that works for all.
+    /// Commits `own` together with the batch, wakes the batch's callers, and returns the answer to `own`. The
+    /// leader then ends its role, and a waiting caller leads the next batch: measurements show that this is faster
+    /// than one thread that leads all batches.
     fn work(&mut self, own: &[Txn], work: &impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>) -> Option<Answer> {
         let others = self.batch.iter().map(|waiter| &waiter.txns[..]);
         let members: Vec<&[Txn]> = std::iter::once(own).chain(others).collect();
@@ -191,7 +191,7 @@ impl<W> Drop for Lead<'_, W> {
     }
 }
 
-/// The answer to a caller whose transactions a leader took but never answered because it panicked.
+/// The answer to a caller whose transactions a leader took, but never answered because the leader panicked.
 fn lost() -> Answer {
     Err(EngineError::indeterminate("the thread that committed this transaction panicked"))
 }

@@ -80,7 +80,7 @@ pub(crate) fn charge(conn: &Connection, key: QuotaKey, inodes: i64, blocks: i64)
     Ok(())
 }
 
-/// Decodes a row of the columns.
+/// Decodes a row that has the columns of `columns!`.
 fn quota_at(row: &Row<'_>) -> Result<(QuotaKey, Quota)> {
     let (kind, state) = (row.get(0)?, row.get(10)?);
     let out_of_range = |at, number: u8| {

@@ -1,4 +1,4 @@
-//! Record keys as statements, and their answers.
+//! Reads the records of record keys.
 //!
 //! Every function here reads through one connection, inside the transaction that is open on it: a reader's
 //! snapshot or the writer's batch.
@@ -27,7 +27,7 @@ pub(crate) fn snapshot(
             (RecordKey::Usage, Some(counted)) => found.usage = counted,
             (RecordKey::Usage, None) => found.usage = usage(conn)?,
             (RecordKey::Quota(_), _) => {}
-            // Each row is taken once.
+            // The rows of a record key that occurs twice must be taken only once.
             _ if wants[..nth].contains(want) => {}
             _ => find(conn, want, &mut found)?,
         }

@@ -3,9 +3,10 @@
 //!
 //! SQLite needs space to free space: a deletion appends pages to the log, a checkpoint may grow the database,
 //! and opening the database creates the log and its index. So the file `NAME.reserve` beside the database
-//! occupies some blocks. It is truncated for a transaction that adds nothing ([`meta::Effect::adds`]) and for
-//! opening the database. Until it can be allocated again, transactions that add something fail, so that they
-//! cannot use up the space. The state is the size of the file, because other processes open the database too.
+//! occupies some blocks. If the disk is full, it is truncated for a transaction that adds nothing
+//! ([`meta::Effect::adds`]), and for opening the database. Until it can be allocated again, transactions that add
+//! something fail, so that they cannot use up the space. The reserve is given up while the file is empty; this
+//! state is in the file and not in memory, because other processes open the database too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -108,7 +109,7 @@ impl Reserve {
     }
 }
 
-/// Closing the database restores the reserve, so that the database can be opened on a full disk.
+/// Closing the database restores the reserve, so that the database can be opened again on a full disk.
 impl Drop for Reserve {
     fn drop(&mut self) {
         if self.is_given_up() {

@@ -10,8 +10,8 @@ use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list};
 /// One value for each kind of rows.
 pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
 
-/// Puts a row, in place of the row with the same key; an existing inode or ACL stays. Returns the number of
-/// rows put.
+/// Puts a row. It replaces the row with the same key, except that an existing inode or ACL stays. Returns the
+/// number of rows put.
 pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     let text = TEXTS[line.table.kind as usize].get_or_init(|| {
@@ -33,7 +33,7 @@ pub(crate) fn inode_line(inode: &Inode) -> Line<'static> {
     line
 }
 
-/// [`Table::NODE`] with the quota tag, which only this engine keeps there.
+/// [`Table::NODE`] with the column of the quota tag.
 const NODE: Table = Table {
     numbers: &[
         "ino",
@@ -71,7 +71,7 @@ pub(crate) fn remove(conn: &Connection, key: &Line<'_>) -> Result<()> {
     conn.prepare_cached(&text)?.execute(values(key)).map(drop)
 }
 
-/// The condition that row `r` has the key that [`values`] binds. All rows have an empty key.
+/// The condition that row `r` has the key that [`values`] binds. Every row satisfies the condition of an empty key.
 pub(crate) fn has(key: &Line<'_>) -> String {
     let each = (1..).zip(key.columns()).map(|(place, column)| format!("r.{column} = ?{place}"));
     joined(["true".to_owned()].into_iter().chain(each), " AND ")
@@ -88,7 +88,7 @@ pub(crate) fn values<'l>(line: &'l Line<'_>) -> ParamsFromIter<impl Iterator<Ite
     params_from_iter(values.map(ToSqlOutput::Borrowed))
 }
 
-/// A select.
+/// The text of a SELECT statement, and the columns that it returns.
 #[derive(Debug)]
 pub(crate) struct Select {
     text: String,
@@ -113,7 +113,7 @@ impl Select {
         Select { text, kind: source.kind, numbers, has_tag: tag.is_some() }
     }
 
-    /// Runs the select, and calls `take` with each row.
+    /// Runs the statement, and calls `take` with each row.
     pub(crate) fn each(
         &self,
         conn: &Connection,
@@ -151,7 +151,7 @@ impl tables::Row for Columns<'_> {
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
         match self.row.get_ref(self.numbers + at) {
             Ok(ValueRef::Blob(bytes) | ValueRef::Text(bytes)) => Ok(Some(bytes)),
-            // There is no such column.
+            // An error means that there is no such column.
             Ok(ValueRef::Null) | Err(_) => Ok(None),
             Ok(_) => Err(Malformed("a column holds no bytes")),
         }

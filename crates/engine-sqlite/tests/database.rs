@@ -308,7 +308,7 @@ fn repeated_sync_reaches_the_disk_once() {
         engine.sync().unwrap();
         assert_eq!(engine.stats().syncs, syncs);
     }
-    // A new handle cannot know whether an earlier one left commits unsynced.
+    // A new handle cannot know whether the log has commits of an earlier handle that were never synced.
     let other = open(&path).unwrap();
     other.sync().unwrap();
     assert_eq!(other.stats().syncs, 1);
@@ -422,7 +422,7 @@ fn full_disk_permits_removal_and_opening() {
     if !skip::is_root() {
         return;
     }
-    // Filled by another program, or by the volume itself.
+    // The disk is filled by another program, or by the volume itself.
     for filled in [true, false] {
         remove_on_a_full_disk(&SmallDisk::mount(c"size=16m"), filled);
     }
@@ -438,7 +438,7 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
         add.effects.push(Effect::AppendSlice { ino: Ino(ino), chunk: ChunkIndex(0), slice });
         add
     };
-    // Removals may have freed space.
+    // An addition may succeed, because removals may have freed space.
     let try_to_add = |engine: &SqliteEngine, left: &mut BTreeSet<u64>, next: &mut u64| {
         match commit(engine, data(*next)) {
             Ok(_) => assert!(left.insert(*next)),
