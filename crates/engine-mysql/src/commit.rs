@@ -2,8 +2,8 @@
 //!
 //! The script locks all inodes that the batch names, and returns their rows. Then come its parts. Each part
 //! checks its guards in one statement; if all hold, its effects follow. The client computes the new state of
-//! the changed inodes from the returned rows: nobody else can change them, and
-//! [`Effect::apply_to`](meta::Effect::apply_to) applies an effect to an inode.
+//! the changed inodes from the returned rows, by [`Effect::apply_to`](meta::Effect::apply_to): no other
+//! transaction can change these rows.
 //!
 //! A part with a single transaction also returns the records that its guards read, if a guard does not hold,
 //! and whether the transaction is a repetition. If there are several transactions, the first script has one
@@ -14,7 +14,7 @@
 //! are applied if there is room for all of them; otherwise they are applied one by one, in order.
 //!
 //! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks all
-//! guards of a kind, and one changes all inodes to which the same happens.
+//! guards of a part, and one changes all inodes of which the same columns change.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +38,8 @@ const TOO_MANY_ROWS: u16 = 1242;
 /// "Duplicate entry"
 const DUPLICATE: u16 = 1062;
 
-/// Commits all transactions that do not conflict, or none. This takes one request, or a second, careful one
-/// if the first had no effect. Records that are read get the sequence number `label`.
+/// Commits all transactions that do not conflict. This takes one request, or two if the first one fails as a
+/// whole. Records that are read get the sequence number `label`.
 pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
     match attempt(conn, txns, label, false) {
         Err(fault) if fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
@@ -49,8 +49,9 @@ pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<
     }
 }
 
-/// Unless `careful`, the script also fails as a whole if a new inode has the number of an existing one. No
-/// operation does that, so a script need not contain the statements for this case.
+/// Sends a script. Unless `careful` is set, it fails as a whole if a new inode has the number of an existing one;
+/// a script of several transactions also fails if a guard does not hold or if an operation is a repetition. No
+/// operation uses an inode number again, so only a careful script has statements for that failure.
 fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Fault> {
     let mut script = Script::default();
     let writes = txns.iter().any(|txn| !txn.effects.is_empty());

@@ -22,7 +22,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 30;
 pub(crate) struct Config {
     pub(crate) params: Params,
     pub(crate) opts: Opts,
-    /// The name of the database, for messages.
+    /// The URL without its password, for messages.
     pub(crate) place: String,
     /// Whether the stored procedure always runs the scripts, even if the server has anonymous blocks.
     pub(crate) routine: bool,
@@ -69,8 +69,8 @@ impl Config {
              sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO' \
              /*M!, max_statement_time = {seconds} */"
         );
-        // A request that is not written, or a reply that is not read, within `op_timeout` is regarded as
-        // lost.
+        // If a request is not written within `op_timeout`, or its reply does not arrive within `op_timeout`, the
+        // connection is lost.
         let opts = OptsBuilder::new()
             .ip_or_hostname(Some(&host.name))
             .tcp_port(host.port.unwrap_or(PORT))

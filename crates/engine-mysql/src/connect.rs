@@ -14,7 +14,7 @@ use crate::error::Fault;
 
 pub(crate) type Row = Vec<Value>;
 
-/// A connection whose session settings have been made.
+/// A connection with the settings of [`Config`].
 pub(crate) struct Connection {
     conn: Conn,
     /// The maximum length of a request, in bytes.
@@ -66,7 +66,7 @@ impl Connection {
         Ok(sets)
     }
 
-    /// Puts the names of tables into a statement.
+    /// Replaces the beginning `@` of table names by the table prefix.
     fn named(&self, sql: &str) -> String {
         let mut parts = sql.split('`');
         let mut named = String::with_capacity(sql.len() + sql.len() / 4);

@@ -157,8 +157,8 @@ fn assignments(change: &Change) -> Row {
     row
 }
 
-/// Writes an effect that is not combined with others: on what belongs to an inode, or on what belongs to
-/// none.
+/// Writes an effect that is not combined with others: on the data of an inode, or on a record that belongs to no
+/// inode.
 fn other(script: &mut Script, effect: &Effect) {
     let with = |line: Line<'_>, more: [String; 2]| [&parts(&line)[1..], &more[..]].concat();
     match effect {
@@ -182,8 +182,8 @@ fn other(script: &mut Script, effect: &Effect) {
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),
         _ => {
-            // Commits lock this row, and renewals change the row of `session`: see guard.rs. This row is
-            // locked first.
+            // The rows of `fence` are changed before the row of `session`. Commits lock the former, and renewals
+            // change the latter: see guard.rs.
             match effect {
                 Effect::PutSession(session) => {
                     let row = ops(session.id, Term::NONE);

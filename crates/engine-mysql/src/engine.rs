@@ -85,14 +85,13 @@ impl MysqlEngine {
         }
         let (spared, most) = (newest.0.saturating_sub(KEPT_OPS), 2 * TRIM_EVERY);
         let trimmed = self.pool.request(Asked::Look, |conn| {
-            // Read this first, so that rows of these terms that were kept by earlier trims are not beyond the
-            // range read next.
+            // The ended terms are read before the range below. So all rows that earlier trims kept for these terms
+            // are below the end of that range.
             let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
             let ended = conn.rows(ended)?;
             let upto = plain(&conn.row("SELECT upto FROM `@trimmed` WHERE id = 0")?).number(0)?;
-            // The rows are selected before they are deleted: only if a statement compares the number with a
-            // constant, not with an expression, does every server read no other rows, and wait for no row
-            // that is being inserted.
+            // The rows are selected here, and then deleted by constant bounds. If the DELETE compared the number
+            // with an expression, some servers would read other rows too, and wait for rows that are being inserted.
             let rows = conn.rows(&format!(
                 "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id > {upto} AND id <= {spared} \
                  ORDER BY id LIMIT {most}"
@@ -107,7 +106,7 @@ impl MysqlEngine {
             }
             if last > 0 {
                 let mut script = Script::default();
-                // A row that has become visible since then is young, and is removed later.
+                // A row in this range that became visible after the SELECT is young: a later trim removes it.
                 script.run(statements!("trim"), &[upto.saturating_sub(KEPT_OPS), last, before]);
                 for row in ended.iter().map(plain) {
                     script.run(statements!("unpin"), &[bytes(row.bytes(0)?), last.to_string()]);

@@ -47,7 +47,7 @@ impl Fault {
 }
 
 impl Failed for Fault {
-    /// If the server refused something, its connection is closed, so that the server rolls back any open
+    /// If the server reported an error, the connection is closed, so that the server rolls back any open
     /// transaction: a script commits at its end or not at all.
     fn leaves(&self) -> Leaves {
         match self {
@@ -57,7 +57,7 @@ impl Failed for Fault {
         }
     }
 
-    /// The one table from an error to an [`EngineError`].
+    /// Maps an error to an [`EngineError`].
     ///
     /// | error | kind | errno |
     /// |---|---|---|

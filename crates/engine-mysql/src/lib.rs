@@ -7,13 +7,13 @@
 //! | `schema` | the tables and their version |
 //! | `engine` | [`MysqlEngine`]: opens the volume, implements `Engine`, reports warnings |
 //! | `script` | statements with conditions, sent as one request |
-//! | `commit` | a batch of transactions as one script, and the reply to it |
+//! | `commit` | sends a batch of transactions as one script, and reads the reply |
 //! | `guard` | guards as SQL conditions |
 //! | `effect` | effects as statements; the longer ones are in the directory `statements` |
 //! | `read`, `scan` | one statement for a set of records or for a range |
 //! | `sql` | values as SQL literals, and helpers to build statements |
 //! | `watch` | the stream of changes |
-//! | `error` | one table from a MySQL error to an engine error |
+//! | `error` | maps a MySQL error to an engine error |
 //!
 //! **One request per commit.** The client sends the whole transaction as statements: lock, check, change,
 //! log, commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB runs them as
@@ -21,14 +21,16 @@
 //! tables. MySQL has no such blocks, so there one small procedure runs the statements that it receives.
 //!
 //! **Lock order.** A commit first locks the row that represents the volume (table `layout`), if it reads or
-//! changes something that belongs to no inode. Then it locks all `node` rows that the request names, by
-//! number. Entries, attributes, slices and locks of an inode are changed only while its row is locked, and
-//! entries only while the row of their directory is locked. Then follow rows of `shared`, and last one slot
-//! of `usage`. So commits cannot deadlock, and rows that do not exist need no gap locks.
+//! changes settings or counters, corrects the usage, or checks a limit. Then it locks all `node` rows that the
+//! request names, by number. Attributes, slices and locks of an inode are changed only while its row is locked,
+//! and entries only while the row of their directory is locked. Then follow the rows of `fence`, rows of
+//! `shared`, and last one slot of `usage`. So commits cannot deadlock, and rows that do not exist need no gap
+//! locks.
 //!
-//! **Sessions.** A commit that a session guards reads a row of table `fence` with LOCK IN SHARE MODE, in the
-//! statement that checks its guards. The removal of the session deletes its rows, so it waits for commits in
-//! flight. Renewals change table `session` only, so renewals and commits do not wait for each other.
+//! **Sessions.** A commit that a session or term guards reads a row of table `fence` with LOCK IN SHARE MODE, in
+//! the statement that checks its guards. The removal of the session, or the end of the term, deletes the row, so
+//! it waits for commits in flight. Renewals do not change the row, so renewals and commits do not wait for each
+//! other.
 
 mod commit;
 mod config;

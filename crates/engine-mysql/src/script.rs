@@ -44,7 +44,7 @@ impl Script {
         self.steps.push(Step { needs: self.needs.clone(), sql: sql.into() });
     }
 
-    /// Steps that `put` adds have this condition too.
+    /// The steps that `put` adds also have the condition `need`.
     pub(crate) fn only_if(&mut self, need: &'static str, put: impl FnOnce(&mut Self)) {
         self.needs.push(need);
         put(self);

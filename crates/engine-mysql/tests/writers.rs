@@ -14,7 +14,7 @@ use support::Server;
 fn hundreds_of_writers_meet_in_no_deadlock() {
     let server = Server::fast();
     let seconds = if std::env::var_os("LIMEN_LONG").is_some() { 300 } else { 4 };
-    // With room for all inodes, and with less than is needed.
+    // First with a limit above all inodes, then with one below.
     for max_inodes in [1_000_000, 500] {
         let url = server.url(&format!("table_prefix=w{max_inodes}_"));
         let open = || keep((MysqlEngine::open(&url, true).unwrap(), ()));

@@ -79,7 +79,7 @@ fn inode(ino: u64, kind: FileType) -> Inode {
 
 fn create(parent: u64, ino: u64, is_guarded: bool) -> Txn {
     let text = format!("file-{ino:012}");
-    // A name of digits is one.
+    // A text of letters and digits is a valid name.
     let name = Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("{text}"));
     let (parent, now) = (Ino(parent), Some(Time::from_nanos(ino as i64)));
     let session = is_guarded.then_some(Guard::Session { session: SESSION, heartbeat: None });

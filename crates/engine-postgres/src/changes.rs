@@ -7,12 +7,13 @@
 //! commits that use it take one lock.
 //!
 //! Old rows are removed (function `trim`). No clock can tell whether the stream has read them, because this
-//! machine may have been suspended. So each removal stores the greatest xid of the removed rows, the mark.
-//! The stream concludes that it may have missed a row in two cases. Either the mark is not below the xmax of
-//! the previous poll's snapshot. Or a transaction that was running in that snapshot has an xid that is at
-//! most the mark, has ended, and has left no row. The second case also occurs for a transaction that has
-//! nothing to do with limenfs and ran for longer than rows are kept: then the stream is restarted once
-//! without need.
+//! machine may have been suspended. So each removal stores the greatest xid of the removed rows: the mark.
+//! The stream may have missed a row in two cases:
+//!
+//! - the mark is equal to or above the xmax of the previous poll's snapshot;
+//! - a transaction that was running in that snapshot has ended and left no row, and its xid is equal to or below
+//!   the mark. A transaction of another program that ran for longer than rows are kept also causes this case; the
+//!   stream then ends without need, and is opened again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 const LOOK: &str = include_str!("look.sql");
 
-/// A position in the log, and the connection that reads on from it.
+/// A position in the log, and the connection that reads the log from there.
 #[derive(Debug)]
 pub(crate) struct Position {
     shared: Arc<Shared>,

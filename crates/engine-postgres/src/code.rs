@@ -1,6 +1,6 @@
-//! The numbers by which the functions of the server and this code name guards, effects and rows of replies. In
-//! `functions.sql` each stands as a colon and its name, as do the kinds of rows that all engines on SQL servers
-//! share ([`tables::kind`]).
+//! The numbers by which the functions of the server and this code name guards, effects and rows of replies.
+//! `functions.sql` writes each as a colon and its name. It does the same for the kinds of rows that all engines on
+//! SQL servers share ([`tables::kind`]).
 
 use tables::kind;
 
@@ -15,7 +15,7 @@ macro_rules! codes {
 codes! {
     /// Rows of replies: the ids and sequence numbers of transactions that were applied.
     COMMITTED = 20;
-    /// The same of transactions that were applied before.
+    /// The ids and sequence numbers of transactions that had been applied before.
     REPEATED = 21;
     /// The numbers of transactions whose guards failed; the records that these guards read follow.
     FAILED = 22;
@@ -42,7 +42,8 @@ codes! {
     GUARD_SESSION = 130;
     GUARD_TERM = 131;
 
-    /// The bits of the columns of an inode that a change sets; the last one is for all that access depends on.
+    /// The bits of the columns of an inode that a change sets; the last one stands for all columns that access
+    /// depends on.
     SETS_ATIME = 1;
     SETS_MTIME = 2;
     SETS_CTIME = 4;
@@ -52,7 +53,7 @@ codes! {
     /// Effects of function `rest`. Those that put rows have the kind of the row.
     EFFECT_DROP_SLICES = 1;
     EFFECT_REPLACE_ROWS = 2;
-    /// A row for the preceding effect.
+    /// A new row of an [`EFFECT_REPLACE_ROWS`].
     EFFECT_REPLACING_ROW = 3;
     EFFECT_PUT_XATTR = kind::XATTR as i64;
     EFFECT_PUT_SYMLINK = kind::SYMLINK as i64;
@@ -76,11 +77,11 @@ codes! {
     EFFECT_DROP_ORPHAN = REMOVED + kind::ORPHAN as i64;
     EFFECT_DROP_GARBAGE = REMOVED + kind::GARBAGE as i64;
     EFFECT_END_TERM = 117;
-    /// The last two strings of a session, of which a row has only two.
+    /// The third and fourth string of a session: a row has room for two strings only.
     EFFECT_SESSION_TEXTS = 213;
 }
 
-/// `sql` with the numbers of all names.
+/// Replaces each colon and name in `sql` by the number.
 pub(crate) fn substituted(sql: &str) -> String {
     let mut parts = sql.split(':');
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,11 +1,12 @@
 //! Commits groups of transactions, and reads their outcomes.
 //!
-//! Nothing is looked up before it is inserted. If a name, an inode or an operation's number exists, the unique
-//! key says so, and the group is committed again as a careful one.
+//! The server looks up nothing before it inserts it. If a name, an inode or an operation's number exists, a unique
+//! key is violated. The function then checks everything, and applies the group again in the same call.
 //!
-//! A commit that a session guards shares an advisory lock on the session, and a commit that removes the session
-//! takes it alone, before the statement that reads the session. Without the lock, the removal could be committed
-//! between that read and the commit. Commits and renewals share the lock, so they do not wait for each other.
+//! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement that
+//! reads the session. A commit that removes the session or ends a term takes the lock exclusively. Without the
+//! lock, the removal could be committed after that statement and before the end of the commit. Commits and renewals
+//! share the lock, so they do not wait for each other.
 
 use host::HashMap;
 use meta::{EngineError, Guard, Inode, Outcome, Seq, Snapshot, Txn, conflict_free_groups};
@@ -23,7 +24,7 @@ use crate::shared::Shared;
 /// The maximum number of transactions in one call of the server.
 const LONGEST_RUN: usize = 1024;
 
-/// After this many transactions of its own, a handle lets a commit remove old transactions from the log.
+/// Once for this many transactions of its own, a handle lets a commit remove old transactions from the log.
 const TRIM_EVERY: u64 = 64;
 
 /// Commits each transaction separately, in order. Usually this needs one call per conflict-free group.
@@ -50,7 +51,8 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     })
 }
 
-/// Commits a group in one call. If the server asks for smaller parts, commits each half in its own call.
+/// Commits a group in one call. If the server asks for smaller parts, or if the effects of the group need several
+/// stages, commits each half in the same way.
 fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
     in_halves(run, &mut |part| {
         // Returns `None` if the server asks for smaller parts. A single transaction is then sent with
@@ -118,7 +120,6 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
     }
     let ended = |(txn, outcome): (&Txn, Option<Outcome>)| match outcome {
         Some(outcome) => Ok(outcome),
-        // It has no effects, and its guards hold.
         None if txn.effects.is_empty() => Ok(Outcome::Committed { seq: label, inodes: Vec::new() }),
         None => Err(Failure::Malformed("a transaction has no result")),
     };

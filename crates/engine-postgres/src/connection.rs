@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     client: Client,
     socket: Socket,
     op_timeout: Duration,
-    /// The last field, because the fields above must be dropped within it.
+    /// Declared last, so that it is dropped last: the fields above need it.
     runtime: Runtime,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Connection {
 type Socket = Option<Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>>;
 
 impl Connection {
-    /// Connects: one network round trip, and those of the authentication.
+    /// Connects. This takes the round trips of TCP, TLS and the authentication, and no others.
     pub(crate) fn open(target: &Target) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
         let (client, socket) = runtime.block_on(async {
@@ -72,7 +72,7 @@ impl Connection {
         self.drive(Stage::Sent, |client| client.query(&statement, args))
     }
 
-    /// The single row that a statement returns; all its columns are texts.
+    /// Runs a statement that returns one row, whose columns are all texts.
     pub(crate) fn texts<const N: usize>(&mut self, sql: &str) -> Result<[String; N], Failure> {
         let rows = self.query(sql, &[])?;
         let row = rows.first().filter(|row| row.len() == N).ok_or(Failure::Malformed("no row"))?;

@@ -10,7 +10,7 @@ use tables::Malformed;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
 
-/// How far a request had got when it failed.
+/// The step in which a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Connect,
@@ -88,7 +88,7 @@ impl Failed for Failure {
         if is_clean && !self.ends_connection() { Leaves::Connection } else { Leaves::NoServer }
     }
 
-    /// The one table from a failure to an [`EngineError`].
+    /// Maps a failure to an [`EngineError`].
     ///
     /// | failure | kind |
     /// |---|---|

@@ -4,9 +4,9 @@
 //! names last. If this order would change the meaning of a transaction's effects, they are divided into
 //! several stages, which are applied one after another.
 //!
-//! The server's CPU time decides how much it commits. PL/pgSQL expands each array that is an argument by
-//! itself, so all arguments are one composite value; an array without rows is NULL, and inodes are matrices.
-//! The client computes what the transactions of a group make of an inode together.
+//! The number of commits per second depends on the CPU time that each costs the server. PL/pgSQL expands each
+//! array that is an argument by itself, so all arguments are one composite value; an array without rows is NULL,
+//! and inodes are matrices. The client combines the changes of all transactions of a group to one inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,11 @@ use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 pub(crate) struct Gathered {
     pub(crate) head: Head,
     txns: Rows<2, 1>,
-    /// Each session with the term that must be open. Term 0 is open as long as the session exists.
+    /// Each session, and its term that must be open. Term 0 is open as long as the session exists.
     sessions: Rows<2, 0>,
     /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
+    /// The rows of `locked`.
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
     puts: Rows<15, 2>,
@@ -36,6 +37,7 @@ pub(crate) struct Gathered {
     drops: Rows<2, 0>,
     rest: Rows<10, 2>,
     to_lock: Locks,
+    /// The term of each session that a guard checks.
     terms: BTreeMap<SessionId, Term>,
     /// The inodes to lock, in the server's order, with the access revision that each must have, if any.
     locked: BTreeMap<i64, Option<i64>>,
@@ -46,22 +48,35 @@ pub(crate) struct Gathered {
 /// Flags and bounds for all transactions together.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
+    /// The numbers of the transactions that have effects.
     changing: Vec<i64>,
+    /// The largest number of stages of a transaction.
     pub(crate) stages: i32,
+    /// Whether to lock the counters: settings or counters are read or changed, or the usage is corrected.
     numbers: bool,
+    /// Whether to check all guards in full, because one is of a kind that the faster checks leave out.
     rare: bool,
+    /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
+    /// nor the insertion of names checks them.
     look: bool,
+    /// Whether a guard requires of each name that is put that it does not exist.
     fresh: bool,
+    /// Whether a change may change the usage of an existing inode.
     sized: bool,
+    /// Whether `changes` also has the combined changes of all transactions, as those of transaction 0.
     folded: bool,
+    /// Whether there is a guard on the room.
     room: bool,
+    /// Whether the server has refused the single transaction before, and asked for a careful commit.
     pub(crate) careful: bool,
+    /// Whether to remove old transactions from the log.
     pub(crate) trim: bool,
+    /// Inodes and blocks that are subtracted from the bounds of guards on the room ([`ahead_of_room`]).
     ahead: [i64; 2],
 }
 
 impl Gathered {
-    /// `careful` is true if the server has refused this transaction before and asked for a careful commit.
+    /// Arranges the guards and effects of `run`; `careful` is that of [`Head`].
     pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
         let ahead = ahead_of_room(run);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
@@ -127,7 +142,7 @@ impl Gathered {
         args
     }
 
-    /// The arguments of a guard begin with those of the record key that decides it.
+    /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
         let want = guard.want();
         self.head.rare |= !matches!(
@@ -227,8 +242,8 @@ impl Gathered {
         }
     }
 
-    /// The link count and the number of xattr blocks change by `added` and stay at least `least`. The size is
-    /// first cut to the upper bound, then raised to the lower bound.
+    /// Adds the change of an inode. The link count and the number of xattr blocks change by `added`, but not below
+    /// `least`. The size is first cut to the upper bound, then raised to the lower bound.
     fn change(&mut self, t: i64, ino: i64, change: &Change) {
         let (low, high) = change.size.bounds();
         let access = change.access;
@@ -255,7 +270,7 @@ impl Gathered {
         self.changes.push(&numbers, &[access_acl.as_deref(), default_acl.as_deref()]);
     }
 
-    /// An effect on a dirent, or one of the rarer effects: see function `rest`.
+    /// Adds an effect on a dirent, or one of the rarer effects, which function `rest` applies.
     fn other(&mut self, t: i64, effect: &Effect) {
         let rest = &mut self.rest;
         match effect {

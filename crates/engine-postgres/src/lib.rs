@@ -15,11 +15,11 @@
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `shared` | the state that requests and streams of changes share |
 //! | `read`, `scan` | record keys and ranges as arguments, and the rows of a reply (crate `tables`) |
-//! | `gather` | the effects and guards of a group, arranged by kind in arrays |
+//! | `gather` | arranges the guards and effects of a group by kind, in arrays |
 //! | `columns` | rows as arrays, one per column; texts that guards compare |
-//! | `commit` | groups of transactions, and their outcomes |
+//! | `commit` | commits groups of transactions, and reads their outcomes |
 //! | `changes` | the stream of changes |
-//! | `error` | one table from an error of the server to an engine error |
+//! | `error` | maps an error of the server to an engine error |
 
 mod changes;
 mod code;

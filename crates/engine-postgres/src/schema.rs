@@ -11,8 +11,8 @@ pub const VERSION: u64 = 3;
 
 const TABLES: &str = include_str!("schema.sql");
 
-/// The functions, and a part of their names, so that this code calls exactly the functions that it was built
-/// with.
+/// The text of the functions, and the suffix of their names, which is a hash of the text. So this code calls
+/// exactly the functions that it was built with.
 static FUNCTIONS: LazyLock<(String, String)> = LazyLock::new(|| {
     let sql = code::substituted(include_str!("functions.sql"));
     let suffix = format!("_{:08x}", fnv(sql.as_bytes()));
@@ -35,13 +35,14 @@ impl Names {
         sql.replace('@', &self.prefix).replace('#', &FUNCTIONS.1)
     }
 
-    /// Creates the functions. Takes a lock first, because two clients that create them at once would conflict
-    /// in the server's catalogue.
+    /// The statements that create the functions. They take a lock first, because two clients that create the
+    /// functions at the same time would conflict in the server's catalogue.
     pub(crate) fn functions(&self) -> String {
         self.text(&format!("{LOCK}; {}", FUNCTIONS.0))
     }
 
-    /// Removes all rows, and notifies watchers that everything changed. The sequence numbers continue.
+    /// The statements that remove all rows, and notify streams of changes that everything changed. The sequence
+    /// numbers continue.
     pub(crate) fn wipe(&self) -> String {
         self.text(&format!(
             "TRUNCATE @node, @edge, @slice, @xattr, @symlink, @acl, @setting, @counter, @usage, @session, @orphan, \
@@ -49,7 +50,7 @@ impl Names {
         ))
     }
 
-    /// Drops the tables and functions, unless a volume was formatted there since.
+    /// The statements that drop the tables and functions, unless a volume was formatted there since.
     pub(crate) fn remove(&self) -> String {
         self.text(&format!("{LOCK}; {}", include_str!("remove.sql")))
     }
@@ -76,7 +77,7 @@ impl Names {
     }
 }
 
-/// Two clients that create the same tables or functions at once would conflict.
+/// The lock that serializes clients which create the same tables or functions; they would conflict otherwise.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('limenfs @', 0))";
 
 /// Rows that always exist, and a row of the log that tells watchers that everything changed.

@@ -16,7 +16,7 @@ mod delayed {
     });
 }
 
-/// The case of the suite passes for an engine that cannot show an old moment; this engine can.
+/// The case of the suite also passes for an engine that cannot read as of an earlier moment. This engine can.
 #[test]
 fn records_of_one_moment_can_be_read() {
     let (engine, _place) = support::empty();

@@ -869,7 +869,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     assert_eq!(reading.next(wait).unwrap(), []);
     asleep.next(wait).unwrap_err();
     asleep.next(wait).unwrap_err();
-    // A stream that begins now has missed nothing, whatever is trimmed of the rows before.
+    // A stream that begins now misses nothing if rows from before its start are trimmed.
     let mut fresh = engine.watch().unwrap().unwrap();
     age();
     assert_eq!(fresh.next(wait).unwrap(), []);

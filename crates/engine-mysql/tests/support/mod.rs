@@ -84,7 +84,7 @@ pub(crate) fn shared() -> &'static Server {
     SERVER.get_or_init(Server::fast)
 }
 
-/// An empty volume's tables on the shared server, until dropped.
+/// The tables of a volume on the shared server. When this is dropped, another test may use them.
 #[derive(Debug)]
 pub(crate) struct Place {
     prefix: String,
@@ -101,7 +101,7 @@ impl Drop for Place {
     }
 }
 
-/// An engine with its own empty tables on the shared server.
+/// An engine with empty tables on the shared server, which no other test uses.
 pub(crate) fn empty() -> (MysqlEngine, Place) {
     empty_with("")
 }

@@ -74,7 +74,7 @@ pub(crate) fn shared() -> &'static Server {
     SERVER.get_or_init(Server::fast)
 }
 
-/// An empty volume's tables on the shared server, until dropped.
+/// The tables of a volume on the shared server. When this is dropped, another test may use them.
 #[derive(Debug)]
 pub(crate) struct Place {
     prefix: String,
@@ -97,7 +97,7 @@ impl Drop for Place {
     }
 }
 
-/// An engine with its own empty tables on the shared server.
+/// An engine with empty tables on the shared server, which no other test uses.
 pub(crate) fn empty() -> (PostgresEngine, Place) {
     let used = FREE.lock().unwrap().pop();
     let prefix = used.clone().unwrap_or_else(|| format!("t{}_", NEXT.fetch_add(1, Ordering::Relaxed)));
