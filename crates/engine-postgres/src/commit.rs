@@ -1,7 +1,8 @@
 //! Commits groups of transactions, and reads their outcomes.
 //!
-//! The server looks up nothing before it inserts it. If a name, an inode or an operation's number exists, a unique
-//! key is violated. The function then checks everything, and applies the group again in the same call.
+//! The server inserts rows without a search for existing ones. If a name, an inode or an operation's number
+//! exists, a unique key is violated. The function then checks everything, and applies the group again in the same
+//! call.
 //!
 //! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement that
 //! reads the session. A commit that removes the session or ends a term takes the lock exclusively. Without the
@@ -24,7 +25,7 @@ use crate::shared::Shared;
 /// The maximum number of transactions in one call of the server.
 const LONGEST_RUN: usize = 1024;
 
-/// Once for this many transactions of its own, a handle lets a commit remove old transactions from the log.
+/// A handle lets a commit remove old transactions from the log once per this many of its own transactions.
 const TRIM_EVERY: u64 = 64;
 
 /// Commits each transaction separately, in order. Usually this needs one call per conflict-free group.
@@ -114,12 +115,12 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
             _ => looked.take(&row)?,
         }
     }
-    // The server sends nothing for a transaction without effects whose guards hold.
     if !failed.is_empty() {
         return Err(Failure::Malformed("the records of a conflict are incomplete"));
     }
     let ended = |(txn, outcome): (&Txn, Option<Outcome>)| match outcome {
         Some(outcome) => Ok(outcome),
+        // The server sends nothing for a transaction without effects whose guards hold.
         None if txn.effects.is_empty() => Ok(Outcome::Committed { seq: label, inodes: Vec::new() }),
         None => Err(Failure::Malformed("a transaction has no result")),
     };

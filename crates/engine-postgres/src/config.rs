@@ -95,8 +95,8 @@ impl Target {
     }
 }
 
-/// Settings of the session. Every statement here finds its rows by a key. The settings enforce that, because
-/// the planner may have seen a table only when it was empty.
+/// Settings of the session. Every statement of this engine finds its rows by a key. The settings enforce that,
+/// because the planner may have seen a table only when it was empty.
 fn session_options(params: &Params, schema: Option<&str>) -> String {
     // The server gives up a little earlier than the client, so that it is usually known that nothing
     // happened.

@@ -94,7 +94,7 @@ impl Failed for Failure {
     /// |---|---|
     /// | no answer after the request was sent; the server ended the connection (FATAL, PANIC, 57P), or a pooler reports that it is lost (08): each may happen after a commit | indeterminate if the request changes anything, else transient |
     /// | a malformed reply | indeterminate if the request changes anything, else permanent |
-    /// | the disk is full (53100) | ENOSPC |
+    /// | the disk is full (53100) | permanent, ENOSPC |
     /// | a conflict (40), a unique key that another transaction took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a lock that is not available (55P03), a function or statement that no longer exists (42883, 42704, 26000), no connection | transient |
     /// | everything else: a wrong password, a missing privilege, rows that limenfs never writes | permanent |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {

@@ -4,9 +4,10 @@
 //! names last. If this order would change the meaning of a transaction's effects, they are divided into
 //! several stages, which are applied one after another.
 //!
-//! The number of commits per second depends on the CPU time that each costs the server. PL/pgSQL expands each
-//! array that is an argument by itself, so all arguments are one composite value; an array without rows is NULL,
-//! and inodes are matrices. The client combines the changes of all transactions of a group to one inode.
+//! The number of commits per second depends on the CPU time that each costs the server. PL/pgSQL expands every
+//! array argument separately, so all arguments are sent as one composite value. In it, an array without rows is
+//! NULL, and the columns of new or changed inodes are one matrix. The client combines the changes that all
+//! transactions of a group make to the same inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,8 @@ pub(crate) struct Gathered {
     to_lock: Locks,
     /// The term of each session that a guard checks.
     terms: BTreeMap<SessionId, Term>,
-    /// The inodes to lock, in the server's order, with the access revision that each must have, if any.
+    /// The inodes to lock, in the server's order (as signed numbers), with the access revision that each must
+    /// have, if any.
     locked: BTreeMap<i64, Option<i64>>,
     /// The combined change of each inode by all transactions, in the server's order.
     folded: BTreeMap<i64, Change>,
@@ -59,7 +61,7 @@ pub(crate) struct Head {
     /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
     /// nor the insertion of names checks them.
     look: bool,
-    /// Whether a guard requires of each name that is put that it does not exist.
+    /// Whether each name that is put has a guard that requires that the name does not exist.
     fresh: bool,
     /// Whether a change may change the usage of an existing inode.
     sized: bool,

@@ -93,7 +93,8 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// The error of a commit that another client or a later call may make instead, so that a conflict is no error.
+    /// The error of a commit that need not succeed now, because another client or a later call does the same: a
+    /// conflict is no error.
     pub(crate) fn failure(done: Result<(), CommitError>) -> Result<(), EngineError> {
         if let Err(CommitError::Failed(error)) = done { Err(error) } else { Ok(()) }
     }

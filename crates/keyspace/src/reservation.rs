@@ -10,8 +10,8 @@
 //! While any shard has a reservation, shard 0 has one too, as a mark. Every writer that takes a reservation or
 //! withdraws reservations writes shard 0. So while shard 0 is unchanged and has the mark, no shard grows beyond
 //! what was counted for it. Without the mark, shards grow freely, and a writer that depends on their sum claims
-//! the whole range. A writer that adds without a limit only claims that there is no mark, and otherwise withdraws
-//! all reservations.
+//! the whole range. A writer that adds without a limit claims that there is no mark. If there is one, the writer
+//! withdraws all reservations as soon as it exceeds its own.
 //!
 //! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that can claim ranges. On other
 //! stores (TiKV) nothing is reserved: below a limit, every writer reads and claims all shards.
@@ -45,7 +45,7 @@ struct Others {
 }
 
 impl State<'_> {
-    /// Whether the volume's usage is below this limit.
+    /// Whether the volume's usage, with what the batch adds, is below this limit.
     pub(crate) fn has_room(&mut self, below: Amount) -> Result<bool, ReadStop> {
         if !self.options.blind {
             return Ok(self.usage()?.is_below(below));

@@ -14,8 +14,8 @@ pub trait Log: Debug + Send {
     type Failed: Failed;
 
     /// Returns the changes that have become visible since the last call, in any order. It must prove that no
-    /// change in between was removed from the log, from stored data and not by a clock: the machine may have been
-    /// suspended between two calls.
+    /// change in between was removed from the log. A clock proves nothing, because the machine may have been
+    /// suspended between two calls; stored data does.
     ///
     /// # Errors
     /// Changes may be missing from here on.
@@ -30,8 +30,8 @@ pub trait Log: Debug + Send {
 pub struct Tail<L> {
     log: L,
     place: String,
-    /// The shortest time between two polls, except before the last one of a call. So a busy log is read in
-    /// batches. Otherwise a client's own commits would cost it hundreds of polls a second.
+    /// The minimum time between two polls; only the last poll of a call, at the end of its wait, may come earlier.
+    /// So a busy log is read in batches. Otherwise a client's own commits would cost it hundreds of polls a second.
     period: Duration,
     /// When the log was last polled.
     looked: Option<Instant>,

@@ -101,7 +101,7 @@ impl Drop for Place {
     }
 }
 
-/// An engine with empty tables on the shared server, which no other test uses.
+/// An engine on the shared server, with empty tables that no other test uses.
 pub(crate) fn empty() -> (MysqlEngine, Place) {
     empty_with("")
 }
