@@ -33,7 +33,8 @@ impl EtcdEngine {
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let prefix = config.params.table_prefix.clone();
-        // A prefix contains no slash, so with the slash no prefix is the beginning of another.
+        // All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a key in
+        // common.
         let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
         let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
         let shared = Arc::new(Shared {

@@ -32,8 +32,8 @@ pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
     conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
 }
 
-/// Drops the tables and the procedures, unless a volume was formatted there since. The version goes first, so that a
-/// part of the tables is not a volume.
+/// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version
+/// is dropped first, so that an incomplete set of tables has no version.
 pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
     let all = |more| tables::list(tables().rev().map(|table| format!("`@{table}`{more}")));
     conn.query(&format!("LOCK TABLES {}", all(" WRITE")))?;

@@ -6,7 +6,7 @@
 //!
 //! The number of commits per second depends on the CPU time that each costs the server. PL/pgSQL expands every
 //! array argument separately, so all arguments are sent as one composite value. In it, an array without rows is
-//! NULL, and the columns of new or changed inodes are one matrix. The client combines the changes that all
+//! NULL, and the numbers of new or changed inodes are one matrix. The client combines the changes that all
 //! transactions of a group make to the same inode.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -17,7 +17,7 @@ pub struct Config {
     /// PEM files: the trusted certificates, the client's certificate, and its key.
     pub tls: Option<[PathBuf; 3]>,
     pub connect_timeout: Duration,
-    /// The time after which a request has failed, because the servers do not answer.
+    /// A request that the servers do not answer fails after this time.
     pub op_timeout: Duration,
     /// Whether this client deletes old versions.
     pub gc: bool,

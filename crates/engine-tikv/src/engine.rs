@@ -61,7 +61,8 @@ impl TikvEngine {
         Ok(self.shared.store.name())
     }
 
-    /// Server settings that can lose data. Always empty, because the client cannot query the settings.
+    /// Warnings about server settings with which data can be lost. There are none, because the client cannot query
+    /// the settings.
     pub fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
@@ -72,7 +73,7 @@ impl TikvEngine {
     }
 }
 
-/// No prefix contains a slash, so with the slash no prefix is the beginning of another.
+/// All keys begin with the prefix and a slash. A prefix contains no slash, so no two volumes have a key in common.
 fn keyspace(prefix: &str) -> Keyspace {
     Keyspace::new(format!("{prefix}/"))
 }
