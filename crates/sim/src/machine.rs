@@ -49,7 +49,7 @@ impl Clocks {
         }
     }
 
-    /// Somebody sets the wall clock of the client's machine.
+    /// Sets the wall clock of the client's machine by this many seconds forwards or backwards.
     pub(crate) fn set(&self, client: usize, seconds: i64) {
         if let Some(set) = self.set_nanos.get(client) {
             set.fetch_add(seconds * 1_000_000_000, Relaxed);

@@ -11,6 +11,7 @@ pub enum Mutant {
     NoSession,
     /// A retry is not recognised by its operation id.
     ForgetsIds,
+    /// Guards of the kind in the name are not checked; the same for the next mutants, up to `NoXattrBlocks`.
     NoAccess,
     NoDirentAbsent,
     NoDirentIs,

@@ -51,7 +51,7 @@ impl<K: Ord, V> Past<K, V> {
         self.0.entry(key).or_default().push((now, value));
     }
 
-    /// Whether one of the values at that time or later was as `is` says. `None` if nothing is known.
+    /// Whether `is` holds for one of the values at that time or later. `None` if nothing is known.
     pub(super) fn had(&self, key: &K, since: Duration, is: impl Fn(&V) -> bool) -> Option<bool> {
         let all = self.0.get(key)?;
         let first = all.partition_point(|(from, _)| *from <= since).saturating_sub(1);
@@ -134,7 +134,7 @@ impl Shared {
         xattrs.note(key, self.clocks.now(), value);
     }
 
-    /// Whether the value of the attribute, or its absence, was as `is` says at that time or later.
+    /// Whether `is` holds for one of the values of the attribute at that time or later; `None` is its absence.
     pub(super) fn was_xattr(
         &self,
         ino: Ino,

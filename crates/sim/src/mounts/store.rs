@@ -19,8 +19,9 @@ const STALL: Duration = Duration::from_secs(40);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreWeather {
     delay: Duration,
-    /// Of a thousand calls, how many stall, and how many fail, done or not.
+    /// How many of a thousand calls stall.
     stalls: u32,
+    /// How many of a thousand calls fail before the work is done; as many fail after it.
     failures: u32,
 }
 

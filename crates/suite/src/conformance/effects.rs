@@ -345,7 +345,7 @@ pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
     assert_eq!((blocks(), read_inode(engine, 4)), (8, Some(with(4, DIR, 5))));
     apply(engine, vec![Effect::SetSize { ino: Ino(3), size: 0 }, Effect::AddLinks { ino: Ino(4), delta: 1 }]);
     assert_eq!(blocks(), 6);
-    // By a batch of several, and in one with a new inode.
+    // In a batch of several transactions, and together with a new inode.
     let batch = [vec![add(3, 2)], vec![add(4, 1)], vec![add(3, 3)], vec![put(5, FILE), add(5, 4)]];
     engine.commit(&batch.map(|effects| txn(Vec::new(), effects))).expect("a commit");
     assert_eq!((blocks(), read_inode(engine, 3)), (16, Some(with(3, FILE, 6))));
@@ -357,7 +357,7 @@ pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
     assert_eq!(read_inode(engine, 3), Some(with(3, FILE, u16::MAX)));
     apply(engine, vec![put(3, FILE)]);
     assert_eq!((blocks(), read_inode(engine, 3)), (10, Some(inode(3, FILE))));
-    // With the inode they go.
+    // They are dropped with the inode.
     apply(engine, vec![Effect::DropInode { ino: Ino(4) }]);
     assert_eq!(blocks(), 4);
     apply(engine, vec![put(6, FILE), Effect::DropInode { ino: Ino(5) }]);

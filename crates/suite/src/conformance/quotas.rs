@@ -46,7 +46,7 @@ pub fn quota_guard(engine: &dyn Engine) {
     holds(engine, Guard::Quota { key: DIRECTORY, outer: Some(QuotaId(2)), inodes: 1, blocks: 2 });
     fails(engine, Guard::Quota { key: DIRECTORY, outer: Some(QuotaId(2)), inodes: 2, blocks: 2 });
     fails(engine, Guard::Quota { key: DIRECTORY, outer: Some(QuotaId(1)), inodes: 1, blocks: 2 });
-    // Beyond the limit nothing more fits, but nothing more always does.
+    // If the usage exceeds the limit, nothing can be added; a guard that adds nothing holds.
     apply(engine, vec![charge(DIRECTORY, 4, 0)]);
     holds(engine, room(DIRECTORY, 0, 2));
     fails(engine, room(DIRECTORY, 1, 0));
@@ -92,7 +92,7 @@ pub fn quotas_are_put_charged_and_dropped(engine: &dyn Engine) {
     assert_eq!(quota(engine, DIRECTORY).map(|quota| quota.inodes), Some(6));
     apply(engine, vec![Effect::DropQuota { key: DIRECTORY }, Effect::DropQuota { key: GROUP }]);
     assert_eq!((quota(engine, DIRECTORY), quota(engine, USER)), (None, Some(charged)));
-    // What is charged after the removal begins anew.
+    // A charge after the removal starts from zero.
     apply(engine, vec![Effect::DropQuota { key: USER }, charge(USER, 5, 0), charge(GROUP, 1, 1)]);
     assert_eq!(quota(engine, USER), Some(Quota { inodes: 5, ..Quota::default() }));
     assert_eq!(quota(engine, GROUP), Some(Quota { inodes: 1, blocks: 1, ..Quota::default() }));
@@ -214,7 +214,7 @@ pub fn charges_are_granted_in_order(engine: &dyn Engine) {
 }
 
 /// Many threads charge two quotas in both orders, with and without room: nothing is lost, nothing exceeds the
-/// limit, and nobody waits for ever.
+/// limit, and no thread waits for ever.
 pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
     const THREADS: u64 = 8;
     const EACH: u64 = 12;
@@ -234,7 +234,7 @@ pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
                     let mut effects = vec![put(ino, FILE)];
                     effects.extend(keys.map(|key| charge(key, 1, 3)));
                     let txn = txn(guards.into(), effects);
-                    // The same transaction again, because the server may have chosen it as a victim.
+                    // The same transaction again, because the server may have chosen it as the victim of a deadlock.
                     let tried = crate::files::persistently(|| engine.commit(std::slice::from_ref(&txn)));
                     matches!(tried[..], [Outcome::Committed { .. }])
                 });

@@ -14,8 +14,7 @@ use super::fixture::Client;
 const PAGE_ROWS: usize = 50;
 
 /// Panics unless the volume is consistent: the directories form a tree; links, parents, xattr blocks, usage and
-/// quotas are exact,
-/// every inode has a name or an orphan row, and every ACL id has its ACL.
+/// quotas are exact; every inode has a name or an orphan row; every ACL id has its ACL.
 pub(super) fn check(client: &Client) {
     let engine = client.engine();
     let inodes = inodes(engine);

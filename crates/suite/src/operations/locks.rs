@@ -184,7 +184,7 @@ fn a_waiter_is_recorded_until_granted(factory: Factory<'_>) {
     two.stop();
     two.stop();
     assert!(waiting(&b).is_empty());
-    // An owner has one record of what it waits for: the last.
+    // An owner has one record of a wait: that of its last request.
     assert_eq!(two.wait(x, 15, 20, true), Ok(Locked::Waiting));
     assert_eq!(one.take(y, 0, 9, true), Ok(Locked::Granted));
     assert_eq!(two.wait(y, 0, 0, true), Ok(Locked::Waiting));

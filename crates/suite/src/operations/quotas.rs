@@ -74,7 +74,7 @@ fn a_directory_quota_limits_what_is_below_it(factory: Factory<'_>) {
     let sub = c.mkdir(d, "sub").unwrap();
     let f = c.create(sub, "f").unwrap();
     assert_eq!((c.inode(sub).quota, c.inode(f).quota), (c.inode(d).quota, c.inode(d).quota));
-    // Blocks, by each operation that adds some.
+    // Each operation that adds blocks is refused if they do not fit.
     c.write(f, 0, 8 * 4096, 1).unwrap();
     assert_eq!(c.used(id), (3, 8));
     assert_eq!(c.write(f, 8 * 4096, 3 * 4096, 2), Err(Errno::EDQUOT));
@@ -92,7 +92,7 @@ fn a_directory_quota_limits_what_is_below_it(factory: Factory<'_>) {
     assert_eq!(c.used(id), (3, 2));
     let copy = ops::CopyRange { from: f, offset: 0, to: f, to_offset: 10 * 4096, len: 1 };
     assert_eq!(c.run(&copy), Err(Errno::EDQUOT));
-    // Inodes.
+    // The same for inodes.
     c.symlink(d, "l", "target").unwrap();
     c.create(d, "g").unwrap();
     for refused in [c.create(d, "h"), c.mkdir(sub, "h"), c.symlink(d, "h", "t")] {
@@ -108,7 +108,7 @@ fn a_directory_quota_limits_what_is_below_it(factory: Factory<'_>) {
     assert_eq!(c.run(&rename).map(drop), Err(Errno::EDQUOT));
     c.link(f, d, "f2").unwrap();
     c.create(ROOT, "outside").unwrap();
-    // What is removed makes room, an open file when it is closed.
+    // A removed file makes room; one that is open does so when it is closed.
     c.unlink_open(d, "g", Some(c.at(d, "g").ino)).unwrap();
     let orphan = c.at(d, "l").ino;
     assert_eq!(c.create(d, "h"), Err(Errno::EDQUOT));
@@ -166,7 +166,7 @@ fn moves_between_quotas(factory: Factory<'_>) {
     assert_eq!((c.used(qa), c.used(qb)), ((2, 4), (1, 0)));
     c.rename(a, "f", b, "f", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.used(qb)), ((1, 0), (2, 4)));
-    // Into a full quota, in place of a file, and in exchange.
+    // Moves into a full quota: to a free name, in exchange for a file, and over a file.
     let g = c.create(a, "g").unwrap();
     c.write(g, 0, 1, 2).unwrap();
     assert_eq!(c.rename(a, "g", b, "g", REPLACE).map(drop), Err(Errno::EDQUOT));
@@ -174,12 +174,12 @@ fn moves_between_quotas(factory: Factory<'_>) {
     assert_eq!((c.used(qa), c.used(qb)), ((2, 4), (2, 1)));
     c.rename(b, "f", a, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.used(qb)), ((2, 1), (1, 0)));
-    // Out of every quota and back.
+    // A move to a directory without a quota, and back.
     c.rename(a, "g", free, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.inode(g).quota), ((1, 0), c.inode(free).quota));
     c.rename(free, "g", a, "g", REPLACE).unwrap();
     assert_eq!(c.used(qa), (2, 1));
-    // A directory would take along everything below it.
+    // A directory does not move to another quota, because everything below it would have to count there too.
     c.mkdir(a, "sub").unwrap();
     c.mkdir(free, "sub").unwrap();
     for (from, name, to) in [(a, "sub", b), (a, "sub", free), (free, "sub", b)] {
@@ -203,7 +203,7 @@ fn several_names(factory: Factory<'_>) {
     c.unlink(a, "f").unwrap();
     c.rename(a, "h", b, "h", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.used(qb)), ((1, 0), (2, 0)));
-    // A file without a name counts where it was made.
+    // A file without a name counts in the quota in which it was created.
     let orphan = c.run(&MakeOrphan(c.make_op(b, "tmp", ops::MakeKind::Regular, 0o600))).unwrap().ino;
     assert_eq!((c.used(qb), c.link(orphan, a, "o")), ((3, 0), Err(Errno::EXDEV)));
     c.run(&Reap { session: c.meta.session(), ino: orphan }).unwrap();
@@ -226,7 +226,7 @@ fn the_directory_of_a_quota_moves(factory: Factory<'_>) {
         "it would count in another quota"
     );
     assert_eq!((c.used(id), c.used(qb)), ((2, 0), (1, 0)));
-    // What it contains moves out of it only alone.
+    // A directory below it does not move out of the quota.
     c.mkdir(q, "sub").unwrap();
     assert_eq!(c.rename(q, "sub", b, "sub", REPLACE).map(drop), Err(Errno::EXDEV));
     check(&c);
@@ -257,7 +257,7 @@ fn an_existing_tree(factory: Factory<'_>) {
         c.create(many, &format!("f{at}")).unwrap();
     }
     let size = (size.0 + 41, size.1);
-    // Limits below the usage are allowed: nothing more fits.
+    // A limit can be lower than the usage; then nothing more fits.
     let id = c.limit(d, QuotaLimits { max_inodes: Some(5), max_blocks: Some(1), ..NONE }).unwrap();
     assert_eq!(c.used(id), size);
     assert_eq!(c.create(many, "more"), Err(Errno::EDQUOT));
@@ -269,7 +269,7 @@ fn an_existing_tree(factory: Factory<'_>) {
     c.create(many, "more").unwrap();
     check(&c);
     assert!(matches!(c.meta.remove_directory_quota(id, &mut |_| true), Err(QuotaError::NoQuota)));
-    // On the volume's root, with an open file without a name, which a removal must also find.
+    // A quota of the volume's root, which also counts an unlinked inode; its removal must find that inode, too.
     let id = c.limit(ROOT, NONE).unwrap();
     let open = c.at(many, "more").ino;
     c.unlink_open(many, "more", Some(open)).unwrap();
@@ -316,7 +316,8 @@ fn interrupted_walks(factory: Factory<'_>) {
     assert_eq!(c.meta.quotas().unwrap(), []);
 }
 
-/// Between any two commits of a walk, another client moves what the walk has not met to where it has been.
+/// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it
+/// has.
 fn a_walk_meets_what_others_move(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -350,7 +351,7 @@ fn a_walk_meets_what_others_move(factory: Factory<'_>) {
         })
         .unwrap();
     assert!(turn > 20 && refused > 0, "{turn} moves, {refused} refused");
-    // All that is below the directory has its tag.
+    // Every inode below the directory has its tag.
     let all = super::invariants::inodes(c.engine());
     let count = all.values().filter(|inode| inode.quota.directory == id).count();
     assert_eq!((count, c.used(id).0), (all.len() - 1, all.len() as i64 - 1));
@@ -370,14 +371,14 @@ fn quotas_nest_from_the_outside_in(factory: Factory<'_>) {
     let inner = c.limit(b, inodes(3)).unwrap();
     assert_ne!(inner, outer);
     assert_eq!((c.used(outer), c.used(inner)), ((2, 0), (1, 0)));
-    // Each of the two refuses.
+    // Both limits hold.
     c.create(b, "1").unwrap();
     c.create(b, "2").unwrap();
     assert_eq!(c.create(b, "3"), Err(Errno::EDQUOT), "the inner one");
     assert_eq!(c.create(a, "3"), Err(Errno::EDQUOT), "the outer one");
     c.limit(b, inodes(9)).unwrap();
     assert_eq!(c.create(b, "3"), Err(Errno::EDQUOT), "now the outer one");
-    // A file moves out of the inner one, which changes nothing for the outer one.
+    // A file that moves out of the inner quota still counts in the outer one.
     c.rename(b, "1", a, "1", REPLACE).unwrap();
     assert_eq!((c.used(outer), c.used(inner)), ((4, 0), (2, 0)));
     let removed = c.meta.remove_directory_quota(outer, &mut |_| true);
@@ -386,7 +387,7 @@ fn quotas_nest_from_the_outside_in(factory: Factory<'_>) {
     c.meta.remove_directory_quota(inner, &mut |_| true).unwrap();
     assert_eq!(c.used(outer), (4, 0));
     check(&c);
-    // Only so deep.
+    // Quotas nest only to a certain depth.
     c.limit(a, inodes(QuotaRule::NO_LIMIT)).unwrap();
     let (mut dir, mut depth) = (a, 1);
     let refused = loop {
@@ -405,7 +406,7 @@ fn changed_limits(factory: Factory<'_>) {
     c.meta.set_exclusive(false);
     let d = c.mkdir(ROOT, "d").unwrap();
     let (tool, other) = (c.stranger(), c.stranger());
-    // The other client knows nothing of the quota when it begins.
+    // The other client has cached the directory without a quota.
     other.create(d, "before").unwrap();
     let id = tool.limit(d, inodes(3)).unwrap();
     other.create(d, "one").unwrap();
@@ -444,13 +445,13 @@ fn users_and_groups(factory: Factory<'_>) {
     c.meta.set_owner_quota(group, blocks(3), &mut |_| true).unwrap();
     c.write(g, 0, 4096, 2).unwrap();
     assert_eq!(c.write(f, 0, 2 * 4096 + 1, 3), Err(Errno::EDQUOT), "the group of the file");
-    // The superuser may create, but what it writes to others' files counts for them.
+    // The quota of a group does not limit root, but limits other members of the group.
     (c.uid, c.gid) = (0, 70);
     c.meta.set_owner_quota(group, inodes(1), &mut |_| true).unwrap();
     c.create(d, "by root").unwrap();
     c.uid = 9;
     assert_eq!(c.create(d, "not by root"), Err(Errno::EDQUOT));
-    // A quota of a directory binds it, too.
+    // A quota of a directory limits root, too.
     c.limit(d, inodes(5)).unwrap();
     c.uid = 0;
     assert_eq!(c.create(d, "more"), Err(Errno::EDQUOT));

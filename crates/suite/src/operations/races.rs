@@ -178,7 +178,7 @@ fn xattrs_changed_before_the_commit(factory: Factory<'_>) {
     };
     (0..15).for_each(|n| set(&format!("user.{n}"), 65_536)(&race.client).unwrap());
     set("user.15", 61_440)(&race.client).unwrap();
-    // One block is left, and both want it.
+    // One block is left, and both clients need it.
     let last = race.lose(
         |r| r.set_xattr(r.at(ROOT, "f").ino, "user.theirs", "", XattrMode::Set).unwrap(),
         set("user.own", 1),

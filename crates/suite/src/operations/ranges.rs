@@ -289,7 +289,7 @@ fn copies_end_at_the_source_end_or_after_some_chunks(factory: Factory<'_>) {
     assert_eq!(copy(&c, (a, 6 * CHUNK + 4), (b, 0), 100), Ok(4));
     assert_eq!((read(&c, b, 0, 4), c.inode(b).size), (of_slice(2, 4, 4), 4));
     c.truncate(b, 0).unwrap();
-    // Whatever the bound of one call is, repeated calls copy the whole.
+    // Repeated calls copy the whole range, whatever the bound of one call is.
     let (size, mut done, mut calls) = (c.inode(a).size, 0, 0);
     while done < size {
         let copied = copy(&c, (a, done), (b, done), size - done).unwrap();
@@ -301,7 +301,7 @@ fn copies_end_at_the_source_end_or_after_some_chunks(factory: Factory<'_>) {
     check(&c);
 }
 
-/// In whatever order rows are dropped: a slice becomes garbage with the last of its rows, not before.
+/// A slice becomes garbage when its last row is dropped, in whatever order its rows are dropped.
 fn a_shared_slice_is_garbage_after_its_last_row(factory: Factory<'_>) {
     for source_first in [true, false] {
         let c = fresh(factory);
