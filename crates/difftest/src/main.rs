@@ -12,7 +12,7 @@
 //! - [`step`]: the possible steps, and how they are printed
 //! - [`generate`]: the next step, from a seed and the existing names
 //! - [`side`]: one directory, in which steps are executed
-//! - [`observe`]: what can be seen of a file, and how two observations differ
+//! - [`observe`]: the visible state of a file, and how two states differ
 //! - [`known`]: the documented differences, each with its reason
 //! - [`episode`]: steps on both sides, compared
 //! - [`shrink`]: fewer steps that still differ

@@ -1,4 +1,4 @@
-//! What can be seen of a file, and comparisons of the two sides.
+//! The visible state of a file, and comparisons of the two sides.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! What is specific to each kind of server.
+//! The kinds of servers: how each is started, asked and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -40,8 +40,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What is missing to run the server, if it is one that this repository builds with tools that not every machine
-    /// has. Builds it if necessary.
+    /// The tools that this machine lacks to build the server, if it is one that this repository builds. Builds it if
+    /// necessary.
     pub fn missing(self) -> Option<String> {
         if self == Kind::Tikv { unistore().err() } else { None }
     }
@@ -438,7 +438,7 @@ fn unistore() -> Result<PathBuf, String> {
     PROGRAM.get_or_init(build).clone()
 }
 
-/// What the server of `tests/tikv` has counted.
+/// The counts of the server of `tests/tikv`: calls by method, and others.
 pub(crate) fn unistore_counts(port: u16) -> BTreeMap<String, u64> {
     serde_json::from_str(&get_body(port, "/counts")).expect("an object of numbers")
 }

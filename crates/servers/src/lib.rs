@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `kind` | what is specific to a [`Kind`] of server, and how a server is started |
+//! | `kind` | the [`Kind`]s of servers: how each is started, asked and counted |
 //! | `server` | [`Server`]: a server that is started, killed, stopped and started again |
 //! | `proxy` | [`Proxy`]: counts and holds back traffic |
 

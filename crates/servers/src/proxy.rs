@@ -28,7 +28,7 @@ pub struct Proxy {
     seen: Arc<Seen>,
 }
 
-/// What a proxy holds back, and counters of the stream of changes.
+/// The traffic that a proxy holds back, and counters of the stream of changes.
 #[derive(Debug, Default)]
 struct Seen {
     /// The client sends its polls over the same connection as everything else (TiKV), so the server holds them

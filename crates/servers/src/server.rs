@@ -100,7 +100,7 @@ impl Server {
         self.kind.client(self.port)
     }
 
-    /// What the server has counted, by method (TiKV).
+    /// The number of calls of each method (TiKV).
     pub fn counts(&self) -> BTreeMap<String, u64> {
         unistore_counts(self.port)
     }

@@ -59,7 +59,7 @@ pub(super) struct Jump {
     pub(super) seconds: i64,
 }
 
-/// What happens to the machines, each list in the order of time.
+/// The events of the machines, each list in the order of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     pub(super) halts: Vec<Halt>,

@@ -22,7 +22,7 @@ pub struct Writers {
     pub max_inodes: u64,
 }
 
-/// What the writers did.
+/// The work that the writers did.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     pub operations: u64,
