@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The rare events of the retry loop. The cache counts its own.
+/// The rare events of the retry loop. The cache counts hits and misses.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) conflicts: AtomicU64,

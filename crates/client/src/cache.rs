@@ -1,26 +1,28 @@
 //! The client's record cache: bounded by size ([`crate::charge`]), versioned, shared by all threads.
 //!
 //! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
-//! after it. So each slot has the [`Seq`] of its value, and only a newer value replaces it. An evicted record
-//! leaves its `Seq` behind in the floor of its shard, below which the shard accepts no new record.
+//! after it. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a record is
+//! evicted, the floor of its shard rises to the record's `Seq` at least. A shard accepts no new record below
+//! its floor.
 //!
-//! While a client has the volume exclusively, or is notified of all changes by others, a directory that it
-//! has created or listed is known completely ([`Value::Listed`], the mark): a name that is not in the cache
-//! is then not in the directory, and no read is needed. The mark becomes invalid when an entry of the
-//! directory is lost from the cache, by eviction or because the floor rejected it. These losses are counted,
-//! in one counter for several directories, and each mark stores the count from before the read or creation
-//! that it describes ([`DirCounters`]).
+//! While a client has the volume exclusively, or is notified of all changes by others, it knows a directory
+//! completely after it has created or listed it: a name that is not in the cache is not in the directory, and no
+//! read is needed. A mark says so ([`Value::Listed`]). The mark becomes invalid when the cache loses an entry of
+//! the directory, by eviction or because the floor rejects the entry. A counter, which several directories share,
+//! counts these losses. Each mark stores the count from before the read or creation that it describes
+//! ([`DirCounters`]), and is valid while the counter still has that value.
 //!
 //! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`]
 //! below that of a read that did not see it. So an invalidation drops any value of the record that came from
-//! a read, and bars all reads of it that began earlier. Values that this client's own commits left have their
-//! exact position in the server's order. A directory is not marked if an invalidation of one of its names
-//! arrives while it is read or created, because the read may have missed that name.
+//! a read, and bars all reads of it that began earlier. It does not drop a value from a later commit of this
+//! client, because the `Seq` of a commit is its exact position in the server's order. A directory is not marked
+//! if an invalidation of one of its names arrives while it is read or created, because the read may have missed
+//! that name.
 //!
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
 //!
-//! Lock order: the lock of one shard at a time. No call out of this file is made under it.
+//! Lock order: one shard at a time. No code outside this file that can block is called under its lock.
 
 mod key;
 
@@ -39,8 +41,8 @@ use crate::charge::{RECORD_BYTES, charge};
 
 const SHARDS: usize = 64;
 
-/// The number of counters for directories. Directories that share one invalidate each other's marks by their
-/// losses.
+/// The number of counters for directories. If directories share one, a loss in one of them invalidates the marks
+/// of all.
 const COUNTERS: usize = 1024;
 
 #[derive(Debug)]
@@ -124,8 +126,8 @@ impl Cache {
         }
     }
 
-    /// The record, unless its value is older than `oldest`. If `oldest` is `None`, a name in the completely
-    /// cached part of its directory is also known to be absent.
+    /// The record, unless its value is older than `oldest`. If `oldest` is `None`, an uncached name in the
+    /// completely cached part of its directory is known to be absent.
     pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
         let mut shard = self.shard(key);
         let Some(slot) = shard.slots.get_mut(key) else {
@@ -142,7 +144,7 @@ impl Cache {
         }
     }
 
-    /// What is known of an inode's xattrs after one was set to `value` or removed (`None`).
+    /// What the cache knows of an inode's xattrs after one was set to `value` or removed (`None`).
     pub(crate) fn xattrs_after(&self, ino: Ino, name: &XattrName, value: Option<&[u8]>) -> Value {
         let blocks = |value: &[u8]| xattr_blocks(value.len());
         let mut sizes = match self.get(&Key::Xattrs(ino), None) {
@@ -156,13 +158,13 @@ impl Cache {
             Some(value) => drop(sizes.insert(name.clone(), blocks(value))),
             None => drop(sizes.remove(name)),
         }
-        // Other clients may have removed some of them, so the map could grow without a limit.
+        // Other clients may have removed some of the xattrs, so the map could otherwise grow without a bound.
         let is_possible = sizes.len() <= usize::from(Inode::MAX_XATTR_BLOCKS);
         if is_possible { Value::XattrSizes(Arc::new(sizes)) } else { Value::Unknown }
     }
 
-    /// The nodes of many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is
-    /// locked once, so that the processor can overlap several memory accesses.
+    /// Many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is locked once, so
+    /// that the processor can overlap several memory accesses.
     pub(crate) fn inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
         let mut places: Vec<(usize, usize)> =
             inos.iter().map(|ino| self.index(&Key::Inode(*ino))).zip(0..).collect();
@@ -189,8 +191,8 @@ impl Cache {
         if to.is_some_and(|to| *name > to) {
             return None;
         }
-        // The entry may have been inserted between the lookup of the name and that of the mark, so look it up
-        // again. If it was evicted since, the loss was counted under this lock.
+        // The entry may have been inserted after the lookup of the name and before that of the mark, so look it
+        // up again. If it has been evicted since, the loss was counted under this lock.
         let shard = self.shard(key);
         let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
         absent.then_some(Value::Dirent(None))
@@ -327,8 +329,7 @@ impl Cache {
         };
         if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
             self.count_loss(&key, &fresh);
-            // A later change may have been missed, so this value must not be cached, nor one from before this
-            // commit.
+            // A later change may have been missed, so neither this value nor an older one may be cached.
             if read.is_none() {
                 shard.pass_over(&key, seq);
             }
@@ -358,7 +359,7 @@ impl Cache {
         self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
     }
 
-    /// As [`Cache::outdate`] for a change that this client may have made: drops any cached value.
+    /// As [`Cache::outdate`], for a change that this client may have made. Drops every cached value of the record.
     pub(crate) fn doubt(&self, key: Key) {
         self.outdate_unless(key, Seq::default(), |_| false);
     }
@@ -387,8 +388,8 @@ impl Cache {
         }
     }
 
-    /// Whether a part of the directory is marked as complete. If not, the invalidation is counted, so that a
-    /// read in progress does not mark it.
+    /// Whether a part of the directory is marked as complete. If not, counts the invalidation, so that a read in
+    /// progress does not mark the directory.
     fn is_marked(&self, dir: Ino) -> bool {
         let mark = Key::Listed(dir);
         let shard = self.shard(&mark);
@@ -418,8 +419,8 @@ impl Cache {
         }
     }
 
-    /// The caller holds the lock of the key's shard, so a thread that finds the entry missing there also
-    /// finds it counted.
+    /// Counts the loss of a directory entry. The caller holds the lock of the key's shard, so a thread that finds
+    /// the entry missing there also finds it counted.
     fn count_loss(&self, key: &Key, slot: &Slot) {
         if let (Key::Dirent(dir, _), Value::Dirent(Some(_)) | Value::Unknown) = (key, &slot.value) {
             self.counters(*dir).losses.fetch_add(1, Ordering::AcqRel);
@@ -458,8 +459,8 @@ impl KnownRecords for Cache {
 }
 
 impl Shard {
-    /// A commit of this client changed the record, and its value must not be cached: drops older values as
-    /// well.
+    /// Notes that a commit of this client changed the record in `seq` to a value that must not be cached. Drops
+    /// older values.
     fn pass_over(&mut self, key: &Key, seq: Seq) {
         match self.slots.get_mut(key) {
             Some(slot) if slot.seq < seq => {

@@ -1,4 +1,4 @@
-//! When the answer of a plan is certain, so that nothing need be committed.
+//! Decides whether the answer of a plan is certain, so that nothing need be committed.
 
 /// What a plan has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,26 +9,26 @@ pub(crate) enum Decided {
     Reply,
     /// An error other than EIO.
     Refusal,
-    /// EIO: records disagree.
+    /// EIO: records contradict each other.
     Damage,
     /// The kernel's attributes are out of date.
     Stale,
 }
 
-/// How the records are known that the plan has looked up.
+/// What is known about the records that the plan has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
-    /// An earlier attempt of the operation may be committed.
+    /// An earlier attempt of the operation may have been committed.
     pub(crate) in_doubt: bool,
     /// The operation never has effects.
     pub(crate) is_read: bool,
-    /// Something was assumed, and not looked up.
+    /// The plan assumed something that it did not look up.
     pub(crate) assumed: bool,
     /// No other client can change the volume.
     pub(crate) exclusive: bool,
-    /// The operation has read all records itself, by one read or from one conflict.
+    /// All records are of one moment: the operation has them from one read or one conflict, none from the cache.
     pub(crate) one_moment: bool,
-    /// The records were read again because they disagreed.
+    /// The records were read again because they contradicted each other.
     pub(crate) reread: bool,
 }
 
@@ -49,8 +49,8 @@ pub(crate) enum Next {
 /// |---|---|---|---|---|---|---|---|---|
 /// | | yes | | | | | | commit | the result is recorded under the operation's id: see `doubt.rs` |
 /// | effects | | | | | | | commit | its guards confirm what it depends on |
-/// | stale | | | | | | | answer | the kernel looks up again |
-/// | damage | | yes | | | no | no | read again | records of different moments can disagree without damage: for example, a cached entry whose inode was removed later |
+/// | stale | | | | | | | answer | ESTALE makes the kernel look up again |
+/// | damage | | yes | | | no | no | read again | records of different moments can contradict each other without damage: for example, a cached entry whose inode was removed later |
 /// | damage | | | no | yes | no | no | read again | the same |
 /// | | | yes | | | | | answer | a read may return what was true within the lifetime of cached records |
 /// | | | | yes | | | | commit | only the engine can confirm an assumption |

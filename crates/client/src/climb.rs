@@ -1,6 +1,7 @@
-//! Reads the path from a directory up to the root, as far as it is not cached. Each directory names its
-//! parent, so each takes a read of its own. Replanning after each read would make a plan check everything
-//! below again and again.
+//! Reads the uncached directories on the path from a directory up to the root, before the operation is planned
+//! again. Each directory names only its parent, so each takes a read of its own. If the operation were planned
+//! after each read, each plan would check all directories that are already read, so the cost would be quadratic in
+//! the depth.
 
 use host::Instant;
 

@@ -20,9 +20,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Meta {
-    /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. An
-    /// operation in doubt of a client that is not registered is given up earlier if the engine may have
-    /// dropped its id.
+    /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. A
+    /// client that is not registered stops retrying an operation in doubt earlier, when the engine may have
+    /// dropped the operation's id.
     pub fn set_retry_timeout(&self, retry_timeout: Duration) {
         self.retry_timeout_millis.store(millis(retry_timeout), Ordering::Release);
     }
@@ -33,11 +33,11 @@ impl Meta {
         self.repeat_for_millis.store(millis(time), Ordering::Release);
     }
 
-    /// Runs an operation that must not be tried under another id while it may have happened. If it fails in
-    /// doubt, `doubt` holds the transaction, and the next call resumes it.
+    /// Runs an operation that must not be tried under another id while it may have happened. After an
+    /// indeterminate error, `doubt` holds the transaction, and the next call with this `doubt` retries it.
     ///
     /// # Errors
-    /// As [`Meta::run`]. If `doubt` is `None` afterwards, the operation did not happen and never will.
+    /// As [`Meta::run`]. If `doubt` is `None` after an error, the operation did not happen and never will.
     pub fn run_once<O: Op<Reply = ()>>(
         &self,
         op: &O,
@@ -48,13 +48,13 @@ impl Meta {
         self.run_under_doubt(op, authority, doubt, tried)
     }
 
-    /// Whether the engine may have dropped the id, so that it can no longer be found out whether the
-    /// operation happened.
+    /// Whether the engine may have dropped the operation's id, so that nobody can find out any more whether
+    /// the operation happened.
     pub fn is_forgotten(&self, doubt: &Doubt) -> bool {
         self.may_be_forgotten(&doubt.txn, doubt.since)
     }
 
-    /// Runs an operation. If `doubt` holds a transaction, that is retried first. After an error, `doubt`
+    /// Runs an operation. If `doubt` holds a transaction, it is retried first. After an error, `doubt`
     /// holds the transaction that may have been committed, if there is one. `tried` is the reply for the last
     /// transaction that was sent under this id and may have been committed.
     pub(crate) fn run_under_doubt<O: Op>(
@@ -76,12 +76,12 @@ impl Meta {
         }
     }
 
-    /// Commits a transaction, with retries. If an attempt has an indeterminate result, it is stored in
-    /// `doubt`.
+    /// Commits a transaction, with retries. If the result of an attempt is indeterminate, the transaction is
+    /// stored in `doubt`.
     ///
     /// # Errors
-    /// The error of the last attempt. Indeterminate also if the engine may have dropped the result of an
-    /// earlier attempt.
+    /// The error of the last attempt. The error is also indeterminate if the engine may have dropped the result
+    /// of an earlier attempt.
     pub(crate) fn commit(
         &self,
         txn: &Txn,
@@ -105,8 +105,8 @@ impl Meta {
             let is_lost = matches!(&outcome, Err(error) if error.kind == ErrorKind::Indeterminate);
             // A transaction without effects cannot leave anything in doubt.
             if is_lost && !txn.effects.is_empty() {
-                // Other clients may see its effects from now on, however long the answer takes. Without this
-                // call, this client would ignore the change stream's delivery of its own change.
+                // Other clients may see the effects from now on. This call also lets this client apply its
+                // own change when the change stream delivers it.
                 if !lost.replace(true) {
                     self.doubt(txn);
                 }
@@ -124,8 +124,8 @@ impl Meta {
         done
     }
 
-    /// The transaction to send under an id in doubt. If `txn` has no effects, an effect is added that records
-    /// `result`.
+    /// The transaction to send under an id in doubt: `txn`, or, if that has no effects, `txn` with an effect
+    /// that records `result`.
     pub(crate) fn go_on<R>(&self, doubt: &mut Doubt, mut txn: Txn, result: &Result<R, Errno>) -> Txn {
         if txn.effects.is_empty() {
             txn.effects = vec![Effect::PutWait(mark(txn.op_id))];
@@ -141,7 +141,8 @@ impl Meta {
         txn
     }
 
-    /// The error that was recorded under the id, which the engine has answered as committed. The doubt ends.
+    /// The error that was recorded under an id in doubt, after the engine has answered that the id is committed.
+    /// Ends the doubt.
     ///
     /// # Errors
     /// Those of the database; the doubt then remains.
@@ -218,8 +219,8 @@ impl Meta {
     }
 }
 
-/// The delay before a retry. It doubles with each retry. Jitter draws it from the upper half of its range, so
-/// that colliding clients spread out.
+/// The delay before a retry. Its upper bound doubles with each retry, up to [`LONGEST_PAUSE`]. The delay is
+/// between half the bound and the bound, by jitter, so that colliding clients spread out.
 pub(crate) fn pause(retry: u32) -> Duration {
     let full = FIRST_PAUSE.saturating_mul(1 << retry.min(16)).min(LONGEST_PAUSE);
     let jitter = Time::now().nsec() % 1000;

@@ -1,4 +1,4 @@
-//! Operations in doubt: a commit got no answer, so the operation may have happened, or may happen later.
+//! Operations in doubt: a commit got no answer, so it may have happened, or may happen later.
 //!
 //! An engine applies an operation id at most once. So an operation in doubt is retried under its id until the
 //! engine gives a determinate answer. Further rules follow:
@@ -6,14 +6,14 @@
 //! - If a retry meets a conflict, no attempt has committed so far. But an earlier attempt may still be in
 //!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id.
 //! - If that plan ends in an error or has no effects, its result is also recorded under the id, so that an
-//!   earlier attempt has no effect when it arrives. The only effect of this transaction is a mark: a lock
-//!   wait of an owner with the number of the operation, which no real owner has. If the engine answers that
-//!   the id was committed before, the mark tells whether that was this recorded result, or an earlier
-//!   attempt, in which case the operation succeeded.
+//!   earlier attempt has no effect when it arrives. The only effect of this transaction is a mark: a record of
+//!   a wait for a lock on the root, whose lock owner has the number of the operation. If the engine answers that
+//!   the id was committed before, the mark tells what was committed: the recorded result if the mark exists,
+//!   else an earlier attempt, and then the operation succeeded.
 //! - An engine remembers the id as long as its term is open, and the term stays open as long as the operation
-//!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a doubt that
-//!   is kept can be settled at any later time. The loss of the session settles it too: none of its operations
-//!   can commit any more.
+//!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller that
+//!   keeps the [`Doubt`] can retry it at any later time. After the loss of the session, none of the session's
+//!   operations can commit any more.
 //! - The ids of operations that no term guards (those of tools, and of the beginning of a session) are
 //!   dropped by the engine after some minutes, and a later retry would apply them twice. So these are not
 //!   retried later than [`REPEAT_FOR`] after the first attempt, even if the retry timeout is longer: the
@@ -52,12 +52,12 @@ impl Doubt {
 }
 
 /// For how long after the first attempt an operation in doubt that no term guards is retried. Redis keeps its
-/// id for 120 s, MySQL, etcd and TiKV for 180 s, PostgreSQL for 300 s; the last request that is sent needs
-/// some of that time to arrive. The embedded engine never returns an indeterminate error.
+/// id for 120 s (or for a million results, if they come faster), MySQL, etcd and TiKV for 180 s, PostgreSQL for
+/// 300 s. The last request that is sent needs some of that time to arrive.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
-/// Whether the answer to a transaction may be about an earlier attempt with another plan. A transaction that
-/// is applied now is answered with the inodes that it changed; a retry is not.
+/// Whether the answer to a transaction may be about an earlier attempt with another plan. An engine returns the
+/// changed inodes only when it applies a transaction, not when it finds the id already committed.
 pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, is_other: bool, inodes: &[Inode]) -> bool {
     inodes.is_empty() && doubt.as_ref().is_some_and(|doubt| is_other || doubt.recorded.is_some())
 }

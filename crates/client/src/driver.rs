@@ -1,4 +1,4 @@
-//! A client's handle on a volume: its state, and what it remembers of each commit.
+//! A client's handle on a volume: its state, when cached records are current, and how a commit updates the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,13 +39,13 @@ pub struct Meta {
     /// End of the lease during which the change stream keeps cached records current, as
     /// [`BootInstant::nanos`]; 0 if there is no lease.
     current_until: AtomicU64,
-    /// Until then, a change of this client may still be committed without its knowledge. In nanoseconds since
-    /// `born`, by a clock that stops while the machine is suspended, because changes committed during a
-    /// suspend are delivered only after it.
+    /// Until this time, a change of this client may be committed without the client's knowledge. In nanoseconds
+    /// since `born`, by a clock that stops while the machine is suspended, because changes that are committed
+    /// during a suspend are delivered only after it.
     pub(crate) in_doubt_until: AtomicU64,
-    /// By the same clock: the current query of the change stream was sent at this time or later.
+    /// By the same clock: the change stream was last queried at this time or later.
     query_began: AtomicU64,
-    /// By the same clock: all changes committed before this time were passed to [`Meta::apply_remote`].
+    /// By the same clock: all changes that were committed before this time were passed to [`Meta::apply_remote`].
     delivered_to: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
@@ -139,8 +139,8 @@ impl Meta {
         self.traversers.get().unwrap_or(&NOBODY)
     }
 
-    /// The volume's table of domains, up to index `reach` at least if the table is that long. Entries never
-    /// change, so the table is read again only for an index that is not known yet.
+    /// The volume's table of domains. The result contains index `reach` if the volume's table does. Entries
+    /// never change, so the table is read again only for an index that this client has not read.
     ///
     /// # Errors
     /// [`Failure::Refused`] with EIO if the table is damaged; [`Failure::Engine`].
@@ -189,8 +189,8 @@ impl Meta {
         now.nanos() < self.current_until.load(Ordering::Acquire) && self.fence.is_valid(now)
     }
 
-    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. It takes some
-    /// milliseconds for a full cache.
+    /// The names of inodes, each with its directory, as far as they are cached. They may be outdated. With a full
+    /// cache, this takes some milliseconds.
     pub fn cached_names(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
         self.cache.names_of(inos)
     }
@@ -221,10 +221,9 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Whether the cache does not reflect this change yet. That is so for a change by another client. After
-    /// an indeterminate operation it is so for any change, until all changes that the operation may have
-    /// caused were delivered. The present time is not compared: if this process was stopped, changes are
-    /// delivered late.
+    /// Whether the cache may lack this change: a change by another client, or, after an indeterminate operation,
+    /// any change until every change that the operation may have caused was delivered. What was delivered is
+    /// compared, not the present time, because changes are delivered late if this process was stopped.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
@@ -288,8 +287,8 @@ impl Meta {
         self.retry(|| self.engine.sync())
     }
 
-    /// The directory that a transaction is about to create, and the cache's count of changes to it so far.
-    /// The listing of a new directory is complete from its creation on.
+    /// The directory that a transaction is about to create, and the cache's counters for it. After the commit,
+    /// the directory can be marked as known completely, because it is empty.
     pub(crate) fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
         txn.effects.iter().find_map(|effect| match effect {
             Effect::PutInode(inode) if inode.kind.is_dir() => Some((inode.ino, self.cache.before(inode.ino))),
@@ -354,8 +353,7 @@ mod tests {
     use super::*;
     use meta::MemEngine;
 
-    /// The process may have been stopped for longer than the time of doubt before the change is delivered to
-    /// it.
+    /// A change can be delivered long after `in_doubt_until`, because the process may have been stopped.
     #[test]
     fn own_change_in_doubt_is_news_until_the_stream_has_covered_that_time() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());

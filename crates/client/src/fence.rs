@@ -1,12 +1,12 @@
 //! The client's session: how it guards the client's changes, and how the client learns that it has lost it.
 //!
 //! A client that shares a volume is registered by one record. Another client may remove that record if it
-//! considers this one dead. Each change of a registered client carries [`Guard::Term`](meta::Guard::Term), so none of its
+//! considers the registered client dead. Each change of a registered client carries [`Guard::Term`](meta::Guard::Term), so none of its
 //! changes commits after the removal, however late it reaches the database. The client learns of the removal
 //! from the conflict ([`Failure::Fenced`](crate::Failure::Fenced)). It then makes no changes until it has a new session
 //! ([`Meta::rejoin`](crate::Meta::rejoin)).
 //!
-//! What needs no commit is protected by time: [`Meta::is_current`](crate::Meta::is_current) becomes false some time after the start of
+//! Answers that need no commit are protected by time: [`Meta::is_current`](crate::Meta::is_current) becomes false some time after the start of
 //! the last renewal.
 //!
 //! A new session number is published only after everything that the loss invalidates is marked invalid, so a
@@ -25,7 +25,7 @@ pub(crate) struct Fence {
     session: AtomicU64,
     /// The session that was found to be removed; 0 if none was.
     lost: AtomicU64,
-    /// Until then the session is known to exist, as [`BootInstant::nanos`].
+    /// Until this time the session is assumed to exist, as [`BootInstant::nanos`].
     valid_until: AtomicU64,
     /// Held while `session` or `lost` changes, for the threads that wait for a change.
     moved: Mutex<()>,
@@ -47,7 +47,7 @@ impl Fence {
         SessionId(self.session.load(Ordering::Acquire))
     }
 
-    /// Whether the session existed recently enough at this moment, and is not known to be removed.
+    /// Whether the session was renewed recently enough at this moment, and is not known to be removed.
     pub(crate) fn is_valid(&self, now: BootInstant) -> bool {
         !self.is_fenced() && now.nanos() < self.valid_until.load(Ordering::Acquire)
     }

@@ -5,13 +5,13 @@
 //! records are. Several directories share a counter: a change in another directory can cost a read, but never
 //! gives a wrong answer.
 //!
-//! The order makes it safe: the generation is noted before the directory is read. It is incremented after a
-//! change is committed and before any caller is told so. So by the time a caller can know of the change, a
-//! listing without it is of an older generation.
+//! The order of steps makes this safe. A reader notes the generation before it reads the directory. A change
+//! increments the generation after its commit and before any caller is told of it. So when a caller can know of
+//! the change, a listing without the change is of an older generation.
 //!
 //! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers a
 //! lookup of a name that does not exist. It is lost as soon as one of the directory's records is evicted, and it
-//! exists only while the client hears of all changes. A listing answers readdir without a search in the cache for
+//! exists only while the client is notified of all changes. A listing answers readdir without a search in the cache for
 //! each name, at about 60 bytes an entry, and outlives the records. Merging them would make each readdir pay for
 //! the order of names, or each eviction for a copy of the listing.
 
@@ -25,8 +25,7 @@ use types::{Ino, Name};
 /// All entries of a directory, sorted by name.
 pub type WholeListing = Arc<[(Name, Dirent)]>;
 
-/// The generation of a directory's entries that a listing was read in. See
-/// [`Meta::generation`](crate::Meta::generation).
+/// A generation of a directory's entries. See [`Meta::generation`](crate::Meta::generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u64);
 
@@ -34,7 +33,7 @@ pub struct Generation(u64);
 const ENTRY_BYTES: u64 = 60;
 /// The largest number of cached entries, of all directories together.
 const MAX_ENTRIES: usize = 400_000;
-/// What a directory is charged in addition to its entries.
+/// The charge of a directory in addition to its entries, in entries.
 const ENTRIES_A_DIRECTORY: usize = 2;
 /// The number of generation counters. Directories share them.
 const COUNTERS: usize = 4096;

@@ -1,4 +1,4 @@
-//! How a client opens a volume, and changes of records that need no session.
+//! Opens a volume, and changes records that need no session.
 
 use std::sync::Arc;
 
@@ -110,9 +110,9 @@ impl Meta {
     }
 }
 
-/// A random session number that is not leased; its highest bit is set. It must not be derived from the time,
-/// because two clients that open a volume at the same moment would then share a session number and so
-/// operation ids.
+/// A random session number. Its highest bit is set, so it is never one of the numbers that the volume leases. It
+/// must not be derived from the time, because two clients that open a volume at the same moment would then share
+/// a session number and so operation ids.
 pub(crate) fn random_session() -> SessionId {
     SessionId(1 << 63 | host::random())
 }

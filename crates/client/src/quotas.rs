@@ -1,6 +1,6 @@
-//! Sets and removes quotas while others use the volume. A walk gives a directory's quota to the inodes that existed before
-//! it, or takes it away. Why one walk meets all of them, and a second one may begin anew after a crash, is in
-//! `ops/src/quota_rules.rs`.
+//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed before to a new
+//! quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk meets all
+//! of them, and why a walk can begin anew after a crash.
 
 use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
 use ops::{
@@ -15,7 +15,8 @@ use crate::failure::Failure;
 /// Why a quota was not set or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// Quotas nest from the outside in: what a quota counts follows from the inodes, not from quotas inside.
+    /// Quotas must be set from the outside in, and removed from the inside out: a walk does not change the tags of
+    /// inodes that belong to a quota inside.
     #[error("directory {dir} below it has a quota of its own")]
     Inside { dir: Ino },
     #[error("the directory has no quota")]
@@ -28,15 +29,15 @@ pub enum QuotaError {
     Failed(#[from] Failure),
 }
 
-/// Called after each commit of a walk, which ends if it returns `false`.
+/// Called after each step of a walk. If it returns `false`, the walk ends.
 type Progress<'a> = &'a mut dyn FnMut(&Retagging) -> bool;
 
 const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
 
-/// How many entries one commit changes. Few, so that it seldom conflicts with the users of the directory.
+/// How many entries one commit changes: few, so that the commit seldom conflicts with the users of the directory.
 const PAGE: usize = 16;
 
-/// The deepest directory: more are a circle, which only damage can make.
+/// The greatest depth of a directory. A longer path is a cycle, which only damage can cause.
 const MAX_DEPTH: u32 = 1 << 20;
 
 /// How many inodes or quotas are read at once.
@@ -49,11 +50,11 @@ pub struct Retagging {
     pub seen: u64,
     /// Tags that were changed.
     pub changed: u64,
-    /// Directories of other quotas below the directory of this one.
+    /// Directories below the root of the walk that belong to other quotas.
     pub foreign: Vec<Ino>,
 }
 
-/// A directory whose own tag is changed, and of whose entries a part is.
+/// A directory in progress: its own tag and those of its entries up to `after` have been changed.
 struct Frame {
     dir: Ino,
     after: Option<Name>,
@@ -79,11 +80,11 @@ impl Meta {
         Ok(quotas)
     }
 
-    /// Sets the limits of a directory's quota. A directory without one gets one, and a walk counts what is below it;
-    /// the limits are in force at once. After an interrupted walk, another call goes on.
+    /// Sets the limits of a directory's quota, which are in force at once. If the directory has no quota, this creates
+    /// one, and a walk counts what is below the directory. After an interrupted walk, another call completes it.
     ///
     /// # Errors
-    /// [`QuotaError`]; ENOENT and ENOTDIR unless it is a directory; ELOOP, EBUSY as [`BeginQuota`].
+    /// [`QuotaError`]; ENOENT if `dir` does not exist; ENOTDIR; ELOOP and EBUSY as [`BeginQuota`].
     pub fn set_directory_quota(
         &self,
         dir: Ino,
@@ -106,7 +107,7 @@ impl Meta {
                 }
             }
             match self.run(&BeginQuota { dir, next, limits }, &BY_TOOL) {
-                // Another tool changed a quota meanwhile.
+                // Another tool changed a quota meanwhile: look again.
                 Err(Failure::Refused(Errno::EAGAIN)) => {}
                 Err(failure) => return Err(failure.into()),
                 Ok(_) => {}
@@ -120,8 +121,8 @@ impl Meta {
         Ok(id)
     }
 
-    /// Removes a directory quota: a walk takes it from all inodes, which then count in the quota around it only. After
-    /// an interrupted walk, another call goes on.
+    /// Removes a directory quota: a walk takes all inodes out of it, which then count only in the quota around it. After
+    /// an interrupted walk, another call completes it.
     ///
     /// # Errors
     /// [`QuotaError`].
@@ -143,15 +144,15 @@ impl Meta {
         }
         let change = TagChange::Directory { from: id, to: rule.outer };
         self.walk(rule.root, change, progress)?;
-        // Files without a name, and names elsewhere.
+        // Files without a name, and files whose names are elsewhere, still count in the quota.
         if quota(&self.quotas()?)?.inodes != 0 {
             self.retag_inodes(change, progress)?;
         }
         Ok(self.run(&DropQuota(id), &BY_TOOL)?)
     }
 
-    /// Sets the limits of a user or group, which are in force at once. The first quota of a user or group on a volume
-    /// lets a walk count what each of them has.
+    /// Sets the limits of a user or group, which are in force at once. For the first such quota of a volume, a walk
+    /// counts what every user and group has.
     ///
     /// # Errors
     /// [`QuotaError`].
@@ -161,7 +162,7 @@ impl Meta {
         limits: QuotaLimits,
         progress: Progress<'_>,
     ) -> Result<(), QuotaError> {
-        // First, because an engine without quotas refuses it.
+        // This comes first because it fails on an engine without quotas.
         self.run(&ChangeQuota { key, limits, state: None }, &BY_TOOL)?;
         if self.run(&GetQuotas, &BY_TOOL)?.1 != Some(QuotaState::Settled) {
             self.run(&SetOwnerQuotas(QuotaState::Building), &BY_TOOL)?;
@@ -177,7 +178,7 @@ impl Meta {
         Ok(())
     }
 
-    /// A complete walk.
+    /// Walks a tree; fails if the walk was interrupted or met a quota inside.
     fn walk(&self, root: Ino, change: TagChange, progress: Progress<'_>) -> Result<(), QuotaError> {
         let mut goes_on = true;
         let done = self.retag_tree(root, change, &mut |done| {
@@ -191,7 +192,7 @@ impl Meta {
         }
     }
 
-    /// Whether a directory is below another one. One that no longer exists is not.
+    /// Whether directory `at` is below `dir`. A directory that no longer exists is not.
     fn is_below(&self, mut at: Ino, dir: Ino) -> Result<bool, Failure> {
         for _ in 0..MAX_DEPTH {
             if at == Ino::ROOT {
@@ -208,8 +209,8 @@ impl Meta {
         Err(Errno::ELOOP.into())
     }
 
-    /// Changes the tags of a directory and of everything below it. `progress` is called after each commit, and ends
-    /// the walk if it returns `false`. Memory is bounded by the depth of the tree.
+    /// Changes the tags of a directory and of everything below it. `progress` is called after each page of entries.
+    /// Memory is bounded by the depth of the tree and the number of quotas in it.
     ///
     /// # Errors
     /// Those of the database.
@@ -237,7 +238,7 @@ impl Meta {
         Ok(done)
     }
 
-    /// Changes the tags of all inodes, also of those without a name, wherever they are.
+    /// Changes the tags of all inodes of the volume, also of those without a name.
     ///
     /// # Errors
     /// Those of the database.
@@ -281,7 +282,8 @@ impl Meta {
         let at = RetagAt::Entries { dir: parent, entries: entries.clone() };
         match self.retag(change, at, count, done) {
             Ok(retagged) => frame.below.extend(retagged.directories),
-            // Others change these inodes all the time: one after the other has a better chance.
+            // Most likely others change these inodes all the time. A commit that changes one inode meets fewer
+            // conflicts.
             Err(Failure::Engine(error)) if error.errno == Errno::EIO => {
                 for entry in entries {
                     let at = RetagAt::Entries { dir: parent, entries: vec![entry] };

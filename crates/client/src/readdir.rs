@@ -40,7 +40,7 @@ impl Meta {
                 _ => {}
             }
         }
-        // A page that ends early without an entry does not tell how far it got.
+        // A page without entries, after which more may follow, does not tell how far it reaches.
         let last = entries.last().map(|(name, ..)| name);
         if current && (last.is_some() || !more) {
             self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, snapshot.seq);
@@ -54,7 +54,7 @@ impl Meta {
         self.is_current().then(|| self.listings.generation(dir))
     }
 
-    /// Caches all entries of a directory, read in generation `generation`, until the directory changes.
+    /// Caches all entries of a directory, which were read in this generation, until the directory changes.
     pub fn keep_listing(&self, dir: Ino, generation: Generation, whole: WholeListing) {
         if self.is_current() {
             self.listings.keep(dir, generation, whole);

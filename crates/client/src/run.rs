@@ -22,10 +22,10 @@ use crate::ticket::Ticket;
 
 /// How many conflicts a plan may meet before the operation fails with EIO.
 const MAX_CONFLICTS: u32 = 64;
-/// After this many conflicts the operation pauses before each further attempt.
+/// The conflicts after which the operation tries again at once. After each further one it pauses first.
 const PROMPT_CONFLICTS: u32 = 3;
-/// How many reads an operation may need: a rename reads all directories above its new parent, one after
-/// another.
+/// The most reads of one operation. A rename needs many: it reads all directories above its new parent, one
+/// after another.
 const MAX_READS: u32 = 10_000;
 
 /// One transaction, and the answer of the operation if it is committed. If the answer is an error, the
@@ -40,7 +40,7 @@ struct Attempt<R> {
 #[derive(Debug)]
 enum Planned<R> {
     Missing(Missing),
-    /// The records disagree, possibly because they are of different moments.
+    /// The records contradict each other, possibly because they are of different moments.
     Disputed,
     /// The answer is certain.
     Answer(Result<R, Errno>),
@@ -51,9 +51,9 @@ enum Planned<R> {
 #[derive(Debug)]
 struct Missing {
     wants: Vec<RecordKey>,
-    /// The directory from which the path up to the root is missing, too.
+    /// A directory: the records of the path from it up to the root are missing too.
     climbs_from: Option<Ino>,
-    /// Cached records from before this time are missing as well.
+    /// Cached records that are older than this do not count.
     oldest: Option<Instant>,
 }
 
@@ -69,13 +69,13 @@ struct Run<'a, O: Op> {
     tried: Option<O::Reply>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
-    /// What the operation has read, by `reads` reads.
+    /// What the operation has read, in `reads` requests.
     fresh: OwnReads,
     reads: u32,
     all_reads: u32,
     conflicts: u32,
     must_back_off: bool,
-    /// The records were read again because they disagreed.
+    /// The records were read again because they contradicted each other.
     is_reread: bool,
     /// Records from before this time are not used.
     not_before: Option<Instant>,
@@ -85,7 +85,7 @@ impl Meta {
     /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
     ///
     /// # Errors
-    /// [`Failure::Refused`]: the rules do not allow it, as of some moment during the call.
+    /// [`Failure::Refused`]: the rules did not allow it at some moment during the call.
     /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
     /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
     pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
@@ -112,8 +112,8 @@ impl Meta {
                 Planned::Disputed => run.read_again(),
                 Planned::Answer(answer) => return answer.map_err(Failure::from),
                 // After repeated conflicts, back off and re-read before retrying: older records would only
-                // cause the next conflict. A refusal is based on the records that the conflict returned, so
-                // it is confirmed at once.
+                // cause the next conflict. An error is confirmed at once, by the records that the conflict
+                // has just returned.
                 Planned::Attempt(attempt) if run.must_back_off && attempt.answer.is_ok() => run.back_off(),
                 Planned::Attempt(attempt) => {
                     if let ControlFlow::Break(answer) = run.commit(attempt)? {
@@ -156,8 +156,8 @@ impl<'a, O: Op> Run<'a, O> {
         }
     }
 
-    /// The transaction in doubt, which is sent again before anything else. `None` if there is none, or if the
-    /// reply for it is not known.
+    /// The transaction in doubt, which is sent again before anything else. `None` if there is none, or if its
+    /// reply is not known.
     fn resume(&mut self) -> Option<Attempt<O::Reply>> {
         let (refused, txn) = self.doubt.as_ref()?.resumed();
         let answer = match refused {
@@ -204,7 +204,7 @@ impl<'a, O: Op> Run<'a, O> {
         })
     }
 
-    /// Cached records from before this time are not used; `None` if their age does not matter.
+    /// Cached records that are older than this are not used. `None` if their age does not matter.
     fn oldest(&self) -> Option<Instant> {
         // A change is confirmed by its guards, so it may be planned from cached records of any age.
         let by_lifetime = match !O::READ || self.meta.is_current() {
@@ -262,8 +262,8 @@ impl<'a, O: Op> Run<'a, O> {
             Outcome::Committed { inodes, .. }
                 if may_be_earlier(self.doubt, self.tried.is_some(), &inodes) =>
             {
-                // If the earlier attempt was the one that committed, its effects are read when they are
-                // needed.
+                // An earlier attempt with other effects may have committed, so this commit says nothing about
+                // the records that it changes.
                 meta.forget(&txn);
                 Ok(ControlFlow::Break(match (meta.recorded(self.doubt)?, answer) {
                     (Some(errno), _) => Err(errno),

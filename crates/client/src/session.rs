@@ -1,5 +1,5 @@
-//! The life of the client's session: its begin, renewal, loss and replacement, and the guard that each change
-//! carries. See `fence.rs` and `terms.rs`.
+//! The life of the client's session: how it begins, is renewed, lost and replaced, and the guard that each
+//! change carries. See `fence.rs` and `terms.rs`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,9 +24,9 @@ impl Meta {
         self.fence.is_fenced()
     }
 
-    /// The guard that an operation must carry: the session's term, as named by the operation's id. `None` if
-    /// this client has the volume exclusively, because the database's own lock then excludes others, and
-    /// `None` if the client is not registered.
+    /// The guard that an operation must carry: that the term of its id is still open. `None` if this client has
+    /// the volume exclusively, because the database's own lock then excludes others, and `None` if the client is
+    /// not registered.
     ///
     /// # Errors
     /// [`Failure::Fenced`]: the session is known to be removed.
@@ -51,7 +51,7 @@ impl Meta {
         Ok(guards)
     }
 
-    /// Checks the records of a conflict for the session that guarded the transaction.
+    /// Checks whether a conflict was caused by the removal of the session that guarded the transaction.
     ///
     /// # Errors
     /// [`Failure::Fenced`]: the session was removed.
@@ -71,8 +71,8 @@ impl Meta {
         Ok(())
     }
 
-    /// Registers this client among the volume's sessions. As far as the session decides it, cached records
-    /// may be used for `valid_for` from now on.
+    /// Registers this client among the volume's sessions. The session counts as valid for `valid_for` from the
+    /// start of this call; cached records are not used longer without a renewal.
     ///
     /// # Errors
     /// [`Failure::Refused`] with EBUSY: a tool has the volume exclusively; those of the database.
@@ -115,8 +115,8 @@ impl Meta {
         let id = SessionId(visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?);
         register(&visitor, record(id))?;
         self.fence.set_valid_until(began + valid_for);
-        // Before the session is published, so that an operation that is planned under the new session finds
-        // its term.
+        // The term must exist before the session is published: an operation that is planned under the new
+        // session gets its id from it.
         self.terms.begin(id);
         self.fence.set_session(id);
         Ok(id)
@@ -152,8 +152,7 @@ impl Meta {
         self.session() != lost
     }
 
-    /// Begins the next term if it is due. A failure does not fail any operation: the next term is tried again
-    /// later.
+    /// Begins the next term if it is due. A failure here fails no operation: a later call tries again.
     pub(crate) fn begin_term_if_due(&self) {
         if self.terms.take_due()
             && let Err(error) = self.begin_next_term()
@@ -162,10 +161,10 @@ impl Meta {
         }
     }
 
-    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
-    /// nothing if this client is not registered or has the volume exclusively, if there was no operation
-    /// since the last call, or if another thread is already doing it. To be called about once a minute, so
-    /// that the results of a mostly idle client are dropped too.
+    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does nothing
+    /// if this client is not registered or has the volume exclusively, if another thread is already doing it, or
+    /// in the first term while it has had at most one operation. Call it about once a minute, so that the results
+    /// of a mostly idle client are dropped too.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; those of the database.
@@ -176,7 +175,8 @@ impl Meta {
         let Some((op, mut doubt)) = self.terms.next_term() else { return Ok(()) };
         let done = self.run_once(&op, &BY_KERNEL, &mut doubt);
         self.terms.note(op, doubt, done.is_ok(), || {
-            // The changes of the ended terms were committed before this moment.
+            // Changes of the ended terms were committed before this moment, if at all. `in_doubt_until` lets this
+            // client apply them when they are delivered.
             self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
         });
         done

@@ -3,22 +3,22 @@
 //! The operation ids of a session are divided into terms, and each change is guarded by its own term
 //! ([`Guard::Term`](meta::Guard::Term)). About every [`TERM_OPS`] operations, and from time to time if there
 //! are few, one change begins the next term and ends all terms whose operations all have answers
-//! ([`Effect::BeginTerm`](meta::Effect::BeginTerm)). With a term, the results of its operations are dropped, and from then on the
-//! database rejects its operations: a request that arrives after its result was dropped has no effect,
-//! however late that is. An operation without an answer keeps its term open, so it can be retried under its
-//! id for as long as its caller likes. Meanwhile the results of its term remain stored, but not those of
-//! later terms: so the stored results are bounded by the unanswered operations.
+//! ([`Effect::BeginTerm`](meta::Effect::BeginTerm)). When a term ends, the database drops the results of its
+//! operations, and from then on rejects these operations: a request that arrives after its result was dropped
+//! has no effect, however late it arrives. An operation without an answer keeps its term open, so it can be
+//! retried under its id for as long as its caller likes. Meanwhile the results of its term remain stored, but
+//! later terms can end. So the number of unanswered operations bounds the stored results.
 //!
 //! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
 //! of its term it can no longer commit.
 //!
 //! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
 //!
-//! Each open term is recorded separately, instead of one lowest operation number per session and a list of
-//! exceptions. So a commit only asks whether something exists, as it does for the session. One lookup
-//! covers all transactions of a batch, and the lock or claim that orders it against the removal of the
-//! session also orders it against the end of the term. With numbers, each operation of a batch would be
-//! compared separately.
+//! The database has one record for each open term. The alternative is the lowest open operation number of each
+//! session, with a list of exceptions. With records, a commit only checks whether a record exists, as it does
+//! for the session. One lookup covers all transactions of a batch, and the lock that orders it against the
+//! removal of the session also orders it against the end of the term. With numbers, each operation of a batch
+//! would be compared separately.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,8 +30,8 @@ use crate::doubt::Doubt;
 use crate::failure::Failure;
 use crate::ticket::{OpenTerm, Ticket};
 
-/// The number of operations after which the next term begins. Each begin costs one more round trip, and an
-/// engine may drop this many results at once.
+/// The number of operations after which the next term begins. Each new term costs one round trip, and at its
+/// beginning an engine may drop this many results at once.
 const TERM_OPS: u32 = 4096;
 
 /// The terms of this client's session.
@@ -53,8 +53,8 @@ struct Past {
     is_busy: bool,
     /// The terms before the current one that have not ended.
     terms: Vec<Arc<OpenTerm>>,
-    /// A begin of a term that may have been committed. It is settled before the next one, so that it never
-    /// commits after that.
+    /// A change that begins a term and may have been committed. It is retried until its result is known, before
+    /// another term begins, so that it never commits after that one.
     in_doubt: Option<(BeginTerm, Doubt)>,
 }
 
@@ -110,9 +110,9 @@ impl Terms {
         self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
     }
 
-    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, if
-    /// there was no operation since the last call, or if another thread has got the change: then it has not yet called
-    /// [`Terms::note`].
+    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, in
+    /// the first term while it has had at most one operation, or if another thread has taken the change and has not
+    /// yet called [`Terms::note`].
     pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
         let mut past = self.past();
         let current = self.current();
@@ -124,16 +124,16 @@ impl Terms {
         if let Some((op, doubt)) = past.in_doubt.take() {
             return Some((op, Some(doubt)));
         }
-        // If this is the only reference, all operations of the term have ended, and no other can get a
-        // reference any more.
+        // If this is the only reference, all operations of the term have answers. New operations belong to the
+        // current term, so none can get a reference to this one.
         let is_over = |term: &&Arc<OpenTerm>| Arc::strong_count(term) == 1;
         let ended = past.terms.iter().filter(is_over).map(|over| over.term).collect();
         let term = Term(current.term.0.saturating_add(1));
         Some((BeginTerm { session: current.session, term, ended }, None))
     }
 
-    /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If terms ended in which
-    /// operations were given up, calls `settled` before they no longer count as doubtful.
+    /// Notes whether the change of [`Terms::next_term`] happened (`is_done`) or is in doubt. If it ended terms in which
+    /// operations were given up in doubt, calls `settled` before these terms stop counting as doubtful.
     pub(crate) fn note(&self, op: BeginTerm, doubt: Option<Doubt>, is_done: bool, settled: impl FnOnce()) {
         let mut past = self.past();
         let current = self.current();
@@ -182,7 +182,7 @@ mod tests {
 
     type Unreliable = Arc<Faulty<Arc<Counting<MemEngine>>>>;
 
-    /// A registered client whose requests can be lost, the layer that loses them, and the layer that counts
+    /// A registered client whose requests can be lost, the engine that loses them, and the engine that counts
     /// them.
     fn start() -> (Arc<Meta>, Unreliable, Arc<Counting<MemEngine>>) {
         let engine = Arc::new(Counting::new(MemEngine::default()));
@@ -287,7 +287,7 @@ mod tests {
             if arrives {
                 faulty.deliver().unwrap();
             }
-            // Far more than the number of results that an engine keeps for operations without a term.
+            // Many more results than the in-memory engine keeps for operations without a term.
             for _ in 0..5 * TERM_OPS {
                 change(&meta, !arrives).unwrap();
                 change(&meta, arrives).unwrap();

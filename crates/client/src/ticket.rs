@@ -10,14 +10,15 @@ use types::{OpId, SessionId, Term};
 pub(crate) struct OpenTerm {
     pub(crate) session: SessionId,
     pub(crate) term: Term,
-    /// The number of ids given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or
-    /// after billions of operations in one term.
+    /// The number of ids given out. It wraps after 4 billion operations. Only operations that no term guards get
+    /// that far without a new term, and their results are kept for minutes only, so no id is reused while its
+    /// result is kept.
     pub(crate) issued: AtomicU32,
     /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
     pub(crate) is_doubtful: AtomicBool,
 }
 
-/// An operation's id. Held for as long as the operation has no answer.
+/// An operation's id. The operation holds it until it has an answer, and so keeps its term open.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
     pub(crate) id: OpId,

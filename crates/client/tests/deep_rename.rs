@@ -1,4 +1,4 @@
-//! A rename into a deep directory: how often it is planned, and how many requests it takes.
+//! A rename into a deep directory: how often it is planned, and how many requests it sends.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Which records may be cached.
+//! Decides which records may be cached.
 
 use ops::Key;
 
-/// Whether the record may be cached beyond the operation that read it. Chunks are cached by open files, and the
+/// Whether the record may be cached beyond the operation that read it. Open files cache slices themselves; the
 /// other uncacheable records must be read each time.
 pub(super) fn is_cacheable(key: &Key) -> bool {
     match key {
