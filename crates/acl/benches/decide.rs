@@ -1,4 +1,4 @@
-//! The cost of a permission decision, by length of the ACL and number of the caller's groups.
+//! The cost of a permission decision, by the length of the ACL and the number of the caller's groups.
 //!
 //! `cargo bench -p acl` prints times, in ns; `cargo bench -p acl -- --instructions` runs each case under
 //! valgrind and prints the processor's instructions for each decision, which are the same on every run.

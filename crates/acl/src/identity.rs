@@ -26,7 +26,7 @@ impl DomainIndex {
     }
 }
 
-/// A user, a group, or the identity of a SID, as an ACL names it.
+/// A principal as an ACL names it: a user or group of the system, or an identity of a Windows domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     domain: DomainIndex,

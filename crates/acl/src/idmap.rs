@@ -6,11 +6,10 @@ use std::str::FromStr;
 
 use types::{Caps, Cred};
 
-/// A one-to-one mapping between the numbers of a volume and those here, on the mount. A number in no range is
-/// unmapped.
+/// A one-to-one mapping between the ids of a volume and the ids here, on the mount. An id in no range is unmapped.
 ///
 /// The text form is `VOLUME:HERE:COUNT`. Several ranges are separated by commas, or by line breaks as in
-/// `/proc/PID/uid_map`, where spaces separate the numbers; a `#` begins a comment.
+/// `/proc/PID/uid_map`. Spaces can separate the numbers instead of colons, and a `#` begins a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
     /// Sorted by the numbers of the volume.
@@ -142,11 +141,13 @@ fn check_overlap(
     Ok(())
 }
 
-/// The callers that are mapped to the anonymous user, without their groups and capabilities.
+/// Which callers become the anonymous user. No caller keeps capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
-    /// User 0, and group 0 wherever it occurs. No caller keeps capabilities.
+    /// User 0 becomes the anonymous user. Group 0 becomes the anonymous group, also as a supplementary group; other
+    /// groups stay.
     Root,
+    /// Every caller becomes the anonymous user in the anonymous group, without supplementary groups.
     All,
 }
 
@@ -155,8 +156,7 @@ pub const ANONYMOUS: u32 = 65_534;
 
 /// How a mount maps the users and groups of its volume, and which callers it squashes.
 ///
-/// There are two kinds of numbers: those *here*, which the kernel of this mount uses, and those *in the
-/// volume*.
+/// There are two kinds of ids: those *here*, which the kernel of this mount uses, and those *in the volume*.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
     pub users: Option<IdMap>,
@@ -172,7 +172,7 @@ impl Default for Ids {
     }
 }
 
-/// Stands for an id without a mapping: -1, which is not a valid id.
+/// The result for an id without a mapping: -1, which is not a valid id.
 pub const UNMAPPED: u32 = u32::MAX;
 
 impl Ids {

@@ -1,4 +1,4 @@
-//! Sets of principals with a fast intersection: those that an ACL names, and those that a caller is.
+//! Sets of principals with a fast intersection: those that an ACL names, and those that stand for a caller.
 
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ impl Keys {
         Keys { groups_from: keys.partition_point(|key| !key.is_group()), sorted: keys.into(), filter }
     }
 
-    /// All principals that the caller is.
+    /// All principals that stand for the caller: its user, its groups and its SIDs.
     pub(crate) fn of(cred: &Cred, sids: &[Id]) -> Self {
         let groups = cred.groups().iter().chain([&cred.gid]).map(|gid| Key::group(*gid));
         let sids = sids.iter().map(|id| Key::named(*id, false));
@@ -100,8 +100,8 @@ impl Keys {
     /// the last position and doubles its step. So the walk is never longer than the shorter list, whatever
     /// the length of the other.
     ///
-    /// The filter avoids a walk through both lists: if their numbers interleave, each step costs a
-    /// mispredicted branch. docs/benchmarks.md compares the decisions with and without it ("entry by
+    /// The alternative is to merge both lists. If their numbers interleave, each step of a merge costs a
+    /// mispredicted branch, which the filter avoids. docs/benchmarks.md compares the decisions with and without it ("entry by
     /// entry").
     pub(crate) fn common<'a>(&'a self, other: &'a Keys) -> impl Iterator<Item = (usize, Key)> + 'a {
         let users = self.common_of(0..self.groups_from, other, 0..other.groups_from);
@@ -139,7 +139,8 @@ impl Keys {
     }
 }
 
-/// At least sixteen bits for each key. With two bits set for each, about 1 in 60 absent keys passes.
+/// The number of words of a filter: at least 9 bits for each key, and 16 for most numbers of keys. With 16 bits for a
+/// key, of which two are set, about 1 in 60 absent keys passes.
 fn filter_words(keys: usize) -> usize {
     if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
 }
@@ -151,8 +152,8 @@ fn place(key: Key, words: usize) -> (usize, u64) {
     (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
 }
 
-/// The first position in the stretch whose key is not less than `key`; the end of the stretch if there is
-/// none.
+/// The first position in the stretch whose key is not less than `key`, by galloping search; the end of the stretch
+/// if there is none.
 fn leap(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
     let stretch = stretch.start..stretch.end.min(sorted.len());
     let (mut low, mut high, mut step) = (stretch.start, stretch.start, 1);

@@ -16,8 +16,8 @@ pub mod posix;
 
 use types::AclId;
 
-/// The items of a text, separated by commas or line ends, without blanks around them and without comments, which
-/// begin with `#` and end with the line.
+/// The items of a text, which commas or line ends separate, without the blanks around them. Comments from `#` to the
+/// end of the line are skipped.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|item| !item.is_empty())

@@ -1,5 +1,5 @@
-//! The naive, step-by-step, compiled and cached decisions agree, for random ACLs, callers and requests of
-//! both families.
+//! Compares four ways to decide, for random ACLs, callers and requests of both families: a naive implementation, the
+//! walk over the entries, the compiled ACL and the cache.
 //!
 //! Quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that many
 //! requests.

@@ -1,5 +1,5 @@
-//! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world. If it says that
-//! no projection is exact, every POSIX ACL of that world is tried.
+//! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world of users and groups. If
+//! `project` says that it is not exact, the test tries every POSIX ACL of that world, and none may be exact.
 //!
 //! Quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries that many ACLs.
 
@@ -151,7 +151,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
         if shown.search_is_exact {
             exact += 1;
         } else if shown.rwx & 0o070 == 0 {
-            // The requested mode has priority over an ACL that would be exact.
+            // The mode must show what a chmod requested, even if an ACL with other group bits would be exact.
             aside += 1;
         } else {
             impossible += 1;

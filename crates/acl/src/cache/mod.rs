@@ -1,13 +1,13 @@
 //! The cache of decisions.
 //!
-//! A decision depends on the ACL, which its content hash identifies; on the caller, which a number identifies
-//! that is never reused; and on the file's owning group, its mode, and whether the caller owns it. All of
-//! that is in the key, so an entry is valid forever and nothing is ever invalidated. Capabilities, the sticky
-//! bit, read-only volumes and immutable files are not in the key, because they are checked elsewhere.
+//! A decision depends on the ACL, on the caller, on the file's owning group and mode, and on whether the caller owns
+//! the file. All of that is in the key: the ACL as its content hash, and the caller as a number that is never reused.
+//! So an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are not in the key,
+//! because other code checks them.
 //!
-//! The key contains the owning group itself instead of whether the caller is in it, because the cost to find
-//! that out grows with the number of the caller's groups. So a cached decision costs one lookup, whatever the
-//! length of the ACL and the number of groups.
+//! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows with
+//! the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the ACL and the
+//! number of groups.
 
 mod table;
 
@@ -90,9 +90,9 @@ impl DecisionCache {
         }
     }
 
-    /// The part of the decision that does not depend on the user's groups other than the primary one, see
-    /// [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. It saves finding out these groups.
-    /// `None` if a mode decides and depends on them. `load` as in [`Self::posix`].
+    /// The part of the decision that is certain without the caller's supplementary groups, so that they need not be
+    /// read: see [`nfs4::Compiled::certain`] and [`nfs4::decide_without_groups`]. `None` if the file has no ACL and the
+    /// decision of the mode depends on these groups. `load` as in [`Self::posix`].
     #[inline]
     pub fn nfs4_certain<E>(
         &self,
@@ -164,7 +164,7 @@ fn unpacked(value: u64) -> nfs4::Decision {
 enum Family {
     Posix,
     Nfs4,
-    /// Decisions for users whose other groups are not known.
+    /// Decisions for callers whose supplementary groups are not known.
     Certain,
 }
 
@@ -234,7 +234,7 @@ mod tests {
             assert_ne!(key_of(&base), key_of(&other), "{other:?}");
         }
         assert_ne!(key_of(&base), key(Family::Nfs4, &caller, &base));
-        // The key has whether the caller is the owner, not the owner itself, and of the mode only rwx.
+        // The key contains whether the caller is the owner, not the owner itself, and only the rwx bits of the mode.
         assert_eq!(key_of(&base), key_of(&Inode { uid: 3, mode: Mode::new(0o7750), ..base }));
     }
 

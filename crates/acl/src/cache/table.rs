@@ -31,7 +31,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table of at least `entries` entries, at least two, and a power of two.
+    /// A table of `entries` slots, rounded up to a power of two; at least 2 and at most 2^30.
     pub(super) fn new(entries: usize) -> Self {
         let entries = entries.clamp(2, 1 << 30).next_power_of_two();
         Table { slots: std::iter::repeat_with(Slot::default).take(entries).collect() }
@@ -51,7 +51,7 @@ impl Table {
     /// Stores an entry. It may replace another one.
     pub(super) fn put(&self, key: &Key, value: u64) {
         let [Some(first), Some(second)] = self.places(key) else { return };
-        // The slot with fewer writes, so that the two alternate.
+        // Choose the slot with fewer writes, so that the two alternate.
         let of = |slot: &Slot| slot.sequence.load(Ordering::Relaxed);
         let slot = if of(first) <= of(second) { first } else { second };
         slot.put(key, value);
@@ -79,7 +79,7 @@ impl Slot {
         {
             return;
         }
-        // Orders the stores below behind the odd number.
+        // Orders the stores below after that of the odd number.
         fence(Ordering::Release);
         self.value.store(value, Ordering::Relaxed);
         for (slot, part) in self.key.iter().zip(key) {

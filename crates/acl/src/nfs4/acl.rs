@@ -22,8 +22,8 @@ pub struct Nfs4Acl {
 }
 
 impl Nfs4Acl {
-    /// More than fit in an xattr of 64 KiB. It bounds ACLs from other sources, and the entries that a chmod
-    /// adds.
+    /// More entries than fit in an xattr of 64 KiB. The limit bounds ACLs from other sources, and the entries that a
+    /// chmod adds.
     pub const MAX_ENTRIES: usize = MAX_ENTRIES;
 
     /// # Errors

@@ -2,10 +2,11 @@
 
 use super::Mask;
 
-/// The permissions of every class of a mode: to read attributes, named attributes and the ACL.
+/// The permissions that every class has whatever the mode: to read attributes, named attributes and the ACL, and
+/// SYNCHRONIZE.
 pub(super) const OF_EVERYONE: Mask =
     Mask::READ_ATTRIBUTES.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ACL).with(Mask::SYNCHRONIZE);
-/// The permissions of the owner in addition to the owner's rwx bits.
+/// The permissions that the owner has whatever the mode.
 pub(super) const OF_OWNER: Mask = OF_EVERYONE
     .with(Mask::WRITE_ATTRIBUTES)
     .with(Mask::WRITE_NAMED_ATTRS)

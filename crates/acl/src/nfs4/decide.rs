@@ -1,4 +1,4 @@
-//! Decides which permissions the entries of an ACL grant to a caller, and which a mode without an ACL grants.
+//! Decides which permissions the entries of an ACL, or a mode without an ACL, grant to a caller.
 //!
 //! The entries are read in stored order. For each permission, the first entry that applies to the caller and
 //! contains the permission decides (RFC 8881 section 6.2.1). Several entries can apply to one caller: an
@@ -67,7 +67,7 @@ pub(crate) fn decide_by_mode(mode: Mode, is_dir: bool, class: Class) -> Decision
 }
 
 /// The decision of a mode without an ACL, if only the caller's uid and primary group are known. `None` if the
-/// decision depends on the caller's other groups.
+/// decision depends on the caller's supplementary groups.
 pub fn decide_without_groups(
     mode: Mode,
     is_dir: bool,
@@ -86,7 +86,7 @@ impl Nfs4Acl {
         self.decision_for(|who| caller.is_meant(who)).for_owner(caller.is_owner)
     }
 
-    /// The decision of the entries for certain principals, read one after the other.
+    /// The decision of the entries for the principals that `is_meant` accepts, read one after the other.
     pub(super) fn decision_for(&self, is_meant: impl Fn(Who) -> bool) -> Decision {
         let entries = self.entries().iter().filter(|entry| entry.is_effective() && is_meant(entry.who));
         entries.fold(Decision::default(), Decision::then)
@@ -171,7 +171,7 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
     if !overrides(caps, is_dir, any_execute).has(left) {
         return Err(Denial::Acl);
     }
-    // `limen access explain` shows the result. If one capability is enough, return that one; otherwise return all
+    // `limen access explain` shows the result. If one capability is enough, return that one; otherwise all
     // capabilities of the caller.
     let known = [Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE, Caps::FOWNER, Caps::CHOWN];
     let alone =

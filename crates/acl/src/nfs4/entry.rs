@@ -100,7 +100,7 @@ impl Who {
     }
 }
 
-/// The stored form. Does not show whether an id is a user's or a group's: a flag of the entry does.
+/// The stored form. It does not show whether an id is a user's or a group's: a flag of the entry does.
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

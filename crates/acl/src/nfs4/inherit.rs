@@ -62,14 +62,14 @@ pub struct Inherited {
 }
 
 /// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the
-/// umask's bits. SUID, SGID and sticky bits of `mode` stay.
+/// directory with this ACL. Equivalent to `zfs_acl_ids_create` and `zfs_acl_inherit`, which receive a mode from which
+/// the bits of the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
 ///
-/// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. Otherwise
-/// the entries that pass are marked as inherited, entries for the mode are put around them unless the policy
-/// lets them replace the mode, and the file's mode is that of the resulting ACL. Under [`AclMode::GroupMask`]
-/// the entries that pass allow no more than the group bits of `mode` before the umask, as under a default ACL
-/// of POSIX. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
+/// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other files,
+/// the entries that pass are marked as inherited. Entries for the mode are put around them, unless the policy
+/// lets them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`],
+/// unless the policy passes entries unchanged, they allow no more than the group bits of `mode` before the umask, as
+/// under a POSIX default ACL. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
 ///
 /// # Errors
 /// [`AclError::TooLong`] if the entries for the mode exceed the limit.
@@ -107,8 +107,8 @@ pub fn inherit(
 /// The entry of the child, or None if the entry does not pass.
 fn pass(entry: &Entry, mode: Mode, is_dir: bool, how: AclInherit) -> Option<Entry> {
     let flags = entry.flags;
-    // A directory keeps an entry for files only, to pass it on to its files, unless the entry propagates one
-    // level only.
+    // A directory also takes an entry that is for files only, to pass it on to its own files, unless the entry
+    // propagates one level only.
     let passes = if is_dir {
         flags.has(EntryFlags::DIRECTORY_INHERIT)
             || flags.has(EntryFlags::FILE_INHERIT) && !flags.has(EntryFlags::NO_PROPAGATE_INHERIT)
@@ -150,8 +150,8 @@ fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool
     }
 }
 
-/// Under `AclMode::Restricted` a chmod of a file with an ACL fails, so creation does not apply the mode to it
-/// either.
+/// Whether the inherited entries stay unchanged because of `AclMode::Restricted`: a chmod of a file with an ACL fails
+/// under it, so the creation does not apply the mode to the ACL either.
 fn restricted(passing: &[Entry], policy: Policy) -> bool {
     policy.mode == AclMode::Restricted && !passing.is_empty()
 }

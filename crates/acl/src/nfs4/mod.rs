@@ -14,7 +14,7 @@
 //! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
 //! | `project` | the POSIX ACL to show to the kernel | |
 //! | `reference` | the meaning of POSIX ACLs that programs set | |
-//! | `traverse` | decisions and projections with users who may search every directory | (Windows) |
+//! | `traverse` | decisions and projections with users that may search every directory | (Windows) |
 //! | `compiled` | the decisions of `decide`, from a prepared form | |
 
 mod acl;

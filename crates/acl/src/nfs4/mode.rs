@@ -14,8 +14,8 @@ use crate::evaluate::Class;
 pub enum AclMode {
     /// The ACL is removed. The mode alone decides.
     Discard,
-    /// Entries for named principals stay. If the group bits change, no entry allows more than the new group
-    /// bits. If the new group bits lack `w`, no entry allows a permission that no mode expresses, such as to
+    /// Entries for named principals stay. If the group bits change, these entries allow no more than the new group
+    /// bits. If the new group bits lack `w`, they also lose the permissions that no mode expresses, such as to
     /// delete the file or to change its ACL.
     #[default]
     GroupMask,
@@ -60,13 +60,15 @@ impl Rights {
         Rights { owner, group, other }
     }
 
-    /// The entries that express these permissions around `middle`. The entries in front of it keep an owner
-    /// or a group with fewer permissions from those of later classes. The three at the end are the end of
-    /// every such ACL.
+    /// The entries of an ACL that grants these permissions to the classes and contains `middle`. An NFSv4 caller
+    /// also gets what later entries allow: the owner what entries for the group and everyone allow, for example. So
+    /// entries in front of `middle` deny to owner and group what their class lacks. Before these, an entry allows the
+    /// owner what a denial to the group would take away. Behind `middle`, three entries grant the classes their
+    /// permissions.
     fn around(self, middle: &Middle) -> impl Iterator<Item = Entry> + '_ {
         let Rights { owner, group, other } = self;
-        // An entry of the middle may apply to the owner, also as a member of a group. If it denies a
-        // permission that the owner has, that permission must be allowed in front of it.
+        // An entry of the middle may apply to the owner, also because the owner is a member of a group. If it
+        // denies a permission that the owner has, an entry in front of it must allow that permission.
         let front = [
             Entry::allow(Who::Owner, owner & (other.without(group) | middle.denied_to_owner)),
             Entry::deny(Who::Owner, (group | other | middle.allowed_to_owner).without(owner)),
@@ -82,15 +84,15 @@ impl Rights {
     }
 }
 
-/// The entries of an ACL between those that its mode stands for.
+/// The entries in the middle of an ACL, between those that express its mode.
 #[derive(Debug, Default)]
 struct Middle {
     entries: Vec<Entry>,
-    /// Permissions that these entries may allow to the owner. They must be denied to an owner without them in
-    /// the mode.
+    /// Permissions that these entries may allow to the owner. Those that the mode does not give the owner must be
+    /// denied first.
     allowed_to_owner: Mask,
-    /// Permissions that these entries may deny to the owner. They must be allowed first if the mode allows
-    /// them.
+    /// Permissions that these entries may deny to the owner. Those that the mode gives the owner must be allowed
+    /// first.
     denied_to_owner: Mask,
 }
 
@@ -112,10 +114,11 @@ pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, O
 /// `zfs_acl_chmod_setattr`, except that bits which were already shown are kept.
 ///
 /// The caller has seen the mode that is shown. If a bit was shown and is requested, each class keeps exactly
-/// its part of that bit. So `chmod u+x`, which also sends the bits of group and others, does not give the
-/// owning group a bit that was shown because an entry allows it to a named user. If a bit was not shown and
+/// the permissions of that bit that it had. So `chmod u+x`, which also sends the bits of group and others, does not
+/// give the owning group a bit that was shown because an entry allows it to a named user. If a bit was not shown and
 /// is requested, its class gets it. If a bit is not requested, its class loses it; if it is a group bit,
-/// named users and groups lose it too, as by the mask of a POSIX ACL.
+/// named users and groups lose it too, as by the mask of a POSIX ACL. No mask is stored: the permissions that are kept
+/// and those that are added together show the requested mode.
 ///
 /// Entries for named principals stay as the policy says, between the entries for owner, group and everyone.
 /// The latter are replaced by those of the new mode. On a directory, inheritable entries stay for
@@ -124,10 +127,6 @@ pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, O
 ///
 /// # Errors
 /// EPERM under [`AclMode::Restricted`] if the file has an ACL; E2BIG if the new ACL has too many entries.
-///
-/// No mask is stored. The group bits are a union, so `chmod u+x` would otherwise give the owning group
-/// what an entry allows to a named user. The union of what is kept and what is added is the requested
-/// mode.
 pub fn chmod(
     acl: Option<&Nfs4Acl>,
     asked: Mode,
@@ -166,7 +165,7 @@ pub fn chmod(
     Ok((with(&new), new.unless_trivial(is_dir)))
 }
 
-/// The entries that stay. No effective one of them allows more than `trim`.
+/// The entries that stay. No effective entry allows more than `trim`.
 ///
 /// Entries for owner, group and everyone are removed. If one of them denied a permission that a later entry
 /// allows to a named principal, its removal must not make the later entry effective:
@@ -176,8 +175,7 @@ pub fn chmod(
 ///   owning group, unless the mode grants it to the group.
 /// - If it denied the permission to the owner, an entry in front of all others denies it to `OWNER@`.
 ///
-/// An entry that denies permissions to the owning group by its gid loses those that the mode grants to the
-/// group.
+/// If an entry denies permissions to the owning group by its gid, it loses those that the mode grants to the group.
 fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, trim: Mask) -> Middle {
     let mut middle = Middle::default();
     // What the entries so far have decided for everyone, and what they have denied to everyone.
@@ -246,7 +244,7 @@ fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, tri
     middle
 }
 
-/// Puts the entries of a mode in front of and behind `entries`. No effective one of these allows more than
+/// Puts the entries of a mode in front of and behind `entries`. Effective entries in `entries` allow no more than
 /// `trim`.
 pub(super) fn around(
     flags: AclFlags,
@@ -284,9 +282,9 @@ impl Nfs4Acl {
     }
 
     /// Whether the ACL says no more than its mode, so that it is never stored: it names nobody, has no flags,
-    /// is not inheritable, and grants owner, group and others exactly what the mode grants. A denial of
-    /// DELETE matters, because a directory's grant does not override it, so a trivial ACL has none. Denials
-    /// of other permissions make no difference.
+    /// is not inheritable, and grants owner, group and others exactly what the mode grants. It also denies DELETE
+    /// to nobody, because such a denial has priority over what the directory grants. Denials of other permissions
+    /// make no difference.
     ///
     /// Decisions are compared, not entries, because tools write the same permissions in many ways.
     pub fn is_trivial(&self, is_dir: bool) -> bool {
@@ -373,7 +371,8 @@ mod tests {
         assert!(acl(&trivial).is_trivial(false));
         // DELETE_CHILD comes with `w` on a directory.
         assert!(!acl(&trivial).is_trivial(true));
-        // Entries too late to decide anything, and permissions that the owner has anyway.
+        // Entries that come too late to decide anything make no difference, nor does the lack of permissions that an
+        // owner always has.
         assert!(acl(&format!("{trivial},D::EVERYONE@:r")).is_trivial(false));
         assert!(acl(&trivial.replacen("tTnNcCoy", "nNoy", 1)).is_trivial(false));
     }

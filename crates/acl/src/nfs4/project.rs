@@ -1,9 +1,9 @@
 //! The POSIX ACL to show to the kernel, and to `getfacl`, in place of an NFSv4 ACL.
 //!
 //! The kernel checks path lookups by this ACL without a request to the file system, so it should grant search
-//! on exactly the directories that the NFSv4 ACL lets callers search. The NFSv4 ACL checks everything else
-//! again. For those checks the POSIX ACL may grant too much but never too little, neither for one permission
-//! nor for several requested at once.
+//! to exactly the callers to which the NFSv4 ACL grants it. For everything else, limenfs checks the NFSv4 ACL
+//! again. There the POSIX ACL may grant too much but never too little, neither for one permission nor for
+//! several requested at once.
 //!
 //! For one permission, an NFSv4 ACL is a decision list: the first entry that applies to the caller decides.
 //! Which entries apply depends on the caller's user, which a POSIX ACL distinguishes (owner, named user,
@@ -11,9 +11,9 @@
 //! several groups decides, in a POSIX ACL *any* of them can grant. So the projection of a permission is exact
 //! in these cases:
 //!
-//! - For the owner and for a named user: if all group entries in front of the entry that decides without
-//!   groups say the same as that entry, so that groups make no difference. A user with a result that is
-//!   always the same as for everyone need not be named.
+//! - For the owner and for a named user: find the entry that decides if the caller is in no group. If all group
+//!   entries in front of it say the same, groups make no difference. A user for which the result is always the
+//!   same as for everyone need not be named.
 //! - For anyone else, if everyone is denied at the end: if no group is allowed after another group was
 //!   denied.
 //! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied
@@ -38,10 +38,10 @@ pub struct Projection {
     /// allow to other groups and to named users, like the mask of a POSIX ACL. The bits of others are what
     /// `EVERYONE@` is granted at the end of the list.
     ///
-    /// If the group bits are all clear, the kernel ignores the ACL and uses the mode. Then no entry allows
-    /// anything to a group or user, so the mode alone is not narrower.
+    /// If the group bits are all clear, the kernel ignores the POSIX ACL and uses the mode. But then no entry of the
+    /// NFSv4 ACL allows anything to a group or user, so the mode does not grant too little.
     pub rwx: u32,
-    /// None if these bits say the same.
+    /// `None` if the mode with these bits grants the same.
     pub acl: Option<PosixAcl>,
     /// Whether execute (search on directories) is granted to exactly the callers to which the NFSv4 ACL
     /// grants it.
@@ -66,7 +66,7 @@ pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
 /// What an ACL says about the three classes of a mode, in terms of [`BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classes {
-    /// What the owner may be granted, in some set of groups.
+    /// What the owner may be granted, depending on its groups.
     pub owner: Mask,
     /// What a member of the owning group is granted if no other entry applies.
     pub group: Mask,
@@ -149,7 +149,7 @@ impl List {
         span.is_some_and(|(_, last)| last > at)
     }
 
-    /// Whether the permission may be granted, with some set of groups.
+    /// Whether the permission is granted with at least one set of groups.
     fn is_possible(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         end.allow || self.any_before(end.at, true)
@@ -205,8 +205,8 @@ impl Projector {
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
             projector.take(at, entry, owner);
         }
-        // Until here a mask held the permissions that a group's entries decide; from here on it holds those
-        // granted.
+        // Until here, the mask of a group held the permissions that its entries decide. From here on it holds the
+        // permissions that a member of no other group is granted.
         for mask in projector.groups.values_mut() {
             *mask = granted(&projector.lists, |list| list.end().allow);
         }
@@ -284,8 +284,7 @@ impl Projector {
                 (named.filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
         };
-        // Unless the end of the list allows callers past a denial of a group, more groups can be named for
-        // `r` and `w`.
+        // More groups can be named for `r` and `w`, unless a group is denied and the end of the list allows.
         let is_free = !few && (list.denied.is_none() || !list.end().allow);
         Plan {
             named: if is_free { self.groups.keys().filter_map(gid).collect() } else { named },
@@ -294,15 +293,15 @@ impl Projector {
         }
     }
 
-    /// The projection that names the planned groups and users. A user who may search exactly what everybody may is
-    /// left out if the result depends on groups; with `few`, in any case. None if the entries do not fit in a
+    /// The projection that names the planned groups and users. A user that is granted search exactly as everybody is
+    /// left out if the result depends on groups; with `few`, in any case. `None` if the entries do not fit in a
     /// POSIX ACL.
     fn named(&self, few: bool) -> Option<Projection> {
         let plan = self.plan(few);
         let mut is_exact = plan.is_exact && self.lists[X].is_constant(self.owner[X]);
         let mut users = BTreeMap::new();
-        // Permissions of users and groups that the projection does not name. They go into all entries for
-        // groups and others, because any of these may apply to such a caller.
+        // Permissions of users and groups that the projection does not name. All entries for groups and others
+        // get them, because any of these entries may apply to such a caller.
         let mut extra = Mask::NONE;
         for (uid, mentions) in &self.users {
             let list = &self.lists[X];
@@ -357,7 +356,7 @@ impl Projector {
         })
     }
 
-    /// None if the entries do not fit in a POSIX ACL that programs can copy.
+    /// The projection with these entries. `None` if they do not fit in a POSIX ACL together with a reference.
     fn build(
         &self,
         users: BTreeMap<u32, Perm>,
@@ -403,7 +402,7 @@ impl Projector {
         Classes { owner, group, other, rwx }
     }
 
-    /// Whether the mode alone grants search exactly as the ACL does, if the group bits are clear. Then no
+    /// Whether the mode alone grants search exactly as the ACL does, if the group bits are clear. In that case no
     /// entry allows search to anybody except the owner and everyone.
     fn is_exact_aside(&self) -> bool {
         let list = &self.lists[X];
@@ -413,7 +412,7 @@ impl Projector {
         list.is_constant(self.owner[X]) && !(list.end().allow && is_denied)
     }
 
-    /// What the user may be granted, with some set of groups.
+    /// The permissions that are granted to the user with at least one set of groups.
     fn possible(&self, user: &Mentions) -> Mask {
         let mut own = user.iter();
         granted(&self.lists, |list| list.is_possible(own.next().copied().flatten()))
@@ -454,10 +453,10 @@ fn granted(lists: &[List; BITS.len()], mut is_granted: impl FnMut(&List) -> bool
     )
 }
 
-/// Makes group entries comparable. One POSIX group entry must grant everything that is requested at once,
-/// while several entries of an NFSv4 ACL may grant it together. If of any two entries one includes the other,
-/// the larger one grants what both do. Otherwise all entries get the union of r and w, so that they differ
-/// only in x.
+/// Widens group entries until, of any two, one includes the other. In a POSIX ACL, one group entry must grant
+/// everything that is requested at once, while several entries of an NFSv4 ACL may grant it together. If one of two
+/// entries includes the other, it grants what both grant together. If two entries do not compare, all entries get the
+/// union of r and w, so that they differ only in x.
 fn widen_to_chain(groups: &mut BTreeMap<u32, Perm>) {
     let comparable = |a: Perm, b: Perm| a.has(b) || b.has(a);
     if groups.values().all(|a| groups.values().all(|b| comparable(*a, *b))) {

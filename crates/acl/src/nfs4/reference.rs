@@ -1,10 +1,10 @@
-//! POSIX ACLs that programs set on a volume of NFSv4 ACLs.
+//! POSIX ACLs that programs set on a volume with NFSv4 ACLs.
 //!
-//! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). For a file with an NFSv4 ACL
-//! they read its projection, which may grant more than the ACL does, so it must not become the permissions of
-//! a copy. Therefore the projection names the file that it was read from ([`refer`]): by entries without any
-//! permission, for groups whose numbers systems leave unused. When a program sets such an ACL, the copy gets
-//! the NFSv4 ACL of that file.
+//! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). For a file with an NFSv4 ACL,
+//! they read its projection. A copy must not get the permissions of the projection, which may be more than those of
+//! the ACL. Therefore the projection names the file that it was read from ([`refer`]), by entries without
+//! permissions for groups whose numbers systems do not use. When a program sets such an ACL, the copy gets the NFSv4
+//! ACL of that file.
 //!
 //! An ACL without a reference comes from elsewhere and is converted by its own entries ([`from_posix`]).
 //!
@@ -65,8 +65,8 @@ impl Reference {
     }
 }
 
-/// rsync sets the permissions of others from the mode, not from the ACL. On directories the two differ by the
-/// `w` that comes with `x` ([`super::project`]), so the hash ignores that `w`.
+/// The hash of a reference. It ignores the `w` of others on directories that comes with `x` ([`super::project`]),
+/// because rsync sets the permissions of others from the mode, which does not have that `w`.
 fn hash(volume: &str, ino: Ino, access_acl: AclId, posix: &PosixAcl, is_dir: bool) -> u64 {
     let entries = posix.entries().map(|entry| match entry.tag {
         Tag::Other if is_dir && entry.perm.has(Perm::EXECUTE) => {
@@ -87,7 +87,7 @@ pub fn refer(shown: &PosixAcl, volume: &str, (ino, is_dir): (Ino, bool), access_
     if !has_room(shown) || shown.entries().any(is_of_reference) {
         return shown.clone();
     }
-    // An ACL without named entries needs no mask. Add one that limits nothing.
+    // An ACL with named entries needs a mask. If there is none, add one that limits nothing.
     let most = shown.entries().filter(|entry| matches!(entry.tag, Tag::GroupObj | Tag::Mask)).last();
     let mask = most.map_or(Perm::NONE, |entry| entry.perm);
     let has_mask = shown.entries().any(|entry| entry.tag == Tag::Mask);
@@ -96,7 +96,8 @@ pub fn refer(shown: &PosixAcl, volume: &str, (ino, is_dir): (Ino, bool), access_
     let Ok(masked) = masked else { return shown.clone() };
     let hash = hash(volume, ino, access_acl, &masked, is_dir);
     let parts = [(0, low), (1, high), (2, hash & LOW), (3, hash >> BITS)];
-    // A part that does not fit in its bits is left out, so that the ACL is unclear.
+    // The high part is left out if it is 0. If the number does not fit in both parts, the ACL gets no complete
+    // reference, so it is unclear.
     let parts = parts.into_iter().filter(|(index, part)| match index {
         1 => (1..=LOW).contains(part),
         2 => high <= LOW,
@@ -179,7 +180,7 @@ pub fn from_posix(acl: &PosixAcl, is_dir: bool) -> Nfs4Acl {
     Nfs4Acl::of_few(AclFlags::NONE, entries.chain([everyone]))
 }
 
-/// The POSIX ACL equivalent to a mode.
+/// The POSIX ACL that is equivalent to a mode.
 pub fn minimal(mode: Mode) -> PosixAcl {
     let perm = |shift: u32| Perm::new(mode.rwx() >> shift & 7);
     let tags = [(Tag::UserObj, perm(6)), (Tag::GroupObj, perm(3)), (Tag::Other, perm(0))];

@@ -1,12 +1,12 @@
-//! Users and groups who may search every directory, whatever its ACL says: the privilege that Windows calls
+//! Users and groups that may search every directory, whatever its ACL says: the privilege that Windows calls
 //! "Bypass traverse checking".
 //!
 //! It has the effect of entries at the front of each directory's ACL that allow these users and groups to
 //! search, and nothing else. Decisions add that permission, and the kernel sees the projection of the ACL
 //! with these entries.
 //!
-//! The privilege is an entry of the ACL because the kernel then applies it by itself, also on a walk along
-//! its cached names, and no directory needs attributes without a lifetime.
+//! The privilege is an entry of the ACL that the kernel sees, so the kernel applies it by itself, also when it walks
+//! along cached names. Otherwise, the kernel could not be allowed to cache the attributes of directories.
 
 use types::{Cred, Mode};
 
@@ -14,7 +14,7 @@ use crate::identity::Id;
 
 use super::{Entry, Mask, Nfs4Acl, Projection, Who, anyone_may_traverse, from_mode, project};
 
-/// The users and groups who have the privilege.
+/// The users and groups that have the privilege.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traversers {
     users: Box<[u32]>,
@@ -22,8 +22,8 @@ pub struct Traversers {
 }
 
 impl Traversers {
-    /// Each of them takes an entry of the POSIX ACL that the kernel sees for every directory not searchable
-    /// by everybody.
+    /// The most users and groups together. Each takes an entry of the POSIX ACL that the kernel sees for every
+    /// directory that not everybody may search.
     pub const MAX: usize = 64;
 
     /// None for more than [`Self::MAX`], and for the id -1, which is not valid.
@@ -46,8 +46,8 @@ impl Traversers {
         self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// Whether the caller has the privilege, from its uid and primary gid only. None if it depends on other
-    /// groups.
+    /// Whether the caller has the privilege, from its uid and primary gid only. `None` if that depends on its
+    /// supplementary groups.
     pub fn holds_without_groups(&self, uid: u32, gid: u32) -> Option<bool> {
         let holds = self.users.binary_search(&uid).is_ok() || self.groups.binary_search(&gid).is_ok();
         (holds || self.groups.is_empty()).then_some(holds)
@@ -69,8 +69,8 @@ impl Traversers {
 /// Like [`project`], for a file with or without an ACL, if `traversers` may search every directory. None if
 /// the mode alone says the same.
 ///
-/// A directory that everybody may search is shown as without traversers. For one without an ACL, `w` is not
-/// added to `x`, because there a file's own ACL cannot permit its removal.
+/// A directory that everybody may search is shown as if there were no traversers. In a directory without an ACL, `w`
+/// is not added to `x`, so removal needs the `w` of the mode.
 pub fn project_for(
     acl: Option<&Nfs4Acl>,
     mode: Mode,
@@ -88,8 +88,8 @@ pub fn project_for(
 }
 
 /// The mode that a chmod means. The requested mode may contain bits that were shown only because of
-/// traversers: `shown` is the mode with them, `own` without. A class requested exactly as it was shown keeps
-/// its own bits only.
+/// traversers: `shown` has these bits, `own` does not. If the requested bits of a class are those that were shown, the
+/// class keeps only its own bits.
 pub fn without_lent(asked: Mode, shown: u32, own: u32) -> Mode {
     [0o700, 0o070, 0o007].into_iter().fold(asked, |mode, class| {
         let is_as_shown = asked.rwx() & class == shown & class;

@@ -32,8 +32,8 @@ pub trait Principals {
     fn name_of(&self, id: Id, is_group: bool) -> Option<String>;
 }
 
-/// Users and groups as decimal numbers, which both tools can be configured to use; identities of domains as
-/// SIDs.
+/// Identities of domains as SIDs. Users and groups have no names here, so they are decimal numbers, which
+/// nfs4-acl-tools and Samba can be configured to use.
 impl Principals for DomainTable {
     fn id_of(&self, name: &str, _is_group: bool) -> Option<Id> {
         DomainTable::id_of(self, &name.parse().ok()?)
@@ -51,8 +51,9 @@ impl Nfs4Acl {
     /// principals, for which servers and clients differ. The content of the padding is ignored.
     ///
     /// # Errors
-    /// [`AclError::TooLong`] for more than 64 KiB or too many entries, then the errors of the entries in
-    /// stored order, then [`AclError::Size`] for bytes after the last entry.
+    /// In this order: [`AclError::TooLong`] for more than 64 KiB, [`AclError::Size`] or [`AclError::Flags`] for the
+    /// words before the entries, [`AclError::TooLong`] for too many entries, [`AclError::Size`] if the value is too
+    /// short for them, the errors of the entries in stored order, [`AclError::Size`] for bytes after the last entry.
     pub fn from_xattr(value: &[u8], scope: Scope, principals: &dyn Principals) -> Result<Self, AclError> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(AclError::TooLong);
@@ -105,7 +106,7 @@ fn is_in(scope: Scope, kind: Kind) -> bool {
 fn put_entry(value: &mut Vec<u8>, entry: &Entry, principals: &dyn Principals) -> Result<(), AclError> {
     let is_group = matches!(entry.who, Who::Group | Who::NamedGroup(_));
     let flags = entry.flags.bits() | if is_group { IDENTIFIER_GROUP } else { 0 };
-    // If the name of a domain identity is unknown, show its stored form.
+    // Special principals, and ids without a name, are shown in the stored form.
     let name = entry.who.id().and_then(|id| principals.name_of(id, is_group));
     let who = name.unwrap_or_else(|| entry.who.to_string());
     let length = u32::try_from(who.len()).map_err(|_| AclError::TooLong)?;

@@ -30,8 +30,8 @@ pub struct Inode<'a> {
 pub struct Decision(pub(crate) u8);
 
 /// Checks that the caller has every permission of `want` at once: mode and ACL grant them all (`granted`), or a
-/// capability does. Equivalent to `generic_permission`. A read-only volume, immutable files and sticky directories are
-/// checked elsewhere.
+/// capability does. Equivalent to `generic_permission`. Sticky directories are checked by
+/// [`sticky`](crate::evaluate::sticky).
 ///
 /// - `CAP_DAC_READ_SEARCH` grants reading of any file, and reading and search of any directory.
 /// - `CAP_DAC_OVERRIDE` grants everything, but execution only of a file that somebody may execute.
@@ -73,9 +73,9 @@ pub fn decide(cred: &Cred, inode: &Inode<'_>) -> Decision {
 
 /// The class of the mode that decides for a caller; `None` if the ACL decides.
 ///
-/// The owner's permissions are in the mode, whatever the ACL says. If the group bits of the mode are all
-/// clear, the ACL is ignored: these bits are its mask, so it would grant nothing to a named principal. But
-/// then the mode decides for such callers, and the bits of others may grant what the ACL would not.
+/// The mode decides for the owner, whatever the ACL says. If the group bits of the mode are all clear, Linux
+/// ignores the ACL, because these bits are its mask, so it would grant nothing to a named principal. But then the
+/// bits of others decide for named principals, and may grant what the ACL would not.
 pub(crate) fn class(
     is_owner: bool,
     in_owning_group: impl FnOnce() -> bool,
@@ -89,23 +89,22 @@ pub(crate) fn class(
     }
 }
 
-/// Whether user and primary group alone show that mode and ACL grant every permission of `want`, so that the
-/// caller's other groups are not needed. If this is false, the permissions may still be granted.
+/// Whether the caller's user and primary group are enough to show that mode and ACL grant every permission of `want`.
+/// If this is false, the permissions may still be granted, depending on the caller's supplementary groups.
 pub fn is_certain(uid: u32, gid: u32, want: Perm, inode: (u32, u32, Mode), has_acl: bool) -> bool {
     let (owner, owning_group, mode) = inode;
     let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);
     match class(uid == owner, || gid == owning_group, mode, has_acl) {
         None => false,
-        // One of the other groups may be the owning group.
+        // A supplementary group may be the owning group.
         Some(Class::Other) => grants(Class::Group) && grants(Class::Other),
         Some(class) => grants(class),
     }
 }
 
 impl PosixAcl {
-    /// The permissions that the ACL grants to a caller that is not the owner of the file, if the mode has
-    /// group bits; [`decide`] checks both conditions. The result depends on nothing else, so it may be cached
-    /// by (ACL, credential, in owning group). Equivalent to `posix_acl_permission`.
+    /// The permissions that the ACL grants to a caller. The caller must not be the owner of the file, and the mode
+    /// must have group bits; [`decide`] checks both. Equivalent to `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
         if let Some(perm) = self.of_user(cred.uid) {
@@ -205,7 +204,8 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
     })
 }
 
-/// The rest of a sorted list after its first items that are `behind`, in steps logarithmic in their number.
+/// The rest of a sorted list after its first items for which `behind` is true. The number of steps is logarithmic in
+/// the number of these items.
 fn leap<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
     let mut end = 1;
     while end < list.len() && behind(&list[end]) {

@@ -1,5 +1,5 @@
-//! POSIX ACLs as text, as in `acl(5)`. Users and groups are numeric ids, because each machine may give an id
-//! another name.
+//! POSIX ACLs as text, as in `acl(5)`. Users and groups are numeric ids, because an id can have different names on
+//! different machines.
 //!
 //! There are three forms: *long* (`user:1000:r-x`, one entry in each line, as `getfacl -n` prints), *short*
 //! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order. ACLs are stored

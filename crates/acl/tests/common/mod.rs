@@ -1,5 +1,5 @@
 //! Shared parts of the randomised tests: a random number generator, ACLs and callers from a small range of
-//! ids, and naive implementations of the rules, straight from the standards.
+//! ids, and naive implementations of the rules, written after the text of the standards.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
