@@ -24,7 +24,7 @@ pub fn compare(
         progress(dump.tail().inodes);
         let expected = next_compared(dump)?;
         match (expected, line) {
-            // A mount allocates numbers.
+            // A mount of the loaded volume may have allocated numbers.
             (Some(Line::Counter { name: expected, next: least }), Line::Counter { name, next })
                 if name == expected && next >= least =>
             {
@@ -53,12 +53,12 @@ fn next_compared(dump: &mut Reader) -> Result<Option<Line>, DumpError> {
     Ok(None)
 }
 
-/// A load turns the marker of the store on.
+/// Whether the line must be the same on both sides. A load sets `store_marker` itself, and a dump has no local settings.
 fn is_compared(line: &Line) -> bool {
     !matches!(line, Line::Setting { name, .. } if name == "store_marker" || records::is_local(name))
 }
 
-/// The beginning of a line.
+/// The first 200 characters of a line, for an error message.
 fn show(line: &Line) -> String {
     serde_json::to_string(line).unwrap_or_default().chars().take(200).collect()
 }

@@ -42,7 +42,7 @@ pub enum Line {
         ino: u64,
         target: Bytes,
     },
-    /// Rows of a chunk, oldest first. Rows of many bytes are several lines.
+    /// Rows of a chunk, oldest first. Many rows, or rows with much data, are several lines.
     Rows {
         ino: u64,
         chunk: u64,
@@ -77,7 +77,7 @@ pub struct Head {
     pub created: i64,
 }
 
-/// What shows that a dump is whole.
+/// The totals by which a reader sees that a dump is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tail {
@@ -112,7 +112,7 @@ pub struct InodeLine {
     xattr_blocks: u16,
 }
 
-/// The bytes `pos` to `pos + len` of a chunk. They are `data`, or those of `slice`, or zeros if neither is given.
+/// The `len` bytes from `pos` on in a chunk. They are `data`, or come from `slice`, or are zeros if neither is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -145,7 +145,7 @@ pub enum Kind {
     Socket,
 }
 
-/// Bytes: as text if they are UTF-8, else as base64 after [`BASE64`].
+/// Bytes, written as text if they are UTF-8 and do not begin with [`BASE64`], else as [`BASE64`] and their base64.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub Arc<[u8]>);
 
@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Which kind of inode has which name in a dump.
+/// The kinds of inodes in a dump, with their file types.
 const KINDS: [(Kind, FileType); 7] = [
     (Kind::Fifo, FileType::Fifo),
     (Kind::CharDevice, FileType::CharDevice),
@@ -268,7 +268,7 @@ impl InodeLine {
         if self.mode > 0o7777 {
             return Err(format!("inode {} has an invalid mode", self.ino));
         }
-        // Every field is named, so that a new one cannot be forgotten.
+        // Name every field, so that a new field cannot be forgotten here.
         Ok(Inode {
             ino: Ino(number(self.ino)?),
             kind: self.kind.into(),
@@ -353,7 +353,7 @@ pub(crate) fn counter(name: &str) -> Result<Counter, String> {
     found.ok_or_else(|| format!("unknown counter '{name}'"))
 }
 
-/// A number that every engine can store.
+/// Returns `number` if every engine can store it.
 fn number(number: u64) -> Result<u64, String> {
     match i64::try_from(number) {
         Ok(_) => Ok(number),

@@ -1,14 +1,18 @@
 //! The records of one moment, from an engine that cannot show an old moment, while mounts change the volume.
 //!
-//! All records are read and kept in a file, while the stream of changes tells which of them change after that. Those are
-//! read again, and so are those that change meanwhile, until few are left. These few are read with one request, and so as
-//! of one moment. It is the moment of the dump if no change since the last look at the stream is of another record: every
-//! record was then read at that moment, or has not changed between its last read and that moment. Otherwise the records
-//! that changed are read again. A look costs as much as a request, so this ends soon unless the volume is never quiet for
-//! the time of two requests.
+//! 1. All records are read into a file. Meanwhile, the stream of changes names the records that change.
+//! 2. These are read again, and so are those that change during that, until few are left.
+//! 3. The few are read with one request, so they are of one moment. Then the stream is read once more. If it names only
+//!    records of that request, this is the moment of the dump: every other record has not changed between its last read
+//!    and that moment.
+//! 4. If it names another record, steps 2 and 3 are repeated with the records that it names.
 //!
-//! A new inode is not in the stream, but the entry that names it is. How many rows share a slice is counted in the result:
-//! a slice that is shared at that moment was shared before the dump began, or a file with a row of it has changed since.
+//! To read the stream costs as much as a request. So this ends soon, unless the volume is never quiet for the time of
+//! two requests.
+//!
+//! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a slice are
+//! counted in the result. All such slices are known: a slice that is shared at that moment was shared before the dump
+//! began, or a file with one of its rows has changed since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -24,27 +28,28 @@ use crate::line::{Bytes, Head, Line, acl_text};
 use crate::records::{self, Live};
 use crate::stream::{Form, Reader, Writer};
 
-/// So many records are few: they are read with one request.
+/// The most keys that are read with one request.
 const FEW: usize = 128;
 
 /// The most records that change during a dump and are held in memory.
 const MOST_CHANGED: usize = 200_000;
 
-/// How often to read the last few records before giving up.
+/// How often step 3 is tried before the dump fails.
 const MOST_ROUNDS: u32 = 1_000;
 
-/// Look at the stream after so many lines.
+/// The number of lines after which the stream is read.
 const LOOK_EVERY: u64 = 1_000;
 
-/// What is read and replaced as a whole, in the order of a dump.
+/// A group of lines that are read and replaced together. Keys sort in the order of a dump.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Acl(String),
-    /// An inode with its xattrs, target and rows; or an entry of a directory.
+    /// An inode with its xattrs, target and rows; with a name, the entry of that name in this directory.
     Inode(u64, Option<Bytes>),
 }
 
-/// Calls `each` with every line between the first and the last one. `spool` is an empty file for as much as a dump takes.
+/// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold as much as
+/// a dump.
 ///
 /// # Errors
 /// The volume changes too fast; those of the database, of `spool`, and the first one of `each`.
@@ -78,13 +83,13 @@ pub fn dump_live(
 struct LiveDump {
     source: Live,
     stream: Box<dyn Changes>,
-    /// What has changed since it was read.
+    /// The keys that have changed since they were read.
     changed: BTreeSet<Key>,
     /// The inodes in the file, in order.
     scanned: Vec<u64>,
-    /// Files with more rows than one request reads.
+    /// Files that [`records::is_large`], whose rows are read by a scan.
     large: BTreeSet<u64>,
-    /// What was read again; without lines if it does not exist any more.
+    /// The lines of the keys that were read again; none if the record does not exist any more.
     found: BTreeMap<Key, Vec<Line>>,
     /// Settings and counters.
     volume: Vec<Line>,
@@ -113,7 +118,7 @@ impl LiveDump {
         Reader::open(Box::new(BufReader::new(spool)))
     }
 
-    /// Takes all changes from the stream. Returns what changed.
+    /// Takes all changes from the stream, and returns the changed keys, which are also added to `changed`.
     fn look(&mut self) -> Result<BTreeSet<Key>, DumpError> {
         let mut news = BTreeSet::new();
         loop {
@@ -141,7 +146,7 @@ impl LiveDump {
         }
     }
 
-    /// Reads what has changed until all that is known is of one moment.
+    /// Reads changed records until everything is of one moment: steps 2 to 4.
     fn catch_up(&mut self) -> Result<(), DumpError> {
         self.look()?;
         for _ in 0..MOST_ROUNDS {
@@ -154,7 +159,8 @@ impl LiveDump {
             let last = std::mem::take(&mut self.changed);
             let whole = self.read(&last)?;
             let news = self.look()?;
-            // What `read` noted is not of that moment, and neither is what changed but was not read with the rest.
+            // A key that the stream has named is of that moment if this request read it as a whole. All other keys in
+            // `changed` must be read again.
             if self.changed.iter().all(|key| news.contains(key) && whole.contains(key)) {
                 return Ok(());
             }
@@ -162,7 +168,8 @@ impl LiveDump {
         Err(DumpError::TooFast)
     }
 
-    /// Reads records with one request. Returns those that were read as a whole, and notes which others to read then.
+    /// Reads records with one request, except the rows of large files, which take several. Returns the keys that the
+    /// one request read completely. Adds the keys that must be read later to `changed`.
     fn read(&mut self, keys: &BTreeSet<Key>) -> Result<BTreeSet<Key>, DumpError> {
         let mut whole = keys.clone();
         let mut many = BTreeMap::new();
@@ -237,7 +244,7 @@ impl LiveDump {
                 continue;
             };
             if !is_read {
-                // An entry names it. If it is not known yet, it is new.
+                // It came with a directory entry. If it is not known yet, it is new.
                 let is_known = self.found.contains_key(&key) || self.scanned.binary_search(&ino.0).is_ok();
                 match is_known {
                     true => {}
@@ -256,7 +263,7 @@ impl LiveDump {
             })?;
             match many.remove(&ino.0) {
                 Some(rows) if is_large => lines.extend(rows),
-                // It has grown, or has shrunk, since its rows were read.
+                // The file was truncated since it was noted as large.
                 Some(_) => {
                     self.large.remove(&ino.0);
                     self.changed.insert(key.clone());
@@ -273,7 +280,7 @@ impl LiveDump {
         Ok(whole)
     }
 
-    /// Replaces the lines of the file by what was read again.
+    /// Writes the lines of the file, with those that were read again in place of the old ones.
     fn merge(
         self,
         mut spool: Reader,

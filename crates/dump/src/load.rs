@@ -8,7 +8,7 @@ use crate::line::{Line, Tail, counter};
 use crate::records::is_local;
 use crate::stream::Reader;
 
-/// The most effects of one transaction, unless one line has more: what fits into a request of every server by its
+/// The most effects of one transaction, unless one line has more. So many fit into a request of every server with its
 /// default settings.
 const MOST_EFFECTS: usize = 24;
 
@@ -19,10 +19,10 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// The most transactions of one request.
 const MOST_TXNS: usize = 48;
 
-/// The most settings of a volume. Their names stay in memory until the process ends.
+/// The most settings of a volume. It is bounded because the memory of their names is never freed.
 const MOST_SETTINGS: usize = 256;
 
-/// A dump that was read as a whole.
+/// The result of [`check`]: the dump is complete and undamaged.
 #[derive(Debug)]
 pub struct Checked {
     pub volume: Volume,
@@ -62,9 +62,9 @@ impl Checked {
     }
 }
 
-/// Stores all records of `dump`, which is the dump that was [checked](check), in the database. It goes on where an
+/// Stores all records of `dump`, which is the dump that was [checked](check), in the database. Continues where an
 /// earlier load of this dump ended. `random` becomes a part of [`Volume::loaded`]. `progress` is called with the number
-/// of inodes that are stored.
+/// of inodes that were read.
 ///
 /// # Errors
 /// [`DumpError::NotEmpty`] and [`DumpError::OtherDump`] change nothing. After any other error the load can be repeated.
@@ -81,7 +81,7 @@ pub fn load(
     while let Some(line) = dump.next()? {
         match &line {
             Line::Setting { name, value } if !is_local(name) => {
-                // There are few settings, and the process ends when they are loaded.
+                // The names are never freed. They are few, and the process ends after the load.
                 let (name, value): (&'static str, _) = (String::leak(name.clone()), value.clone());
                 volume.push(Effect::PutSetting { name, value });
             }
@@ -99,7 +99,7 @@ pub fn load(
         load.add(line.effects().map_err(|what| dump.damaged(&what))?, bytes, lines)?;
         progress(dump.tail().inodes);
     }
-    // Each mount creates a store in memory for itself, without a marker.
+    // A store in memory has no marker, because each mount creates its own.
     if checked.volume.storage != "memory" {
         volume.push(Effect::PutSetting { name: "store_marker", value: "on".to_owned() });
     }
@@ -117,9 +117,9 @@ struct Load<'e> {
     txns: Vec<Txn>,
     txn_bytes: usize,
     bytes: usize,
-    /// The last value of the marker.
+    /// The value of [`Volume::LOADING`] after the complete transactions of `txns`.
     marker: String,
-    /// The ids of this load's transactions begin here.
+    /// The number of the last operation id. It begins at random, so that the ids of two loads differ.
     op: u64,
 }
 
@@ -191,7 +191,7 @@ impl<'e> Load<'e> {
         Ok(())
     }
 
-    /// Adds the position to the last transaction, if it has none.
+    /// Completes the last transaction by the effect that records the position, if it has none yet.
     fn close(&mut self) {
         if let Some(txn) = self.txns.last_mut().filter(|_| self.txn_bytes > 0) {
             self.marker = format!("{} {}", self.id, self.lines);
@@ -210,7 +210,7 @@ impl<'e> Load<'e> {
         }
     }
 
-    /// Makes the volume.
+    /// Commits the rest, and then the settings and counters, which make the records a volume.
     fn finish(mut self, mut effects: Vec<Effect>) -> Result<(), DumpError> {
         self.commit()?;
         let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];
@@ -222,7 +222,7 @@ impl<'e> Load<'e> {
     }
 }
 
-/// The marker of a load that was not completed.
+/// The value of [`Volume::LOADING`] that an incomplete load has left.
 ///
 /// # Errors
 /// Those of the database.

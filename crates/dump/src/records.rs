@@ -11,25 +11,26 @@ use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, Slice
 
 use crate::line::{Bytes, Line, MOST_SHARES, acl_text};
 
-/// Rows in a page of a scan.
+/// The number of rows in a page of a scan.
 const PAGE: usize = 1024;
 
-/// Inodes whose other records are read together.
+/// The number of inodes whose other records are read together.
 const TOGETHER: usize = 256;
 
-/// Chunks of a large file that are read together.
+/// The number of chunks of a large file that are read together.
 const CHUNKS: usize = 64;
 
-/// The rows of a smaller file are read with those of others; those of a larger one, which may be sparse, by a scan.
+/// The most chunks of a file whose rows are read chunk by chunk, together with those of other files. The rows of a larger
+/// file, which may be sparse, are read by a scan.
 const FEW_CHUNKS: u64 = 4;
 
 /// The largest size of the xattrs that are read together, in bytes.
 const XATTR_BYTES: u64 = 4 << 20;
 
-/// The largest size of the data in one line, in bytes, unless one row has more.
+/// When the data in a line has this size, in bytes, the next row goes to another line.
 const ROW_BYTES: usize = 256 << 10;
 
-/// The present records of an engine. They are of one moment only if nobody changes them meanwhile.
+/// The present records of an engine. Several reads are of one moment only if nothing changes meanwhile.
 #[derive(Clone, Debug)]
 pub struct Live(pub Arc<dyn Engine>);
 
@@ -53,7 +54,8 @@ pub fn dump<E: From<EngineError>>(
 ) -> Result<(), E> {
     volume_lines(&source.read(&volume_keys())?.records, each)?;
     acls(source, each)?;
-    // How many rows refer to a slice is counted, because rows of unlinked files are left out.
+    // The rows that refer to a slice are counted here: the stored count includes rows of unlinked files, which are left
+    // out.
     let mut shared = shared(source)?;
     let mut counted = |line: Line| {
         count(&line, &mut shared);
@@ -74,7 +76,7 @@ pub fn dump<E: From<EngineError>>(
     shared_lines(&shared, each)
 }
 
-/// Counts the rows of a line.
+/// Adds the rows of a line to the counts of their slices.
 pub(crate) fn count(line: &Line, shared: &mut BTreeMap<SliceId, u64>) {
     for slice in line.slices() {
         if let Some(count) = shared.get_mut(&slice) {
@@ -126,7 +128,7 @@ pub(crate) fn volume_lines<E>(
     Ok(())
 }
 
-/// Whether a setting is about this database, not about the volume, or about quotas, which are not in a dump.
+/// Whether a setting is not in a dump: it is about this database and not about the volume, or about quotas.
 pub(crate) fn is_local(name: &str) -> bool {
     let quotas = [Quota::NEXT_SETTING, Quota::OWNERS_SETTING];
     quotas.contains(&name) || [Maintenance::SETTING, Volume::LOADING, Volume::LOADED].contains(&name)
@@ -229,6 +231,7 @@ impl Stored {
             }
         }
     }
+
     /// The lines of an inode, without the rows of a large file.
     pub(crate) fn lines<E>(
         &self,
@@ -259,7 +262,7 @@ pub(crate) fn inode_keys(ino: Ino) -> impl Iterator<Item = RecordKey> {
     [RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)].into_iter().chain(rows)
 }
 
-/// Whether the inode is a file with more chunks than are read by their numbers.
+/// Whether the inode is a file whose rows are read by a scan.
 pub(crate) fn is_large(inode: &Inode) -> bool {
     inode.kind == FileType::Regular && chunks_of(inode) > FEW_CHUNKS
 }
@@ -332,7 +335,7 @@ fn rows<E>(
     Ok(())
 }
 
-/// The most rows of a line, because one transaction has all effects of a line.
+/// The most rows of a line. It is small because one transaction of a load has all effects of a line.
 const MOST_ROWS: usize = 16;
 
 fn entries<E: From<EngineError>>(

@@ -1,4 +1,4 @@
-//! The bytes of a dump: lines, in frames or as they are.
+//! The bytes of a dump: lines, in compressed frames or as they are.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -15,10 +15,10 @@ pub enum Form {
     Json,
 }
 
-/// The size of the lines of a frame. One more line may follow.
+/// A frame ends after the line with which its lines reach this size.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// No line is longer, and no frame.
+/// The most bytes of a line and of a frame that a reader accepts.
 const MOST_BYTES: usize = 64 << 20;
 
 /// The level of zstd's own default.
@@ -90,7 +90,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The checksum of a frame covers its number too, so that no frame can be missing or in another place.
+/// The checksum of a frame. It covers the frame's number too, so that a frame that is missing or in another place is
+/// noticed.
 fn checksum(number: u64, header: &[u8], packed: &[u8]) -> u32 {
     let sum = crc32c::crc32c(&number.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(sum, header), packed)
@@ -124,7 +125,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Reads the first line.
+    /// Opens a dump, and reads its first line.
     ///
     /// # Errors
     /// It is not a dump; it is of a newer version; those of `input`.
