@@ -1,4 +1,4 @@
-//! The services that a client uses of its machine: clocks, threads, random numbers.
+//! What a client needs from its machine: clocks, threads, random numbers.
 //!
 //! Without the feature `sim`, these come from the standard library and the kernel. With the feature, which
 //! only the simulator enables, a thread of a simulated machine ([`sim::enter`]) uses that machine's services;

@@ -5,8 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 #[cfg(not(feature = "sim"))]
 pub use foldhash::quality::RandomState;
 
-/// The same seed in every run of the simulator, because the position of a record in a hash table can affect
-/// the behaviour.
+/// Has the same seed in every run of the simulator, because the order of a hash table can affect the behaviour.
 #[cfg(feature = "sim")]
 pub use foldhash::quality::FixedState as RandomState;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::shard::{SHARDS, shard_of_thread};
 
-/// A number of events, with copies ([`crate::shard`]).
+/// A number of events, as the sum of several copies ([`crate::shard`]).
 #[derive(Debug, Default)]
 pub struct Counter(Box<[Shard; SHARDS]>);
 

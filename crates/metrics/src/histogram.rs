@@ -1,17 +1,18 @@
 //! Distributions with buckets that double in width.
 //!
-//! A record is two relaxed additions to the copy of this thread ([`crate::shard`]). Readers may see a record's bucket before
-//! its sum; no other inconsistency is possible, because the count is the sum of the buckets.
+//! To record a value takes two relaxed additions to the copy of the thread ([`crate::shard`]). A reader may see one of
+//! them without the other, so the sum may be off by the values that are being recorded. The count always agrees with the
+//! buckets, because it is their sum.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::shard::{SHARDS, shard_of_thread};
 
-/// The bounds of the largest distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills four cache lines.
+/// The most bounds of a distribution. With [`Shard::sum`] and [`Shard::above`], a copy fills four cache lines.
 const MAX_BOUNDS: usize = 30;
 
-/// The upper bounds of the buckets: powers of two, from 2 to the power of `first` on.
+/// The upper bounds of the buckets: the powers of two from 2^`first` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buckets {
     first: u32,
@@ -25,7 +26,7 @@ impl Buckets {
     pub const SECONDS: Buckets = Buckets { first: 10, count: 26, divisor: 1e9 };
     /// Sizes in bytes: from 64 bytes to 8 MiB.
     pub const BYTES: Buckets = Buckets { first: 6, count: 18, divisor: 1.0 };
-    /// Numbers of things in a request: from 1 to 256.
+    /// Numbers of items in a request: from 1 to 256.
     pub const NUMBERS: Buckets = Buckets { first: 0, count: 9, divisor: 1.0 };
 
     /// The index of the first bound that is at least `value`; `count` if there is none.
@@ -59,7 +60,7 @@ struct Shard {
 /// The values of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// The upper bound of each bucket, and the number of values up to it, which includes those of lower buckets.
+    /// The upper bound of each bucket, and the number of all values up to this bound.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum: f64,

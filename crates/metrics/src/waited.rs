@@ -1,7 +1,7 @@
-//! What the request that this thread handles has waited for so far.
+//! The time that the current request of this thread has waited so far, and for what.
 //!
-//! A request is handled on one thread, so the account is thread-local and costs no atomic operation. Threads that handle
-//! no request have an account too, which nobody reads.
+//! One thread handles a request from start to end, so the account is thread-local and costs no atomic operation. Threads
+//! that handle no request have an account too, which nobody reads.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Waited {
         }
     }
 
-    /// All that was waited for together.
+    /// The whole time of waiting.
     pub fn total(&self) -> Duration {
         self.engine + self.store + self.pauses
     }
@@ -66,8 +66,8 @@ pub fn waited() -> Waited {
     ACCOUNT.get()
 }
 
-/// Runs a call, and adds one call and the time that `run` returns beside its result to the account. What calls inside it
-/// have added for the same thing is replaced, because this call's time includes theirs.
+/// Runs a call, which returns its result and its duration, and adds one call and the duration to the account. If it made
+/// calls of the same kind inside, they do not count, because its duration includes theirs.
 pub fn wait_on<T>(on: On, run: impl FnOnce() -> (T, Duration)) -> T {
     let mut before = waited();
     let (value, time) = run();

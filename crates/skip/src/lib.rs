@@ -15,7 +15,7 @@ use std::thread;
 /// The environment variable that, if not empty, allows tests to be skipped.
 pub const ALLOW: &str = "LIMEN_ALLOW_SKIPS";
 
-/// Skips the calling test because `what` is missing, which could be provided: root, a program, a server.
+/// Skips the calling test because `what` is missing. For what can be provided: root, a program, a server.
 ///
 /// # Panics
 /// If [`ALLOW`] is not set.
@@ -38,7 +38,7 @@ pub fn unsupported_in_part(what: &str) {
     say("SKIPPED IN PART", what);
 }
 
-/// Skips the calling test in this step of `make test`; another step runs it.
+/// Skips the calling test in this step of `make test`, because `step` runs it.
 pub fn later(step: &str) {
     say("LATER", step);
 }

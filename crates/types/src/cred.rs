@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// The identity for which access is checked: `credentials(7)`, file-system IDs.
+/// The identity for which access is checked: the file-system ids of `credentials(7)`, and capabilities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cred {
     pub uid: u32,
@@ -52,7 +52,7 @@ impl Caps {
     pub const MKNOD: Caps = Caps(1 << 27);
     pub const ALL: Caps = Caps(u64::MAX);
 
-    /// From the hexadecimal mask of `CapEff` in `/proc/PID/status`.
+    /// `bits` is a mask of the kernel, such as `CapEff` in `/proc/PID/status`.
     pub fn from_bits(bits: u64) -> Self {
         Caps(bits)
     }

@@ -11,7 +11,7 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Errno = Errno($value);)*
 
-            /// The symbolic name, for example `ENOENT`; `None` for a number that limenfs never returns.
+            /// The symbolic name, for example `ENOENT`; `None` for a number without a constant here.
             pub fn name(self) -> Option<&'static str> {
                 match self { $(Errno::$name => Some(stringify!($name)),)* _ => None }
             }

@@ -29,12 +29,12 @@ id! {
     ChunkIndex(u64)
 }
 id! {
-    /// The session of a mounted client.
+    /// The session of a client. Operation ids contain it.
     SessionId(u64)
 }
 id! {
-    /// A part of a session's operations. Their results are kept until the term ends. 0 for operations that no
-    /// session guards.
+    /// A series of operations of a session. The engine keeps their results until the term ends. 0 for operations
+    /// that no session guards.
     Term(u32)
 }
 id! {
@@ -53,7 +53,7 @@ impl Term {
     /// The first term of a session.
     pub const FIRST: Term = Term(1);
 
-    /// The first bytes of the ids of the term's operations, in big-endian order.
+    /// The bytes with which all operation ids of the term begin, in big-endian order.
     pub fn key(self, session: SessionId) -> [u8; 12] {
         let mut key = [0; 12];
         key[..8].copy_from_slice(&session.0.to_be_bytes());
@@ -75,7 +75,7 @@ impl OpId {
         Term((self.0 >> 32) as u32)
     }
 
-    /// The range of the ids of a term.
+    /// All operation ids of a term.
     pub fn range(session: SessionId, term: Term) -> std::ops::RangeInclusive<OpId> {
         OpId::new(session, term, 0)..=OpId::new(session, term, u32::MAX)
     }

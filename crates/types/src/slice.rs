@@ -3,9 +3,9 @@
 //! A file is divided into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it.
 //! Where rows overlap, the newest one applies. Bytes without a row read as zeros.
 //!
-//! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]) instead of a separate
-//! record. So there is one rule for overlaps and for growth, appends commute, and nothing is converted
-//! when a file outgrows the limit.
+//! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]), not in a record of another kind. So
+//! the same rules for overlaps and growth hold for all files, appends commute, and nothing is converted when a file
+//! outgrows the limit for small files.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ pub struct Slice {
 /// The source of the bytes of a [`Slice`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SliceSource {
-    /// The bytes are zeros, whatever older rows have.
+    /// The bytes are zeros, whatever older rows say.
     Hole,
     /// The bytes are in the row itself.
     Inline(Arc<[u8]>),
-    /// The bytes are in the object store: the slice `id` has `size` bytes in blocks; the row shows those from
-    /// `offset` on.
+    /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row takes `len` of
+    /// them from `offset` on.
     Blocks { id: SliceId, offset: u32, size: u32 },
 }
 

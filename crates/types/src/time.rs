@@ -13,7 +13,7 @@ pub struct Time(i64);
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 impl Time {
-    /// The smallest value: the maximum of it and any other time is that time.
+    /// The smallest value: it does not change a maximum of times.
     pub const MIN: Time = Time(i64::MIN);
 
     pub fn now() -> Self {
