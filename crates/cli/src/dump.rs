@@ -23,10 +23,10 @@ A dump has all metadata of a volume, with ACLs, extended attributes, SIDs, setti
 in the metadata. It does not have the objects: they stay in the object store. limen load creates a volume from it, on any
 kind of database.
 
-The volume can be mounted and in use, and the dump shows one moment. Data that mounts have not stored yet is missing; sync(1)
-on the mounts stores it. On Redis, etcd and TiKV, records that change during the dump are read again, until few are left to
-read at once: if mounts change very much all the time, the dump fails. There it also needs a file for all records in
-TMPDIR or /tmp.
+The volume can be mounted and in use, and the dump shows one moment. Data that mounts have not stored yet is missing: a mount
+stores data at close and fsync, and after about five seconds at most; sync(1) has no effect. On Redis, etcd and TiKV, records
+that change during the dump are read again, until few are left to read at once: if mounts change very much all the time, the
+dump fails. There it also needs a file for all records in TMPDIR or /tmp.
 
 Examples:
   limen dump sqlite:///var/lib/limen/home.db home.dump

@@ -21,8 +21,8 @@ impl Meta {
         most: u32,
         fresh: &mut OwnReads,
     ) -> Result<u32, Failure> {
-        // Cached parents may form a cycle, which `ops/src/rename.rs` detects in the same way. Here it only ends
-        // the loop.
+        // Cached parents may form a cycle, which Brent's algorithm detects, as in `ops/src/rename.rs`. Here a cycle
+        // only ends the loop.
         let (mut at, mut mark, mut steps, mut reads) = (dir, dir, 0_u64, 0);
         while at != Ino::ROOT {
             let key = Key::Inode(at);

@@ -10,26 +10,21 @@ pub enum AclError {
     /// The xattr ends within an entry, or has bytes after the last one.
     #[error("ACL attribute is truncated or has bytes after its last entry")]
     Size,
-    /// The text is not of the form `type:flags:who:permissions`.
     #[error("ACL text is not of the form type:flags:who:permissions")]
     Text,
     /// A type other than allow, deny, audit and alarm; or audit or alarm in `system.nfs4_dacl`, which has only
     /// allow and deny entries.
     #[error("ACL entry has an unknown type, or a type that this attribute cannot hold")]
     Kind,
-    /// A flag that RFC 8881 does not define.
     #[error("ACL entry has flags that RFC 8881 does not define")]
     Flags,
-    /// A permission that RFC 8881 does not define.
     #[error("ACL entry has permissions that RFC 8881 does not define")]
     Mask,
     /// A principal that this system or volume does not know, or the id -1, which is not valid.
     #[error("ACL entry names a principal that this system or volume does not know")]
     Who,
-    /// Text without any entry. An ACL that allows nothing is written `A::EVERYONE@:`.
     #[error("ACL text has no entries: to allow nothing, write A::EVERYONE@:")]
     Empty,
-    /// More than [`MAX_ENTRIES`](super::Nfs4Acl::MAX_ENTRIES) entries, or larger than the 64 KiB of an xattr.
     #[error("ACL has more than {MAX_ENTRIES} entries or is larger than 64 KiB")]
     TooLong,
 }

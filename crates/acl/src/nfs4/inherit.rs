@@ -67,9 +67,9 @@ pub struct Inherited {
 ///
 /// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other files,
 /// the entries that pass are marked as inherited. Entries for the mode are put around them, unless the policy
-/// lets them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`],
-/// unless the policy passes entries unchanged, they allow no more than the group bits of `mode` before the umask, as
-/// under a POSIX default ACL. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
+/// lets them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`], the
+/// entries that pass allow no more than the group bits of `mode` before the umask, as under a POSIX default ACL, unless
+/// the policy passes entries unchanged. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
 ///
 /// # Errors
 /// [`AclError::TooLong`] if the entries for the mode exceed the limit.
@@ -94,7 +94,7 @@ pub fn inherit(
     let acl = if replaces_mode(&passing, file_type, policy) {
         Nfs4Acl::new(flags, passing)?
     } else {
-        // Without inherited entries, automatic inheritance has nothing to replace later.
+        // `AUTO_INHERIT` means that tools may replace the inherited entries later. Here there are none.
         let flags = if passing.is_empty() { AclFlags::NONE } else { flags };
         let passthrough = matches!(policy.inherit, AclInherit::Passthrough | AclInherit::PassthroughX);
         let is_masked = policy.mode == AclMode::GroupMask && !passthrough;

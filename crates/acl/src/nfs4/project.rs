@@ -16,9 +16,10 @@
 //!   same as for everyone need not be named.
 //! - For anyone else, if everyone is denied at the end: if no group is allowed after another group was
 //!   denied.
-//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied
-//!   groups, or comes after all of them and is left out, and the default does not allow members of the owning
-//!   group past a denial of another group.
+//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied groups, or
+//!   after all of them, and if the owning group is denied or is allowed before all denied groups. A group that is
+//!   allowed after the denied ones is not named. The owning group always has an entry in a POSIX ACL; if that entry
+//!   allowed search only because everyone is allowed, it would let members pass a denial of another group.
 //!
 //! Identities of domains count as groups that the POSIX ACL cannot name. If there is no exact projection,
 //! this one grants more and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
@@ -63,7 +64,7 @@ pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
     Projector::new(acl, uid, gid, is_dir).project()
 }
 
-/// What an ACL says about the three classes of a mode, in terms of [`BITS`].
+/// What an ACL says about the three classes of a mode. The masks contain only permissions of [`BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classes {
     /// What the owner may be granted, depending on its groups.
@@ -155,13 +156,13 @@ impl List {
         end.allow || self.any_before(end.at, true)
     }
 
-    /// Whether the result is the same with every set of groups.
+    /// Whether the result is the same whatever the user's groups are.
     fn is_constant(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         !self.any_before(end.at, !end.allow)
     }
 
-    /// Whether the user's own entry makes no difference, with any set of groups.
+    /// Whether the user's own entry makes no difference, whatever the user's groups are.
     fn is_as_for_all(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         end.at == self.end().at || end.allow == self.end().allow && !self.any_behind(end.at, !end.allow)
@@ -178,8 +179,7 @@ struct Projector {
     lists: [List; BITS.len()],
     owner: Mentions,
     users: BTreeMap<u32, Mentions>,
-    /// Every group that entries name, with what a member of no other group is granted, in the order of
-    /// [`BITS`].
+    /// Every group that entries name, with what a caller in only this group is granted of [`BITS`].
     groups: BTreeMap<Group, Mask>,
 }
 
@@ -206,7 +206,7 @@ impl Projector {
             projector.take(at, entry, owner);
         }
         // Until here, the mask of a group held the permissions that its entries decide. From here on it holds the
-        // permissions that a member of no other group is granted.
+        // permissions that a caller in only this group is granted.
         for mask in projector.groups.values_mut() {
             *mask = granted(&projector.lists, |list| list.end().allow);
         }
@@ -543,7 +543,7 @@ mod tests {
         };
         assert_eq!(many("A::UID:r"), (0o151, "u::--x,g::rwx,o::rwx".into(), true));
         assert!(!many("D::UID:x").2);
-        // Users who may search exactly what everybody may are not named, to make room for the others.
+        // Users that are granted search exactly as everybody is are not named, to make room for others.
         let groups: Vec<String> = (100..1000).map(|gid| format!("A:g:{gid}:r")).collect();
         let of_groups = projected(&format!("D::5:x,{},A::EVERYONE@:x", groups.join(",")));
         assert_eq!(of_groups, (0o551, "u::r-x,u:5:r--,g::rwx,m::rwx,o::rwx".into(), true));

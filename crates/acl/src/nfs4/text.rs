@@ -38,8 +38,8 @@ impl Nfs4Acl {
         self.to_string()
     }
 
-    /// Parses the output of [`Self::to_storage`], and no other form: limenfs did not write another form, and
-    /// its hash would not be the one that the ACL is stored under.
+    /// Parses the output of [`Self::to_storage`], and no other form: limenfs never writes another form, and the
+    /// hash of another form is not the id under which the ACL is stored.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }

@@ -7,37 +7,30 @@ use super::entry::MAX_ENTRIES;
 /// Why bytes or text are not a valid POSIX ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclError {
-    /// The xattr is not a header and a whole number of entries.
     #[error("length of the ACL attribute is not that of a header and whole entries")]
     Size,
     /// The xattr is not of version 2.
     #[error("ACL attribute has an unknown version")]
     Version,
-    /// The text is not of the form `tag:id:rwx`, with numeric ids.
     #[error("ACL text is not of the form tag:id:rwx with a numeric id")]
     Text,
     /// A tag that is not in `acl(5)`.
     #[error("ACL entry has an unknown tag")]
     Tag,
-    /// Permission bits other than rwx.
     #[error("ACL entry has permissions other than rwx")]
     Perm,
-    /// The id -1, which is not valid.
     #[error("ACL entry has the invalid id -1")]
     Id,
-    /// The tags of an xattr are out of order.
+    /// Only for an xattr. In a text, entries can be in any order.
     #[error("ACL entries are out of order")]
     Order,
     /// Two entries for the same user, group, owner, owning group, mask or others.
     #[error("two ACL entries for the same principal")]
     Duplicate,
-    /// The entry for the owner, the owning group or others is missing.
     #[error("ACL lacks the entry for the owner, the owning group or others")]
     Missing,
-    /// Named entries without a mask.
     #[error("ACL has named entries but no mask")]
     NoMask,
-    /// More than [`MAX_ENTRIES`](super::PosixAcl::MAX_ENTRIES) entries.
     #[error("ACL has more than {MAX_ENTRIES} entries")]
     TooLong,
 }
