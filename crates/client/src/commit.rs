@@ -164,7 +164,7 @@ impl Meta {
                 let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();
                 let effects = vec![Effect::DropWait { owner: wait.lock.owner }];
                 if let Err(error) = self.engine.commit(&[Txn { op_id: ticket.id, guards, effects }]) {
-                    tracing::debug!(%error, "the mark of an operation remains");
+                    tracing::debug!(%error, "cannot remove the mark of an operation in doubt");
                 }
             }
         }

@@ -38,7 +38,7 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// The session of the operation. The doubt ends with it at the latest.
+    /// The session of the operation. After its removal, the operation can no longer commit.
     pub fn session(&self) -> SessionId {
         self.txn.op_id.session()
     }

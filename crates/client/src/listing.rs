@@ -12,8 +12,8 @@
 //! The cache of records also knows directories completely (`cache.rs`), for another purpose. Its mark answers a
 //! lookup of a name that does not exist. It is lost as soon as one of the directory's records is evicted, and it
 //! exists only while the client is notified of all changes. A listing answers readdir without a search in the cache for
-//! each name, at about 60 bytes an entry, and outlives the records. Merging them would make each readdir pay for
-//! the order of names, or each eviction for a copy of the listing.
+//! each name, at about 60 bytes an entry, and outlives the records. If both were one, each readdir would have to sort
+//! the names, or each eviction would have to copy the listing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

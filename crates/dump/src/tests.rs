@@ -64,7 +64,7 @@ fn sample() -> Arc<dyn Engine> {
         entry(2, b"l", 5, FileType::Symlink),
         Effect::PutInode(Inode { rdev: 77, ..inode(6, FileType::BlockDevice) }),
         entry(2, b"b", 6, FileType::BlockDevice),
-        // Sparse, with more chunks than are read by their numbers.
+        // Sparse, and so large that its rows are read by a scan.
         Effect::PutInode(file(7, CHUNK_BYTES * 1000)),
         entry(2, b"sparse", 7, FileType::Regular),
     ];
@@ -159,7 +159,7 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
     assert_eq!(shared, BTreeMap::from([(40, MOST_SHARES as u64 * 2)]));
 }
 
-/// Fails each second commit, in turns before and after it is done.
+/// Fails every second commit, by turns before anything is done and after a part of the request is done.
 #[derive(Debug)]
 struct Failing(Arc<dyn Engine>, AtomicU64);
 
@@ -232,7 +232,7 @@ fn load_onto_a_volume_changes_nothing() {
     assert_eq!((written(&target, Form::Json), settings(&*target)), (before, settings(&*sample())));
 }
 
-/// Lets another load store records after the first commit of this one.
+/// Lets another load of the same dump run to its end after the first commit of this one.
 #[derive(Debug)]
 struct Raced(Arc<dyn Engine>, Vec<u8>, AtomicU64);
 
@@ -441,7 +441,7 @@ impl Busy {
             _ => {}
         }
         effects.push(old);
-        // A rename of a new file and its parent's move to another name.
+        // A rename of a new file into another directory.
         if count > 3 {
             let (from, to) = (format!("new {}", count - 3), format!("moved {}", count - 3));
             let ino = Ino(5000 + count - 3);

@@ -1,5 +1,5 @@
 //! Any ACL, caller and file: the compiled ACL and the cache give the same decision as a walk over the
-//! entries, and the projection is never narrower.
+//! entries, and the projection never grants less.
 
 #![no_main]
 

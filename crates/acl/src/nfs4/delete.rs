@@ -20,7 +20,7 @@ pub struct Removal {
 /// Whether the caller may remove the name. This does not check search on the directory: the lookup of the
 /// name has checked it. Equivalent to `zfs_zaccess_delete`, whose rules are those of Windows:
 ///
-/// 1. If the file's ACL grants or denies `DELETE`, that is the answer. If it grants it, the sticky bit of the
+/// 1. If the file's ACL grants or denies `DELETE`, it decides. If it grants `DELETE`, the sticky bit of the
 ///    directory does not apply.
 /// 2. Otherwise the directory's ACL decides by `DELETE_CHILD` and `WRITE_DATA`. If either is denied, the
 ///    removal is denied. If either is granted, it is permitted, but in a sticky directory only to the owner
