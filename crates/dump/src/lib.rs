@@ -2,11 +2,17 @@
 //!
 //! # Format
 //!
-//! A dump is lines of JSON, one record each ([`Line`]), in this order: `dump` (version and id), settings, counters, ACLs,
-//! then the inodes by number, each followed by what is stored with it (xattrs, symlink target, rows of chunks) and, if
-//! it is a directory, by its entries in bytewise order, then the counts of shared slices, and `end` with the totals and a
-//! checksum of all lines. Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines
-//! are the dump. Otherwise they are compressed:
+//! A dump is lines of JSON, one record each ([`Line`]), in this order:
+//!
+//! 1. `dump`: the version and the id of the dump;
+//! 2. settings, counters, ACLs;
+//! 3. inodes by number, each followed by its xattrs and its symlink target or rows of chunks; a directory by its entries
+//!    in bytewise order;
+//! 4. the counts of shared slices;
+//! 5. `end`: the totals, and a checksum of all lines.
+//!
+//! Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines are the dump. Otherwise
+//! they are compressed:
 //!
 //! | bytes | content |
 //! |---|---|

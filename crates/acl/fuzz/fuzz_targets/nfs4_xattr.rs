@@ -15,7 +15,7 @@ fuzz_target!(|value: &[u8]| {
         let Ok(acl) = Nfs4Acl::from_xattr(value, scope, &table) else { continue };
         assert!(value.len() <= XATTR_BYTES_MAX && acl.entries().len() <= Nfs4Acl::MAX_ENTRIES);
         assert_eq!(Nfs4Acl::from_storage(&acl.to_storage()), Ok(acl.clone()));
-        // Numbers with leading zeros and SIDs in other spellings may become shorter, never longer.
+        // In their canonical form, numbers and SIDs of this domain may become shorter, never longer.
         let again = acl.to_xattr(scope, &table).expect("it was parsed from this form");
         assert_eq!(Nfs4Acl::from_xattr(&again, scope, &table), Ok(acl.clone()));
         for is_dir in [false, true] {
