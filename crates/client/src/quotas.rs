@@ -1,6 +1,6 @@
-//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed before to a new
-//! quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk meets all
-//! of them, and why a walk can begin anew after a crash.
+//! Sets and removes quotas while others use the volume. A walk over the tree adds the inodes that existed before to a
+//! new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk
+//! meets all of them, and why a walk can begin anew after a crash.
 
 use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
 use ops::{
@@ -121,8 +121,8 @@ impl Meta {
         Ok(id)
     }
 
-    /// Removes a directory quota: a walk takes all inodes out of it, which then count only in the quota around it. After
-    /// an interrupted walk, another call completes it.
+    /// Removes a directory quota: a walk takes all inodes out of it, which then count only in the quota around it.
+    /// After an interrupted walk, another call completes it.
     ///
     /// # Errors
     /// [`QuotaError`].

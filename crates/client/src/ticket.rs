@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use types::{OpId, SessionId, Term};
 
-/// A term of this client. Each reference besides that of [`Terms`](crate::terms::Terms) belongs to an operation without an answer.
+/// A term of this client. Each reference besides that of [`Terms`](crate::terms::Terms) belongs to an operation
+/// without an answer.
 #[derive(Debug)]
 pub(crate) struct OpenTerm {
     pub(crate) session: SessionId,

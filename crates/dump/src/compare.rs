@@ -53,7 +53,8 @@ fn next_compared(dump: &mut Reader) -> Result<Option<Line>, DumpError> {
     Ok(None)
 }
 
-/// Whether the line must be the same on both sides. A load sets `store_marker` itself, and a dump has no local settings.
+/// Whether the line must be the same on both sides. A load sets `store_marker` itself, and a dump has no local
+/// settings.
 fn is_compared(line: &Line) -> bool {
     !matches!(line, Line::Setting { name, .. } if name == "store_marker" || records::is_local(name))
 }

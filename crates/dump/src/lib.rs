@@ -6,13 +6,13 @@
 //!
 //! 1. `dump`: the version and the id of the dump;
 //! 2. settings, counters, ACLs;
-//! 3. inodes by number, each followed by its xattrs and its symlink target or rows of chunks; a directory by its entries
-//!    in bytewise order;
+//! 3. inodes by number, each followed by its xattrs and its symlink target or rows of chunks; a directory by its
+//!    entries in bytewise order;
 //! 4. the counts of shared slices;
 //! 5. `end`: the totals, and a checksum of all lines.
 //!
-//! Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines are the dump. Otherwise
-//! they are compressed:
+//! Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines are the dump.
+//! Otherwise they are compressed:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -22,8 +22,8 @@
 //! | 4, 4, 4 | the compressed length; the uncompressed length; CRC-32C of the frame's number (8 bytes), both lengths and the compressed lines |
 //! | | one or more whole lines, compressed by zstd |
 //!
-//! A reader fails on a version that it does not know, on an unknown record or field, and if anything is missing, changed
-//! or moved. A change of the format that an older limen cannot read increases [`VERSION`].
+//! A reader fails on a version that it does not know, on an unknown record or field, and if anything is missing,
+//! changed or moved. A change of the format that an older limen cannot read increases [`VERSION`].
 //!
 //! # What is left out
 //!
@@ -43,11 +43,11 @@
 //!
 //! # Loading
 //!
-//! The dump is read and checked as a whole before the first change. Records are stored in transactions. Each transaction
-//! also updates the setting [`LOADING`](meta::Volume::LOADING), which names the dump and the number of lines that are
-//! stored, and is guarded by its previous value. So each line is stored once, however often the load is killed, and two
-//! loads cannot mix. The last transaction stores the volume's settings and counters. Before it there is no volume, so
-//! nothing can mount, check or change it.
+//! The dump is read and checked as a whole before the first change. Records are stored in transactions. Each
+//! transaction also updates the setting [`LOADING`](meta::Volume::LOADING), which names the dump and the number of
+//! lines that are stored, and is guarded by its previous value. So each line is stored once, however often the load
+//! is killed, and two loads cannot mix. The last transaction stores the volume's settings and counters. Before it
+//! there is no volume, so nothing can mount, check or change it.
 //!
 //! # Two databases and one store
 //!

@@ -48,8 +48,8 @@ enum Key {
     Inode(u64, Option<Bytes>),
 }
 
-/// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold as much as
-/// a dump.
+/// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold as much
+/// as a dump.
 ///
 /// # Errors
 /// The volume changes too fast; those of the database, of `spool`, and the first one of `each`.

@@ -66,10 +66,11 @@ pub struct Inherited {
 /// the bits of the umask are already removed. SUID, SGID and sticky bits of `mode` stay.
 ///
 /// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. For other files,
-/// the entries that pass are marked as inherited. Entries for the mode are put around them, unless the policy
-/// lets them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`], the
-/// entries that pass allow no more than the group bits of `mode` before the umask, as under a POSIX default ACL, unless
-/// the policy passes entries unchanged. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
+/// the entries that pass are marked as inherited. Entries for the mode are put around them, unless the policy lets
+/// them replace the mode. The file's mode is then that of the resulting ACL. Under [`AclMode::GroupMask`], the
+/// entries that pass allow no more than the group bits of `mode` before the umask, as under a POSIX default ACL,
+/// unless the policy passes entries unchanged. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881
+/// section 6.4.3.2).
 ///
 /// # Errors
 /// [`AclError::TooLong`] if the entries for the mode exceed the limit.
