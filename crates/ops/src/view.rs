@@ -207,12 +207,13 @@ impl<'a> View<'a> {
         blocks
     }
 
-    /// Requires that the xattrs of an inode take at most `most` blocks. Returns `false` if this operation has
-    /// read that they take more; otherwise adds a guard that checks it.
+    /// Whether the xattrs of an inode take at most `most` blocks. It is assumed that they do, unless this
+    /// operation has read that they take more. A guard checks either answer.
     pub fn xattrs_fit(&mut self, ino: Ino, most: u16) -> bool {
         if let Some(Value::Inode(Some(inode))) = self.find_fresh(&Key::Inode(ino))
             && inode.xattr_blocks > most
         {
+            self.guard(Guard::XattrBlocks { ino, least: most + 1, most: u16::MAX });
             return false;
         }
         self.assumed = true;

@@ -113,3 +113,29 @@ pub(super) fn remove(view: &mut View<'_>, inode: &Inode, name: &XattrName, likel
         ],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use meta::Guard;
+
+    use super::*;
+    use crate::known::{Key, OwnReads, Value};
+    use crate::look::GetInode;
+    use crate::testing::Direct;
+
+    /// If another client makes room before the refusal is confirmed, a guard must fail.
+    #[test]
+    fn a_refusal_for_want_of_room_is_guarded() {
+        let direct = Direct::new();
+        let (ino, most) = (Ino::ROOT, Inode::MAX_XATTR_BLOCKS);
+        let full = Inode { xattr_blocks: most, ..direct.run(&GetInode(ino)).unwrap() };
+        let name = XattrName::new(b"user.a").unwrap();
+        let set = SetXattr { ino, name, value: vec![1].into(), mode: XattrMode::Set };
+        let nothing = OwnReads::default();
+        let fresh = OwnReads::from_iter([(Key::Inode(ino), Value::Inode(Some(full)))]);
+        let mut view = View::new(&nothing, None, &fresh);
+        assert_eq!(set.plan(&mut view, &direct.ctx()).unwrap_err(), PlanStop::Refused(Errno::ENOSPC));
+        let guards = view.into_guards();
+        assert!(guards.contains(&Guard::XattrBlocks { ino, least: most, most: u16::MAX }), "{guards:?}");
+    }
+}
