@@ -170,6 +170,9 @@ impl<'a, O: Op> Run<'a, O> {
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
         let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
+        if O::READ && self.doubt.is_none() {
+            view = view.without_guards();
+        }
         let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {
                 let climbs_from = view.climbs_from();

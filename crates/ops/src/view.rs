@@ -38,6 +38,10 @@ pub struct View<'a> {
     known: &'a dyn KnownRecords,
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
+    /// The first records that [`View::prefetch`] has found. A plan looks them up next.
+    prefetched: [Option<Found>; PREFETCHED],
+    /// Whether the plan's guards can be needed.
+    is_guarded: bool,
     guards: Vec<Guard>,
     /// The directories whose parent is guarded. There may be many, so a set is used instead of a search in
     /// `guards`.
@@ -46,6 +50,17 @@ pub struct View<'a> {
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
+}
+
+/// How many records a view keeps from [`View::prefetch`]: those of a name in a directory.
+const PREFETCHED: usize = 3;
+
+/// A record that was found, and whether the operation has read it itself.
+#[derive(Debug)]
+struct Found {
+    key: Key,
+    value: Value,
+    is_fresh: bool,
 }
 
 /// Looks up a record. If it is not known, it is missing.
@@ -66,6 +81,8 @@ impl<'a> View<'a> {
             known,
             oldest,
             fresh,
+            prefetched: [const { None }; PREFETCHED],
+            is_guarded: true,
             guards: Vec::new(),
             climbed: HashSet::default(),
             climbs_from: None,
@@ -75,13 +92,18 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The view of an operation that never commits, and so needs no guards.
+    pub fn without_guards(self) -> Self {
+        View { is_guarded: false, ..self }
+    }
+
     /// Names the records that will be looked up, so that all missing ones are read together.
     pub fn prefetch(&mut self, wants: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
         for want in wants {
             let known = match &want {
-                RecordKey::Inode(ino) => self.find(&Key::Inode(*ino)).is_some(),
-                RecordKey::Entry(parent, name) => match self.find(&Key::Dirent(*parent, name.clone())) {
-                    Some(Value::Dirent(Some(dirent))) => self.find(&Key::Inode(dirent.ino)).is_some(),
+                RecordKey::Inode(ino) => self.find_first(Key::Inode(*ino)).is_some(),
+                RecordKey::Entry(parent, name) => match self.find_first(Key::Dirent(*parent, name.clone())) {
+                    Some(Value::Dirent(Some(dirent))) => self.find_first(Key::Inode(dirent.ino)).is_some(),
                     found => found.is_some(),
                 },
                 RecordKey::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
@@ -159,10 +181,12 @@ impl<'a> View<'a> {
     pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
         match self.lookup(Key::Dirent(parent, name.clone())) {
             Some(Value::Dirent(dirent)) => {
-                self.guard(match dirent {
-                    Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
-                    None => Guard::DirentAbsent { parent, name: name.clone() },
-                });
+                if self.is_guarded {
+                    self.guard(match dirent {
+                        Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
+                        None => Guard::DirentAbsent { parent, name: name.clone() },
+                    });
+                }
                 Ok(dirent)
             }
             _ => self.missing(RecordKey::Entry(parent, name.clone())),
@@ -440,7 +464,7 @@ impl<'a> View<'a> {
     pub fn guard(&mut self, guard: Guard) {
         #[cfg(test)]
         STEPS.set(STEPS.get() + self.guards.len() as u64);
-        if !self.guards.contains(&guard) {
+        if self.is_guarded && !self.guards.contains(&guard) {
             self.guards.push(guard);
         }
     }
@@ -480,16 +504,31 @@ impl<'a> View<'a> {
     }
 
     fn lookup(&mut self, key: Key) -> Option<Value> {
-        if let Some(value) = self.find_fresh(&key) {
-            return Some(value);
-        }
-        let value = self.known.get(&key, self.oldest)?;
-        self.used_known = true;
+        let (value, is_fresh) = match self.prefetched.iter().flatten().find(|found| found.key == key) {
+            Some(found) => (found.value.clone(), found.is_fresh),
+            None => self.find_with_origin(&key)?,
+        };
+        self.used_known |= !is_fresh;
         Some(value)
     }
 
+    /// As [`View::find`], and keeps the record for the next lookup.
+    fn find_first(&mut self, key: Key) -> Option<Value> {
+        let (value, is_fresh) = self.find_with_origin(&key)?;
+        if let Some(place) = self.prefetched.iter_mut().find(|place| place.is_none()) {
+            *place = Some(Found { key, value: value.clone(), is_fresh });
+        }
+        Some(value)
+    }
+
+    /// The record, and whether the operation has read it itself.
+    fn find_with_origin(&self, key: &Key) -> Option<(Value, bool)> {
+        let fresh = self.find_fresh(key).map(|value| (value, true));
+        fresh.or_else(|| Some((self.known.get(key, self.oldest)?, false)))
+    }
+
     fn find(&self, key: &Key) -> Option<Value> {
-        self.find_fresh(key).or_else(|| self.known.get(key, self.oldest))
+        Some(self.find_with_origin(key)?.0)
     }
 
     fn find_fresh(&self, key: &Key) -> Option<Value> {
