@@ -64,7 +64,7 @@ fn is_request_too_large(code: i32, message: &str) -> bool {
 ///
 /// | error | outcome | errno |
 /// |---|---|---|
-/// | a conflict; a lock that stays; the transaction was rolled back | did not happen: a conflict with another transaction | |
+/// | a conflict; a lock that stays, or whose transaction has no trace; the transaction was rolled back | did not happen: a conflict with another transaction | |
 /// | not committed in one phase | did not happen: refused in one phase | |
 /// | another error for a key; the request is larger than the server accepts | permanent | EIO |
 /// | a region's disk is full | indeterminate, because the request may have been repeated | ENOSPC |
@@ -73,7 +73,7 @@ pub(crate) fn commit_error(error: &Error) -> CommitError {
     let text = format!("TiKV: {error}");
     match error {
         Error::OnePcFailure => CommitError::OnePhaseRefused,
-        Error::ResolveLockError(_) => CommitError::Conflict(text),
+        Error::ResolveLockError(_) | Error::TxnNotFound(_) => CommitError::Conflict(text),
         Error::KeyError(key) if is_conflict(key) => CommitError::Conflict(text),
         Error::KeyError(_) => CommitError::Failed(EngineError::permanent(text)),
         Error::GrpcAPI(status) if is_request_too_large(status.code() as i32, status.message()) => {
@@ -133,6 +133,8 @@ mod tests {
         let abort = key(ProtoKeyError { abort: "no".to_owned(), ..Default::default() });
         assert_eq!(commit_error(&Error::OnePcFailure), CommitError::OnePhaseRefused);
         assert!(matches!(commit_error(&conflict()), CommitError::Conflict(_)));
+        assert!(matches!(commit_error(&gone), CommitError::Conflict(_)));
+        let gone = Error::TxnNotFound(Default::default());
         assert!(matches!(commit_error(&gone), CommitError::Conflict(_)));
         assert_eq!(kind(&abort), Some(ErrorKind::Determinate { transient: false }));
         let lost = || Error::StringError("lost".to_owned());
