@@ -13,9 +13,9 @@ use meta::{
 use mysql::prelude::Queryable;
 use suite::files::{
     self, add_directory, add_file, committed, drop_file, file, files, is_committed, name, persistently,
-    survive_kills, txn,
+    survive_kills, txn, until_done,
 };
-use support::{PASSWORD, Server};
+use support::{LONG_TIMEOUTS, PASSWORD, Server};
 use types::{Ino, OpId, SessionId, Term, Time, XattrName};
 
 /// The number of statements that clients have sent to the server, including this one.
@@ -119,7 +119,7 @@ fn a_removed_session_commits_nothing_afterwards() {
     let server = Server::fast();
     let mut root = server.root();
     for routine in ["auto", "always"] {
-        let query = format!("routine={routine}&table_prefix={routine}_");
+        let query = format!("routine={routine}&table_prefix={routine}_&{LONG_TIMEOUTS}");
         let engine = MysqlEngine::open(&server.url(&query), true).unwrap();
         add_directory(&engine);
         let xattr = XattrName::new(b"user.held").unwrap();
@@ -212,8 +212,10 @@ fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
 #[test]
 fn hanging_server_times_out_and_is_used_again() {
     let server = Server::fast();
-    let engine = MysqlEngine::open(&server.url("op_timeout=1s&connect_timeout=1s"), true).unwrap();
-    add_directory(&engine);
+    add_directory(&MysqlEngine::open(&server.url(LONG_TIMEOUTS), true).unwrap());
+    // Until the server hangs, requests that exceed these timeouts are repeated: the machine may be busy.
+    let url = server.url("op_timeout=1s&connect_timeout=1s");
+    let engine = until_done(|| MysqlEngine::open(&url, false));
     server.stop(true);
     let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
@@ -432,7 +434,7 @@ fn an_ended_term_commits_nothing_afterwards() {
     let server = Server::fast();
     let mut root = server.root();
     for routine in ["auto", "always"] {
-        let query = format!("routine={routine}&table_prefix={routine}_");
+        let query = format!("routine={routine}&table_prefix={routine}_&{LONG_TIMEOUTS}");
         let engine = MysqlEngine::open(&server.url(&query), true).unwrap();
         add_directory(&engine);
         let xattr = XattrName::new(b"user.held").unwrap();

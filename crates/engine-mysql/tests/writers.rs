@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine_mysql::MysqlEngine;
 use mysql::prelude::Queryable;
 use suite::operations::{Writers, keep, writers};
-use support::Server;
+use support::{LONG_TIMEOUTS, Server};
 
 #[test]
 fn hundreds_of_writers_meet_in_no_deadlock() {
@@ -16,7 +16,7 @@ fn hundreds_of_writers_meet_in_no_deadlock() {
     let seconds = if std::env::var_os("LIMEN_LONG").is_some() { 300 } else { 4 };
     // First with a limit above all inodes, then with one below.
     for max_inodes in [1_000_000, 500] {
-        let url = server.url(&format!("table_prefix=w{max_inodes}_"));
+        let url = server.url(&format!("table_prefix=w{max_inodes}_&{LONG_TIMEOUTS}"));
         let open = || keep((MysqlEngine::open(&url, true).unwrap(), ()));
         let time = Duration::from_secs(seconds);
         let written = writers(&open, Writers { clients: 8, threads_each: 32, time, max_inodes });

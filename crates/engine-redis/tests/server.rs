@@ -11,7 +11,9 @@ use meta::{
 };
 use pool::Url;
 use servers::free_port;
-use suite::files::{add_directory, add_file, committed, files, name, persistently, survive_kills, txn};
+use suite::files::{
+    add_directory, add_file, committed, files, name, persistently, survive_kills, txn, until_done,
+};
 use support::Server;
 use types::{Errno, Ino, OpId, SessionId, Term, Time};
 
@@ -96,9 +98,13 @@ fn killed_server_loses_and_repeats_nothing() {
 #[test]
 fn hanging_server_times_out_and_recovers() {
     let server = Server::start(&[]);
-    let engine = server.open("?op_timeout=200ms&connect_timeout=200ms");
-    add_directory(&engine);
-    let mut changes = engine.watch().unwrap().unwrap();
+    add_directory(&server.open(""));
+    // Until the server hangs, requests that exceed these timeouts are repeated: the machine may be busy.
+    let url = server.url("?op_timeout=500ms&connect_timeout=500ms");
+    let engine = until_done(|| RedisEngine::open(&url, false));
+    let mut changes = persistently(|| engine.watch()).unwrap();
+    // An open connection is needed, because a request that cannot connect was certainly not sent.
+    persistently(|| engine.read(&[RecordKey::Usage]));
     server.stop(true);
     let error = engine.commit(&[add_file(10)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
@@ -393,7 +399,7 @@ fn await_replica(master: &Server, replica: &Server) {
 #[test]
 fn replica_and_demoted_master_are_rejected() {
     let (master, replica) = master_and_replica();
-    let error = RedisEngine::open(&replica.url("?connect_timeout=1s"), false).unwrap_err().to_string();
+    let error = RedisEngine::open(&replica.url(""), false).unwrap_err().to_string();
     assert!(error.contains("is a replica"), "{error}");
     // With several hosts, the master is used.
     let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", replica.port, master.port);
@@ -416,13 +422,13 @@ fn sentinels_locate_the_master_after_a_failover() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("sentinel.conf");
     let settings = format!(
-        "port {port}\nsentinel monitor vol 127.0.0.1 {} 1\nsentinel down-after-milliseconds vol 500\n\
+        "port {port}\nsentinel monitor vol 127.0.0.1 {} 1\nsentinel down-after-milliseconds vol 600000\n\
          sentinel failover-timeout vol 2000\n",
         master.port
     );
     std::fs::write(&file, settings).unwrap();
-    let _sentinel = Server::start_at(port, vec![file.display().to_string(), "--sentinel".to_owned()]);
-    let url = Url::parse(&format!("redis://127.0.0.1:{port}?master=vol&connect_timeout=1s")).unwrap();
+    let sentinel = Server::start_at(port, vec![file.display().to_string(), "--sentinel".to_owned()]);
+    let url = Url::parse(&format!("redis://127.0.0.1:{port}?master=vol")).unwrap();
     let engine = RedisEngine::open(&url, true).unwrap();
     add_directory(&engine);
     committed(&engine, add_file(10));
@@ -433,16 +439,15 @@ fn sentinels_locate_the_master_after_a_failover() {
     // The Sentinel must know the replica before it can promote it.
     let deadline = Instant::now() + Duration::from_secs(60);
     let known = || {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-        let mut connection = client.get_connection().unwrap();
-        let replicas: redis::Value =
-            redis::cmd("SENTINEL").arg("replicas").arg("vol").query(&mut connection).unwrap();
+        let replicas = sentinel.ask(&["SENTINEL", "replicas", "vol"]);
         matches!(replicas, redis::Value::Array(all) if !all.is_empty())
     };
     while !known() {
         assert!(Instant::now() < deadline, "the Sentinel does not discover the replica");
         std::thread::sleep(Duration::from_millis(100));
     }
+    // Only now, because the Sentinel would also replace a master that a busy machine delays.
+    sentinel.ask(&["SENTINEL", "SET", "vol", "down-after-milliseconds", "500"]);
     master.kill();
     let batch = [add_file(11)];
     persistently(|| engine.commit(&batch));

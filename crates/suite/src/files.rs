@@ -1,6 +1,7 @@
 //! Files in one directory, as bare transactions: for tests of an engine whose server crashes, hangs or fails over.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -118,6 +119,18 @@ pub fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T
                 thread::sleep(Duration::from_millis(10));
             }
         }
+    }
+}
+
+/// Repeats a request until it succeeds: for requests whose timeout is so short that a busy machine may exceed it.
+pub fn until_done<T, E: fmt::Display>(mut request: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        match request() {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

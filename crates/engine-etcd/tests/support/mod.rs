@@ -35,10 +35,13 @@ pub(crate) fn shared() -> Arc<Server> {
     })
 }
 
+/// Timeouts for tests that do not test them: a busy machine may be slow.
+const LONG_TIMEOUTS: &str = "&op_timeout=60s&connect_timeout=60s";
+
 /// An empty volume on the shared server.
 pub(crate) fn empty() -> (EtcdEngine, Arc<Server>) {
     let server = shared();
-    (server.open(&prefix(), true).expect("a volume"), server)
+    (EtcdEngine::open(&server.url(&prefix(), LONG_TIMEOUTS), true).expect("a volume"), server)
 }
 
 /// A prefix that no other volume uses.

@@ -13,6 +13,9 @@ use mysql::prelude::Queryable;
 use pool::Url;
 use servers::{Kind, Settings};
 
+/// Timeouts for tests that do not test them: a busy machine may be slow.
+pub(crate) const LONG_TIMEOUTS: &str = "op_timeout=60s&connect_timeout=60s";
+
 /// A server of these tests.
 #[derive(Debug)]
 pub(crate) struct Server(servers::Server);
@@ -110,7 +113,7 @@ pub(crate) fn empty() -> (MysqlEngine, Place) {
 pub(crate) fn empty_with(query: &str) -> (MysqlEngine, Place) {
     let used = FREE.lock().unwrap().pop();
     let prefix = used.clone().unwrap_or_else(|| format!("t{}_", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let url = shared().url(&format!("table_prefix={prefix}&max_idle_conns=2&{query}"));
+    let url = shared().url(&format!("table_prefix={prefix}&max_idle_conns=2&{LONG_TIMEOUTS}&{query}"));
     let engine = MysqlEngine::open(&url, true).unwrap();
     if used.is_some() {
         engine.wipe().unwrap();

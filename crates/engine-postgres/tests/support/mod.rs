@@ -12,6 +12,9 @@ use engine_postgres::PostgresEngine;
 use pool::Url;
 use servers::{Kind, Settings};
 
+/// Timeouts for tests that do not test them: a busy machine may be slow.
+pub(crate) const LONG_TIMEOUTS: &str = "op_timeout=60s&connect_timeout=60s";
+
 /// A server of these tests.
 #[derive(Debug)]
 pub(crate) struct Server(servers::Server);
@@ -101,7 +104,8 @@ impl Drop for Place {
 pub(crate) fn empty() -> (PostgresEngine, Place) {
     let used = FREE.lock().unwrap().pop();
     let prefix = used.clone().unwrap_or_else(|| format!("t{}_", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let url = shared().url(&format!("sslmode=disable&max_open_conns=6&table_prefix={prefix}"));
+    let url =
+        shared().url(&format!("sslmode=disable&max_open_conns=6&table_prefix={prefix}&{LONG_TIMEOUTS}"));
     let engine = PostgresEngine::open(&url, true).unwrap();
     if used.is_some() {
         meta::Engine::wipe(&engine).unwrap();

@@ -14,6 +14,9 @@ use servers::{Kind, Settings};
 /// How long a command may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Timeouts for tests that do not test them: a busy machine may be slow.
+const LONG_TIMEOUTS: &str = "&op_timeout=60s&connect_timeout=60s";
+
 /// A server of these tests.
 #[derive(Debug)]
 pub struct Server(servers::Server);
@@ -29,7 +32,7 @@ impl Deref for Server {
 /// A new volume on a server that the tests of a binary share.
 pub fn engine() -> (RedisEngine, Arc<Server>) {
     let server = shared();
-    (server.volume(""), server)
+    (server.volume(LONG_TIMEOUTS), server)
 }
 
 pub fn shared() -> Arc<Server> {

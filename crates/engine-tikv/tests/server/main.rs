@@ -20,7 +20,7 @@ mod divided {
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use engine_tikv::{OpenError, TikvEngine};
 use meta::{Effect, Engine, EngineError, ErrorKind, Guard, Record, RecordKey, xattr_blocks};
 use suite::files::{
     add_directory, add_file, committed, drop_file, file, files, is_committed, persistently, survive_kills,
-    txn,
+    txn, until_done,
 };
 use support::Server;
 use types::{ChunkIndex, Ino, Slice, SliceSource, XattrName};
@@ -129,10 +129,10 @@ fn regions_split_under_load_lose_nothing() {
     let clients: Vec<TikvEngine> =
         (0..THREADS).map(|client| server.open("v_", client == 0).unwrap()).collect();
     add_directory(&clients[0]);
-    let stop = AtomicBool::new(false);
+    let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     let made: BTreeSet<u64> = thread::scope(|scope| {
         let create = |client: u64| {
-            let (clients, stop) = (&clients, &stop);
+            let (clients, stop, commits) = (&clients, &stop, &commits);
             scope.spawn(move || {
                 let engine = &clients[client as usize];
                 let mut made = Vec::new();
@@ -142,6 +142,7 @@ fn regions_split_under_load_lose_nothing() {
                     }
                     let batch = [add_file(ino)];
                     assert!(is_committed(&persistently(|| engine.commit(&batch))[0]));
+                    commits.fetch_add(1, Ordering::Relaxed);
                     made.push(ino);
                     if ino % 3 == 0 {
                         let batch = [drop_file(ino)];
@@ -153,11 +154,18 @@ fn regions_split_under_load_lose_nothing() {
             })
         };
         let threads: Vec<_> = (0..THREADS).map(create).collect();
+        let await_commits = |count: u64| {
+            let target = commits.load(Ordering::Relaxed) + count;
+            // A thread that has failed stops the others.
+            while commits.load(Ordering::Relaxed) < target && !threads.iter().any(|t| t.is_finished()) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
         for boundary in ["u", "e", "n", "b", "l", "e%00%00%00%00%00%00%00%02file11", "d"] {
-            thread::sleep(Duration::from_millis(100));
+            await_commits(5);
             server.ask(&format!("/split?at=v_/{boundary}"));
         }
-        thread::sleep(Duration::from_millis(300));
+        await_commits(20);
         stop.store(true, Ordering::Relaxed);
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
@@ -232,11 +240,13 @@ fn hanging_server_times_out_after_op_timeout() {
         return;
     }
     let server = Server::start(false);
+    let patient = server.open("v_", true).unwrap();
+    add_directory(&patient);
+    committed(&patient, add_file(10));
+    // Until the server hangs, requests that exceed these timeouts are repeated: the machine may be busy.
     let url = server.url("v_", "&op_timeout=500ms&connect_timeout=500ms");
-    let engine = TikvEngine::open(&url, true).unwrap();
-    add_directory(&engine);
-    let mut changes = engine.watch().unwrap().unwrap();
-    committed(&engine, add_file(10));
+    let engine = until_done(|| TikvEngine::open(&url, false));
+    let mut changes = persistently(|| engine.watch()).unwrap();
     server.stop(true);
     let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");

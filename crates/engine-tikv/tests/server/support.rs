@@ -13,6 +13,9 @@ use servers::{Kind, Settings};
 /// prefix.
 const VARIABLE: &str = "LIMEN_TEST_TIKV";
 
+/// Timeouts for tests that do not test them: a busy machine may be slow.
+const LONG_TIMEOUTS: &str = "&op_timeout=60s&connect_timeout=60s";
+
 /// Whether the server can be started. If not, skips the calling test.
 #[track_caller]
 pub(crate) fn is_there() -> bool {
@@ -118,11 +121,12 @@ pub(crate) fn empty() -> (TikvEngine, Emptied) {
     let prefix = prefix();
     let Some(places) = cluster() else {
         let server = shared();
-        let engine = server.open(&prefix, true).expect("a volume");
+        let engine = TikvEngine::open(&server.url(&prefix, LONG_TIMEOUTS), true).expect("a volume");
         return (engine, Emptied { engine: None, _server: Some(server) });
     };
-    let open =
-        |create| TikvEngine::open(&url(&places, &prefix, ""), create).expect("a volume on the cluster");
+    let open = |create| {
+        TikvEngine::open(&url(&places, &prefix, LONG_TIMEOUTS), create).expect("a volume on the cluster")
+    };
     (open(true), Emptied { engine: Some(open(false)), _server: None })
 }
 
@@ -130,5 +134,5 @@ pub(crate) fn empty() -> (TikvEngine, Emptied) {
 pub(crate) fn divided() -> (TikvEngine, Arc<Server>) {
     let (server, prefix) = (shared(), prefix());
     server.split(&prefix);
-    (server.open(&prefix, true).expect("a volume"), server)
+    (TikvEngine::open(&server.url(&prefix, LONG_TIMEOUTS), true).expect("a volume"), server)
 }

@@ -361,9 +361,8 @@ pub fn concurrent_creates_all_commit(engine: &dyn Engine) {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let run = move || {
-                    let numbers =
-                        (0..CREATES).map(|n| committed(commit(engine, create(n * THREADS + thread))).0);
-                    numbers.collect::<Vec<Seq>>()
+                    let create = |n: u64| committed(commit_in_race(engine, &create(n * THREADS + thread))).0;
+                    (0..CREATES).map(create).collect::<Vec<Seq>>()
                 };
                 scope.spawn(run)
             })
@@ -389,11 +388,11 @@ pub fn reads_are_atomic(engine: &dyn Engine) {
             for (from, to) in [("a", "b"), ("b", "a")].into_iter().cycle().take(200) {
                 let drop = Effect::DropDirent { parent: Ino(2), name: name(from) };
                 let size = Effect::AddLinks { ino: Ino(2), delta: 1 };
-                apply(engine, vec![put_dirent(2, to, 3), drop, size]);
+                committed(commit_in_race(engine, &txn(Vec::new(), vec![put_dirent(2, to, 3), drop, size])));
             }
         });
         while !writer.is_finished() {
-            let records = read(engine, &wants);
+            let records = read_in_race(engine, &wants);
             let names =
                 records.iter().filter(|record| matches!(record, Record::Dirent(_, _, Some(_)))).count();
             assert_eq!(names, 1, "{records:?}");

@@ -8,6 +8,8 @@ use meta::{
 };
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
 
+use crate::files::persistently;
+
 pub(super) const FILE: FileType = FileType::Regular;
 pub(super) const DIR: FileType = FileType::Directory;
 
@@ -74,6 +76,19 @@ pub(super) fn commit(engine: &dyn Engine, txn: Txn) -> Outcome {
     outcomes.remove(0)
 }
 
+/// Commits a transaction while other threads commit. Under load an engine may return a transient or an indeterminate
+/// error. So this sends the same transaction again, like a client; the engine applies it once.
+pub(super) fn commit_in_race(engine: &dyn Engine, txn: &Txn) -> Outcome {
+    let mut outcomes = persistently(|| engine.commit(std::slice::from_ref(txn)));
+    assert_eq!(outcomes.len(), 1);
+    outcomes.remove(0)
+}
+
+/// Reads while other threads commit, which may block the read for a while: a transient error.
+pub(super) fn read_in_race(engine: &dyn Engine, wants: &[RecordKey]) -> Vec<Record> {
+    persistently(|| engine.read(wants)).records
+}
+
 /// Commits effects without guards, and returns the inodes they changed.
 pub(super) fn apply(engine: &dyn Engine, effects: Vec<Effect>) -> Vec<Inode> {
     committed(commit(engine, txn(Vec::new(), effects))).1
@@ -91,8 +106,13 @@ pub(super) fn read(engine: &dyn Engine, wants: &[RecordKey]) -> Vec<Record> {
 }
 
 pub(super) fn read_inode(engine: &dyn Engine, ino: u64) -> Option<Inode> {
-    match read(engine, &[RecordKey::Inode(Ino(ino))]).first() {
-        Some(Record::Inode(_, inode)) => *inode,
+    found_inode(&read(engine, &[RecordKey::Inode(Ino(ino))]))
+}
+
+/// The inode whose record alone was read.
+pub(super) fn found_inode(records: &[Record]) -> Option<Inode> {
+    match records {
+        [Record::Inode(_, inode)] => *inode,
         other => panic!("not the record of the inode: {other:?}"),
     }
 }

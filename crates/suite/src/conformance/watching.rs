@@ -5,7 +5,7 @@ use std::time::Duration;
 use meta::{Change, Changes, Effect, Engine, Guard, Invalidation, Outcome, RecordKey, Seq};
 use types::Ino;
 
-use super::fixture::{DIR, FILE, apply, commit, name, put, put_dirent, txn};
+use super::fixture::{DIR, FILE, apply, commit, commit_in_race, committed, name, put, put_dirent, txn};
 
 /// Longer than any server needs, so that a timeout is a failure.
 const LONG: Duration = Duration::from_secs(60);
@@ -86,7 +86,8 @@ pub fn every_change_is_delivered_once(engine: &dyn Engine) {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 for size in 1..=EACH {
-                    apply(engine, vec![Effect::Extend { ino: Ino(2 + thread), size }]);
+                    let extend = Effect::Extend { ino: Ino(2 + thread), size };
+                    committed(commit_in_race(engine, &txn(Vec::new(), vec![extend])));
                 }
             });
         }

@@ -17,6 +17,7 @@ use crate::rng::split_mix;
 pub struct Writers {
     pub clients: usize,
     pub threads_each: usize,
+    /// They run longer on a machine that is too slow for [`FEWEST`] operations in this time.
     pub time: Duration,
     /// The maximum number of inodes of the volume; further creates fail.
     pub max_inodes: u64,
@@ -42,6 +43,9 @@ const MAX_IN_FLIGHT: usize = 2;
 const DIRS: usize = 4;
 /// The maximum number of inodes that a client creates.
 const INODES: u64 = 100_000_000;
+/// The minimum number of operations per writer, on average, so that the reads into empty caches at the beginning are
+/// a small part of all requests.
+const FEWEST: u64 = 16;
 /// The maximum number of files of one writer.
 const FILES: usize = 40;
 
@@ -69,6 +73,7 @@ pub fn writers(open: Factory<'_>, of: Writers) -> Written {
     }
     let (operations, without_room) = (AtomicU64::new(0), AtomicU64::new(0));
     let began = Instant::now();
+    let fewest = FEWEST * (of.clients * of.threads_each) as u64;
     std::thread::scope(|scope| {
         for number in 0..of.clients * of.threads_each {
             let (client, dirs) = (&clients[number % of.clients], &dirs);
@@ -76,7 +81,8 @@ pub fn writers(open: Factory<'_>, of: Writers) -> Written {
             scope.spawn(move || {
                 let mut writer =
                     Writer { client, dirs, number, seed: number as u64, made: 0, files: Vec::new() };
-                while began.elapsed() < of.time {
+                let done = || operations.load(Ordering::Relaxed) + without_room.load(Ordering::Relaxed);
+                while began.elapsed() < of.time || done() < fewest {
                     match writer.step() {
                         Ok(done) => operations.fetch_add(done, Ordering::Relaxed),
                         Err(Errno::ENOSPC) => without_room.fetch_add(1, Ordering::Relaxed),
