@@ -215,7 +215,7 @@ fn full_object_disk_fails_only_the_writer() {
     fs::write(volume.at("small"), "small").unwrap();
     fs::create_dir(volume.at("dir")).unwrap();
     fs::remove_file(volume.at("too-much")).unwrap();
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if disk.free() >= 17 << 20 {
             break;
         }
@@ -345,7 +345,7 @@ fn files_can_be_removed_and_the_volume_mounted_on_a_full_disk() {
     place.mount_url(&url, &[]).ok();
     assert!(fs::read(large(0)).unwrap() == bytes);
     (0..3).for_each(|n| fs::remove_file(large(n)).unwrap());
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if disk.free() >= 12 << 20 {
             break;
         }

@@ -314,7 +314,7 @@ fn objects(volume: &Mounted) -> usize {
 /// Waits until `holds`: the kernel sends RELEASE after close(2) has returned.
 #[track_caller]
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if holds() {
             return;
         }

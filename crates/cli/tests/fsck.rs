@@ -9,6 +9,8 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -78,7 +80,7 @@ fn kill(place: &Place) {
         let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     };
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if !is_running() {
             return;
         }
@@ -376,17 +378,25 @@ fn volume_stays_clean_under_random_operations_and_kills() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let place = &volume.place;
     for round in 0..4_u64 {
+        let steps = Arc::new(AtomicU64::new(0));
         let workers: Vec<_> = (0..3)
             .map(|worker| {
-                let mnt = volume.at("");
+                let (mnt, steps) = (volume.at(""), Arc::clone(&steps));
                 let mut random = Random(round * 10 + worker + 1);
-                thread::spawn(move || (0_u32..).take_while(|_| work(&mnt, &mut random)).count())
+                thread::spawn(move || {
+                    while work(&mnt, &mut random) {
+                        steps.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
             })
             .collect();
         thread::sleep(Duration::from_millis(900));
+        while steps.load(Ordering::Relaxed) == 0 && !workers.iter().any(|worker| worker.is_finished()) {
+            thread::sleep(Duration::from_millis(10));
+        }
         kill(place);
-        let steps: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-        assert!(steps > 0, "no operation was done before the kill");
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert!(steps.load(Ordering::Relaxed) > 0, "no operation was done before the kill");
         place.umount(&[]);
         fsck(place, &["--data"], 0);
         gc(place, &["--delete", "--grace", "0"]);

@@ -300,8 +300,8 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
     }
     let server = Server::start(Kind::Redis, false);
     let place = Place::new();
-    limen(&["format", &server.url(), "vol", "--bucket", &place.text("data")]).ok();
-    place.mount_url(&server.url(), &["--slow-ops", "200"]).ok();
+    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.patient_url(), &["--slow-ops", "200"]).ok();
     let until = Instant::now() + HANG_TIMEOUT;
     let line = loop {
         server.stop(true);
@@ -328,7 +328,8 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
     assert!(ms("time") >= 200.0 && ms("engine") >= 200.0 && ms("engine") <= ms("time"), "{line}");
     assert!(line.contains(" store=0ns store_calls=0 "), "{line}");
     // On a server, the mount is notified by a stream.
-    let status: Value = serde_json::from_str(&limen(&["status", "--json", &server.url()]).ok()).unwrap();
+    let status: Value =
+        serde_json::from_str(&limen(&["status", "--json", &server.patient_url()]).ok()).unwrap();
     let address = status["sessions"][0]["metrics"].as_str().unwrap();
     let families = scrape_until(address, |families| {
         families.value("limen_stream_answers_total", &[]) > 0.0

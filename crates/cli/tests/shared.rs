@@ -11,11 +11,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Place, Said, limen};
+use common::{Place, Said, limen, until_unused};
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -47,7 +48,7 @@ impl Pair {
     }
 
     fn umount_second(&self, more: &[&str]) -> Said {
-        limen(&[&["umount"], more, &[&self.first.place.text("mnt2")]].concat())
+        until_unused(|| limen(&[&["umount"], more, &[&self.first.place.text("mnt2")]].concat()))
     }
 
     fn a(&self, name: &str) -> PathBuf {
@@ -430,6 +431,9 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
 fn waiting_lock_requests_are_granted_interrupted_or_killed() {
     let Some(pair) = Pair::new() else { return };
     let waits = || pair.query("SELECT count(*) FROM lock_wait");
+    let all_wait = |count: u32| {
+        soon("all waiting", Duration::from_secs(60), || waits() == format!("ok {count}"));
+    };
     for (take, release) in [
         ("lk('f', SETLKW, W, 0, 10)", "lk('f', SETLK, U, 0, 0)"),
         ("lk('f', OFD_SETLKW, W, 0, 10)", "lk('f', OFD_SETLK, U, 0, 0)"),
@@ -439,23 +443,24 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         let mut near = Agent::with(&pair.a("f"));
         assert_eq!(a.ask(take), "ok ");
         b.tell(take);
+        all_wait(1);
         b.still_waits();
-        assert_eq!(waits(), "ok 1");
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.hear(), "ok ");
         assert_eq!(waits(), "ok 0");
         // One process waits on each mount; one of them is interrupted, the other killed.
         a.tell(take);
         near.tell(take);
+        all_wait(2);
         a.still_waits();
         near.still_waits();
-        assert_eq!(waits(), "ok 2");
         kill_process(a.pid(), Signal::USR1).unwrap();
         assert_eq!(a.hear(), "err EINTR");
         near.kill();
         assert_eq!(waits(), "ok 0");
         // A lock is released when its holder dies.
         a.tell(take);
+        all_wait(1);
         a.still_waits();
         b.kill();
         assert_eq!(a.hear(), "ok ");
@@ -467,7 +472,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
     let mut crowd: Vec<Agent> =
         (0..24).map(|at| Agent::with(&if at % 2 == 0 { pair.a("g") } else { pair.b("g") })).collect();
     crowd.iter_mut().for_each(|agent| agent.tell("fl('f', EX)"));
-    soon("all waiting", Duration::from_secs(60), || waits() == "ok 24");
+    all_wait(24);
     crowd.iter_mut().take(16).for_each(Agent::kill);
     assert_eq!(waits(), "ok 8");
     assert_eq!(holder.ask("fl('f', UN)"), "ok ");
@@ -694,33 +699,37 @@ fn rows_compacted_on_one_mount_read_correctly_on_the_other() {
     let Some(pair) = Pair::new() else { return };
     const RECORD: usize = 6_000;
     const RECORDS: usize = 400;
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (stop, reads) = (AtomicBool::new(false), AtomicU32::new(0));
+    let rows = || pair.query("SELECT count(*) FROM slice")["ok ".len()..].parse::<usize>().unwrap();
     let writer = File::create(pair.a("f")).unwrap();
     thread::scope(|scope| {
-        let reads = scope.spawn(|| {
+        let reading = scope.spawn(|| {
             let reader = File::open(pair.b("f")).unwrap();
-            let mut reads = 0;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let len = reader.metadata().unwrap().len() as usize;
                 let mut bytes = vec![0; len];
                 reader.read_exact_at(&mut bytes, 0).unwrap();
                 for (at, record) in bytes.chunks(RECORD).enumerate() {
                     assert!(record.iter().all(|byte| *byte == at as u8), "record {at}");
                 }
-                reads += 1;
+                reads.fetch_add(1, Ordering::Relaxed);
             }
-            reads
         });
         for at in 0..RECORDS {
             writer.write_all_at(&[at as u8; RECORD], (at * RECORD) as u64).unwrap();
             writer.sync_data().unwrap();
         }
-        thread::sleep(Duration::from_secs(5));
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(reads.join().unwrap() > 5);
+        // Until rows were compacted, and the file was read several times meanwhile.
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_done = || rows() < RECORDS / 2 && reads.load(Ordering::Relaxed) > 5;
+        while !is_done() && !reading.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::Relaxed);
     });
-    let rows: usize = pair.query("SELECT count(*) FROM slice")["ok ".len()..].parse().unwrap();
+    let (rows, reads) = (rows(), reads.into_inner());
     assert!(rows < RECORDS / 2, "{rows} rows are left: nothing was compacted");
+    assert!(reads > 5, "{reads} reads");
     let expected: Vec<u8> = (0..RECORDS).flat_map(|at| [at as u8; RECORD]).collect();
     assert!(fs::read(pair.b("f")).unwrap() == expected);
     drop(writer);

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Place, limen};
 use harness::{Random, refused};
@@ -97,8 +97,10 @@ fn blocks_staged_for_a_full_store_are_uploaded_later() {
     volume.write("big", &big);
     volume.write("small", &small);
     let told = limen(&["status", &volume.place.url()]).ok();
-    assert!(told.contains("4 blocks") && told.contains("wait on this machine"), "{told}");
-    assert_eq!(volume.staged_blocks(), 4);
+    // On a busy machine a slow write may be stored in more blocks, because data is also flushed by age.
+    let blocks = volume.staged_blocks();
+    assert!(blocks >= 4, "{told}");
+    assert!(told.contains(&format!("{blocks} blocks")) && told.contains("wait on this machine"), "{told}");
     volume.check();
     volume.kill();
     volume.check();
@@ -109,7 +111,7 @@ fn blocks_staged_for_a_full_store_are_uploaded_later() {
     );
     // A removed file is never uploaded.
     fs::remove_file(volume.at("small")).unwrap();
-    while volume.staged_blocks() > 3 {
+    while volume.staged_blocks() >= blocks {
         thread::sleep(Duration::from_millis(50));
     }
     volume.kill();
@@ -175,10 +177,13 @@ fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
     volume.mount();
     assert!(fs::read(volume.at("f")).unwrap() == bytes);
     swap(true);
-    thread::sleep(Duration::from_secs(2));
+    let until = Instant::now() + Duration::from_secs(60);
+    while !volume.place.log().contains("holds volume 'other'") {
+        assert!(Instant::now() < until, "{}", volume.place.log());
+        thread::sleep(Duration::from_millis(50));
+    }
     assert!(!own.join("chunks").exists());
     assert_eq!(volume.staged_blocks(), staged);
-    assert!(volume.place.log().contains("holds volume 'other'"), "{}", volume.place.log());
     swap(false);
     fs::remove_dir(&marker).unwrap();
     fs::rename(own.join("marker"), &marker).unwrap();

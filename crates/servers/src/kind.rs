@@ -180,7 +180,17 @@ impl Kind {
         }
     }
 
+    /// A URL with timeouts that are short, for mounts whose server hangs or dies.
     pub fn url(self, port: u16, database: &str) -> String {
+        self.url_with_timeouts(port, database, "op_timeout=2s&connect_timeout=1s")
+    }
+
+    /// A URL with timeouts that even a busy machine does not exceed.
+    pub fn patient_url(self, port: u16, database: &str) -> String {
+        self.url_with_timeouts(port, database, "op_timeout=60s&connect_timeout=60s")
+    }
+
+    fn url_with_timeouts(self, port: u16, database: &str, timeouts: &str) -> String {
         let address = match self {
             Kind::Redis => format!("redis://127.0.0.1:{port}/?"),
             // The proxy has to read what goes over the connection.
@@ -189,7 +199,7 @@ impl Kind {
             Kind::Etcd => format!("etcd://127.0.0.1:{port}/?"),
             Kind::Tikv => format!("tikv://127.0.0.1:{port}/?"),
         };
-        format!("{address}table_prefix={database}_&op_timeout=2s&connect_timeout=1s")
+        format!("{address}table_prefix={database}_&{timeouts}")
     }
 
     /// Bytes that the client sends over the connection of its stream of changes. Except on TiKV, where the client has

@@ -74,6 +74,11 @@ impl Server {
         self.kind.url(self.port, "vol")
     }
 
+    /// A URL with timeouts that even a busy machine does not exceed.
+    pub fn patient_url(&self) -> String {
+        self.kind.patient_url(self.port, "vol")
+    }
+
     /// The names of all tables, functions, types or keys.
     pub fn everything(&self) -> BTreeSet<String> {
         self.kind.everything(self.port)

@@ -55,6 +55,19 @@ pub(crate) fn limen(args: &[&str]) -> Said {
     command(args).output().unwrap().into()
 }
 
+/// Unmounts, again while the mount is in use: between fork and exec, a child that another test starts holds all files
+/// that are open here.
+pub(crate) fn until_unused(umount: impl Fn() -> Said) -> Said {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let said = umount();
+        if !said.err.contains("in use") || Instant::now() >= until {
+            return said;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Parses the output of a command that prints one JSON value per line.
 pub(crate) fn json_lines(text: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -124,15 +137,7 @@ impl Place {
     }
 
     pub(crate) fn umount(&self, more: &[&str]) -> Said {
-        // Between fork and exec, a child that another test starts holds all files that are open here.
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
-            let said = self.umount_once(more);
-            if !said.err.contains("in use") || Instant::now() >= until {
-                return said;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        until_unused(|| self.umount_once(more))
     }
 
     pub(crate) fn status(&self) -> serde_json::Value {
