@@ -305,7 +305,7 @@ fn a_failed_upload_is_reported_once_and_keeps_its_data() {
     let mut file = File::new(&context);
     let data = bytes(BLOCK, 9);
     assert_eq!(file.buffer.write(0, &data).unwrap(), Written::Buffered);
-    let reported = (0..10_000).find_map(|_| {
+    let reported = (0..60_000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(1));
         file.buffer.take_error()
     });
@@ -369,7 +369,7 @@ fn a_truncation_removes_blocks_beyond_the_new_size() {
     expected.extend([0; 8]);
     expected.extend(bytes(2 * BLOCK, 2));
     assert!(file.read(0, expected.len()) == expected);
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         if context.store.requests().deletes == 1 && blocks(&context) == 4 {
             return;
         }
@@ -393,7 +393,7 @@ fn blocks_that_no_row_will_name_are_removed() {
     assert_eq!(staged.write(0, &bytes(BLOCK + 1, 1)).unwrap(), Written::Buffered);
     assert_eq!(staged.stage(None).unwrap().rows.len(), 1);
     drop(staged);
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         if context.store.requests().deletes == 3 && blocks(&context) == 2 {
             return;
         }

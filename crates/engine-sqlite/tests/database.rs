@@ -539,7 +539,7 @@ fn acknowledged_commits_survive_a_killed_process() {
 
 fn commit_until_killed(path: &Path) {
     let engine = open(path).unwrap();
-    let _lock = engine.lock_exclusive().unwrap();
+    let _lock = lock_in_the_end(&engine);
     let next = AtomicU64::new(inos(&engine).last().map_or(10, |last| last + 1));
     std::thread::scope(|scope| {
         for _ in 0..3 {

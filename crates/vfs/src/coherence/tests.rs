@@ -10,6 +10,7 @@ use types::{Errno, Mode};
 use super::*;
 use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
+use crate::in_flight::REPLY_TRUSTED;
 use crate::{AttrChange, MakeKind, MakeRequest, Vfs};
 
 /// Longer than any step takes, unless it hangs.
@@ -186,9 +187,12 @@ impl Pair {
     fn look_up_overtaken(&self, name: &str, meanwhile: impl FnOnce()) -> (Option<crate::Attr>, usize) {
         let (is_read, go) = self.slow.stall();
         let reply = || {
+            let began = Instant::now();
             let guard = self.b.caches.begin_reply();
             let found = self.b.names.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
-            assert_eq!(guard.lifetimes().name, NOTIFIED_LIFETIME);
+            // The kernel would cache the reply for long, unless this machine is slow.
+            let name = guard.lifetimes().name;
+            assert!(name == NOTIFIED_LIFETIME || began.elapsed() > REPLY_TRUSTED, "{name:?}");
             found.iter().for_each(|attr| self.b.caches.looked_up(attr));
             self.kernel.record(Event::Reply);
             found
@@ -273,27 +277,33 @@ fn lifetime_is_that_of_the_start_of_the_request() {
     assert_eq!(before.lifetimes(), Lifetimes { name: short, attributes: short });
     drop(before);
     pair.watch();
-    assert_eq!(
-        pair.b.caches.begin_reply().lifetimes(),
-        Lifetimes { name: NOTIFIED_LIFETIME, attributes: NOTIFIED_LIFETIME }
-    );
-    let in_flight = pair.b.caches.begin_reply();
-    pair.b.meta().set_outdated();
-    assert_eq!(
-        in_flight.lifetimes().attributes,
-        NOTIFIED_LIFETIME,
-        "the invalidation is repeated after the reply"
-    );
+    let long = Lifetimes { name: NOTIFIED_LIFETIME, attributes: NOTIFIED_LIFETIME };
+    in_the_end(long, || pair.b.caches.begin_reply().lifetimes());
+    // The invalidation is repeated after the reply.
+    in_the_end(long, || {
+        let in_flight = pair.b.caches.begin_reply();
+        pair.b.meta().set_outdated();
+        in_flight.lifetimes()
+    });
+}
+
+/// Asserts that the lifetimes of a reply are these. A slow machine may need several attempts, because the lease can
+/// expire, and a slow reply gets no lifetime.
+#[track_caller]
+fn in_the_end(expected: Lifetimes, reply: impl Fn() -> Lifetimes) {
+    let deadline = Instant::now() + TIMEOUT;
+    while reply() != expected {
+        assert!(Instant::now() < deadline, "no reply has the lifetimes {expected:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
 fn no_name_outlives_the_lease_if_the_kernel_cannot_expire_all() {
     let mut pair = Pair::new(false);
     pair.watch();
-    assert_eq!(
-        pair.b.caches.begin_reply().lifetimes(),
-        Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME }
-    );
+    let bounded = Lifetimes { name: LEASE, attributes: NOTIFIED_LIFETIME };
+    in_the_end(bounded, || pair.b.caches.begin_reply().lifetimes());
 }
 
 #[test]
