@@ -1,7 +1,7 @@
 #!/bin/bash
 # Formats a volume, mounts it, and runs the suites that test a file system from outside.
 #
-#   [LIMEN=target/debug/limen] [SUITE_SECONDS=900] scripts/test-mount.sh [SUITE]...
+#   [LIMEN=target/debug/limen] [SUITE_SECONDS=1800] scripts/test-mount.sh [SUITE]...
 #
 # A suite is tests/NAME/run.sh or tests/NAME.sh. It runs on a volume on the embedded engine; NAME@redis runs
 # it on a volume on a private Redis server, NAME@nfsv4 on a volume with NFSv4 ACLs. Without arguments, the
@@ -48,7 +48,7 @@ for suite in "$@"; do
     started=$SECONDS
     if volume_create test "$engine" >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
         # Runs in the background, so that signals are handled at once.
-        LIMEN="$limen" LIMEN_META="$meta" DIFFTEST_STEPS="${DIFFTEST_STEPS:-$steps}" timeout --kill-after=30 "${SUITE_SECONDS:-900}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
+        LIMEN="$limen" LIMEN_META="$meta" DIFFTEST_STEPS="${DIFFTEST_STEPS:-$steps}" timeout --kill-after=30 "${SUITE_SECONDS:-1800}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
         suite_process=$!
         # The counts decide, not the exit status.
         wait "$suite_process" || true
@@ -65,7 +65,7 @@ for suite in "$@"; do
         say "$suite: printed no counts"
         failed=$((failed + 1))
     fi
-    if mountpoint -q "$mnt" && ! timeout 60 "$limen" umount "$mnt"; then
+    if mountpoint -q "$mnt" && ! timeout 120 "$limen" umount "$mnt"; then
         say "$suite: the volume cannot be unmounted"
         failed=$((failed + 1))
     fi

@@ -27,7 +27,7 @@ redis_start() {
     mkdir "$work/redis"
     redis-server --port 0 --unixsocket "$work/redis.sock" --dir "$work/redis" --pidfile "$work/redis.pid" \
         --save '' --appendonly yes --appendfsync always --daemonize yes --logfile log >/dev/null || return
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ "$(redis-cli -s "$work/redis.sock" ping 2>/dev/null)" != PONG ] || return 0
         sleep 0.1
     done

@@ -63,7 +63,7 @@ passed=0 failed=0
 for round in $(seq "$rounds"); do
     "$LIMEN" mount "$LIMEN_META" "$mnt" >"$notes/server" 2>&1 &
     server=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         mountpoint -q "$mnt" && break
         sleep 0.1
     done
@@ -75,7 +75,7 @@ for round in $(seq "$rounds"); do
         pids+=($!)
     done
     # On a busy machine the first file takes time, and a round without a file tests nothing.
-    for _ in $(seq 300); do
+    for _ in $(seq 600); do
         [ "$(acknowledged "$round")" -eq 0 ] || break
         sleep 0.1
     done

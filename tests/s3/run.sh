@@ -5,7 +5,7 @@
 #   tests/s3/run.sh
 #
 # The server is s3s-fs (Apache-2.0, from crates.io), pinned; it checks signatures and serves a directory.
-# Building it takes some minutes, once. The tests have a limit of ten minutes.
+# Building it takes some minutes, once. The tests have a limit of twenty minutes.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -36,7 +36,7 @@ for port in $(shuf -i 20000-30000 -n 5); do
     "$server" --host 127.0.0.1 --port "$port" --access-key limen --secret-key test-secret "$work/data" \
         >"$work/server.log" 2>&1 &
     pid=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         kill -0 "$pid" 2>/dev/null || break
         if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
             break 2
@@ -59,10 +59,10 @@ status=0
 env -u AWS_PROFILE LIMEN_TEST_S3="http://127.0.0.1:$port/limen-test" LIMEN_TEST_S3_DIR="$work/data/limen-test" \
     AWS_SHARED_CREDENTIALS_FILE="$work/home/credentials" AWS_CONFIG_FILE="$work/home/config" \
     AWS_ACCESS_KEY_ID=limen AWS_SECRET_ACCESS_KEY=test-secret AWS_EC2_METADATA_DISABLED=true \
-    timeout --kill-after=10 600 cargo test --quiet --workspace "${test_features[@]}" --test s3 2>&1 | tee "$work/log" || status=$?
+    timeout --kill-after=10 1200 cargo test --quiet --workspace "${test_features[@]}" --test s3 2>&1 | tee "$work/log" || status=$?
 read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$work/log")
 s=$(grep -ac '^SKIPPED: ' "$work/log" || true)
-[ "$status" -ne 124 ] || say "the tests did not end within ten minutes"
+[ "$status" -ne 124 ] || say "the tests did not end within twenty minutes"
 # If no test ran, that is a failure.
 p=$((p - s))
 if [ $((p + s)) -eq 0 ] || { [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; }; then f=$((f + 1)); fi

@@ -45,7 +45,7 @@ start_server() { # SED-ARGUMENT...: writes the configuration, and waits until th
     smbd --foreground --no-process-group --configfile="$state/smb.conf" </dev/null >"$state/out" 2>&1 &
     server=$!
     set +m
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         if ask 'IPC$' "${users[0]}" help >/dev/null; then return; fi
         sleep 0.2
     done
