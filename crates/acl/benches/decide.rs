@@ -137,6 +137,7 @@ impl Case {
             mode: Mode::new(0o750),
             is_dir: index % 2 == 0,
             acl: acl.unwrap_or(AclId::NONE),
+            sid_rules: 0,
         };
         let inodes = (0..NODES).map(inode).collect();
         Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, inodes, posix, nfs4 }

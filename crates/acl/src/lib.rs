@@ -3,7 +3,8 @@
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not
 //! meanings. Both families share the checks above the ACL (`evaluate`: ownership, the sticky bit,
 //! capabilities), the principals that NFSv4 ACLs name (`identity`), callers in the form that decisions need
-//! (`credential`), the mapping of user and group numbers on a mount (`idmap`), and the cache of decisions.
+//! (`credential`), the mapping of user and group numbers on a mount (`idmap`), the rules that map SIDs to uids and
+//! gids (`sid_rules`), and the cache of decisions.
 
 pub mod cache;
 pub mod credential;
@@ -13,6 +14,7 @@ pub mod idmap;
 mod keys;
 pub mod nfs4;
 pub mod posix;
+pub mod sid_rules;
 
 use types::AclId;
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use acl::cache::{self, DecisionCache};
 use acl::credential::Credentials;
-use acl::identity::Id;
+use acl::identity::{DomainIndex, Id};
 use acl::nfs4::{self, Mask};
 use acl::posix::{self, Perm};
+use acl::sid_rules::{IdRange, SidRule, SidRules};
 use common::{Outcome, Rng, cases, cred, naive_nfs4, naive_nfs4_mode, naive_posix, nfs4_acl, posix_acl, sid};
 use types::{AclId, Caps, Cred, Mode};
 
@@ -49,7 +50,7 @@ fn posix_decisions_agree() {
             let by_name =
                 posix::Inode { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Inode { uid, gid, mode, is_dir: false, acl: id };
+            let by_id = cache::Inode { uid, gid, mode, is_dir: false, acl: id, sid_rules: 0 };
             let mut load = || {
                 loads += 1;
                 Ok::<_, Infallible>(acl.clone().unwrap())
@@ -91,7 +92,7 @@ fn nfs4_decisions_agree() {
             let caller = credentials.intern(&cred, &sids);
             let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Inode { uid, gid, mode, is_dir, acl: id };
+            let by_id = cache::Inode { uid, gid, mode, is_dir, acl: id, sid_rules: 0 };
             let load = || Ok::<_, Infallible>(acl.clone().unwrap());
             let compiled = cache::decide_nfs4(&caller, &by_id, load).unwrap();
             let first = cache.nfs4(&caller, &by_id, load).unwrap();
@@ -174,7 +175,7 @@ fn decisions_agree_for_the_longest_lists() {
     let (uid, gid, mode, is_dir) = (1, 2, Mode::new(0), false);
     let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id() };
+    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let decision = cache::decide_nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled)).unwrap();
     assert_eq!(decision, nfs4::decide(&cred, &[], &by_name), "{}", rng.name());
     assert_eq!(decision.granted | decision.denied, Mask::ALL, "every permission is decided by some entry");
@@ -185,4 +186,98 @@ fn decisions_agree_for_the_longest_lists() {
     for (mask, perm) in [(Mask::READ_DATA, Perm::READ), (Mask::EXECUTE, Perm::EXECUTE)] {
         assert!(by_projection.allows(perm) || !decision.allows(mask), "{perm} {}", rng.name());
     }
+}
+
+/// Rules for both domains of [`sid`], with numbers among those of callers.
+fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
+    let mut rules = SidRules::default();
+    for domain in [1, 2] {
+        for first_rid in 0..3 {
+            let first = rng.below(ids) + 1;
+            let ids = IdRange::new(first, first + rng.below(2)).unwrap();
+            let domain = DomainIndex::new(domain).unwrap();
+            if rng.one_in(2)
+                && let Ok(more) = rules.with(SidRule { domain, first_rid, ids })
+            {
+                rules = more;
+            }
+        }
+    }
+    rules
+}
+
+/// A caller that is known by uid and gids only gets by the mapped ACL what a caller that also has the SIDs of
+/// these numbers gets by the stored ACL: from the step-by-step, compiled and cached decision and the explanation.
+/// Entries that name the numbers instead of the SIDs decide the same.
+#[test]
+fn mapped_sids_decide_like_the_sids_of_the_caller() {
+    let mut rng = Rng::new("mapped_sids_decide_like_the_sids_of_the_caller");
+    let (mut compared, mut by_sid) = (0_u64, 0_u64);
+    let (credentials, cache) = (Credentials::new(1 << 20), DecisionCache::new(1 << 12));
+    let goal = cases(40_000);
+    while compared < goal {
+        let (ids, entries) = rng.pick(&SCALES);
+        let (acl, rules) = (nfs4_acl(ids, entries, &mut rng), sid_rules(ids.min(20), &mut rng));
+        let Some(mapped) = acl.mapped(&rules) else { continue };
+        let compiled = Arc::new(nfs4::Compiled::new(mapped.acl.clone()));
+        let is_dir = rng.one_in(2);
+        for (cred, _) in callers(ids, &mut rng) {
+            let (uid, gid) = (rng.below(ids), rng.below(ids));
+            let numbers = cred.groups().iter().chain([&cred.uid, &cred.gid]);
+            let mut sids: Vec<Id> = numbers.filter_map(|id| rules.sid_of(*id)).collect();
+            sids.sort();
+            sids.dedup();
+            let of = |acl| nfs4::Inode { uid, gid, mode: Mode::new(0), is_dir, acl: Some(acl) };
+            let expected = nfs4::decide(&cred, &sids, &of(&acl));
+            let caller = credentials.intern(&cred, &[]);
+            let by_id = cache::Inode {
+                uid,
+                gid,
+                mode: Mode::new(0),
+                is_dir,
+                acl: acl.id(),
+                sid_rules: rules.version(),
+            };
+            let load = || Ok::<_, Infallible>(Arc::clone(&compiled));
+            let context = || format!("{} {cred:?} {sids:?} {acl} {}", rng.name(), rules.to_storage());
+            assert_eq!(nfs4::decide(&cred, &[], &of(&mapped.acl)), expected, "{}", context());
+            assert_eq!(
+                compiled.decide(&caller, cred.uid == uid, cred.in_group(gid)),
+                expected,
+                "{}",
+                context()
+            );
+            for _ in 0..2 {
+                assert_eq!(cache.nfs4(&caller, &by_id, load), Ok(expected), "{}", context());
+            }
+            for verdict in nfs4::explain(&cred, &[], &of(&mapped.acl), Mask::ALL) {
+                let original = nfs4::explain(&cred, &sids, &of(&acl), verdict.permission);
+                let reason = match verdict.reason {
+                    nfs4::Reason::Entry(at) => nfs4::Reason::Entry(mapped.origin(at).unwrap()),
+                    other => other,
+                };
+                assert_eq!(
+                    (verdict.granted, reason),
+                    (original[0].granted, original[0].reason),
+                    "{}",
+                    context()
+                );
+            }
+            let shown = nfs4::project(&mapped.acl, uid, gid, is_dir);
+            let inode =
+                posix::Inode { uid, gid, mode: Mode::new(shown.rwx), is_dir, acl: shown.acl.as_ref() };
+            let by_projection = posix::decide(&cred, &inode);
+            assert!(by_projection.allows(Perm::READ) || !expected.allows(Mask::READ_DATA), "{}", context());
+            if shown.search_is_exact {
+                let search = by_projection.allows(Perm::EXECUTE);
+                assert_eq!(search, expected.allows(Mask::EXECUTE), "{}", context());
+            }
+            compared += 1;
+            by_sid += u64::from(nfs4::decide(&cred, &[], &of(&acl)) != expected);
+        }
+    }
+    eprintln!(
+        "mapped_sids_decide_like_the_sids_of_the_caller: {compared} callers, {by_sid} decided by a SID"
+    );
+    assert!(by_sid > compared / 20);
 }

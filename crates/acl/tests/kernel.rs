@@ -76,6 +76,7 @@ fn cached(
         mode: subject.mode,
         is_dir: subject.is_dir,
         acl: compiled.as_ref().map_or(AclId::NONE, |compiled| compiled.id()),
+        sid_rules: 0,
     };
     let first = cache.posix(caller, &inode, || Ok::<_, Infallible>(compiled.unwrap())).unwrap();
     let again = cache.posix(caller, &inode, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();

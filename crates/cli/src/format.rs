@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
+use acl::sid_rules::SidRules;
 use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
 use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -110,6 +111,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         abe: false,
+        sid_rules: SidRules::default(),
         store_marker: args.storage != MEMORY,
         loaded: String::new(),
         created: Time::now(),

@@ -73,10 +73,12 @@ impl Inode {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
     }
 
-    /// The fields that decisions about access depend on.
-    pub fn as_decided(&self) -> acl::cache::Inode {
+    /// The fields that decisions about access depend on, by this version of the rules for SIDs
+    /// (0 on volumes without NFSv4 ACLs).
+    pub fn as_decided(&self, sid_rules: u64) -> acl::cache::Inode {
         let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
-        acl::cache::Inode { uid, gid, mode, is_dir: self.kind.is_dir(), acl }
+        let is_dir = self.kind.is_dir();
+        acl::cache::Inode { uid, gid, mode, is_dir, acl, sid_rules }
     }
 
     /// The number of blocks that the inode adds to [`Usage::blocks`].

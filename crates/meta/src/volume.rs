@@ -1,6 +1,7 @@
 //! A volume: its settings, and how it is created.
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
+use acl::sid_rules::SidRules;
 use types::{FileType, Ino, Mode, OpId, Time};
 
 use crate::engine::{Engine, EngineError, Outcome};
@@ -52,6 +53,8 @@ pub struct Volume {
     /// The policy for NFSv4 ACLs: how chmod changes them (`aclmode`), and how new files inherit them
     /// (`aclinherit`).
     pub policy: Policy,
+    /// The rules that map SIDs in NFSv4 ACLs to uids and gids.
+    pub sid_rules: SidRules,
     /// Files of up to this many bytes are stored in the metadata.
     pub inline_bytes: u32,
     /// The limit for the total size of all files in bytes; 0 = no limit.
@@ -94,6 +97,9 @@ impl Volume {
     /// in progress.
     pub const LOADING: &str = "loading";
 
+    /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
+    pub const SID_RULES: &str = "sid_rules";
+
     /// The name of the setting [`Volume::loaded`].
     pub const LOADED: &str = "loaded";
 
@@ -109,6 +115,7 @@ impl Volume {
             encryption: String::new(),
             acl: AclKind::Posix,
             policy: Policy::default(),
+            sid_rules: SidRules::default(),
             inline_bytes: DEFAULT_INLINE_BYTES,
             capacity_bytes: 0,
             max_inodes: 0,
@@ -225,6 +232,8 @@ impl Volume {
                 mode: aclmode.transpose()?.unwrap_or_default(),
                 inherit: inherit.transpose()?.unwrap_or_default(),
             },
+            sid_rules: SidRules::from_storage(&get(Volume::SID_RULES).unwrap_or_default())
+                .ok_or_else(|| damaged(Volume::SID_RULES))?,
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
@@ -239,7 +248,9 @@ impl Volume {
     /// Whether both are settings of the same volume, where `earlier` may be older.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *earlier;
-        let changed = Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, ..self.clone() };
+        let sid_rules = earlier.sid_rules.clone();
+        let changed =
+            Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, sid_rules, ..self.clone() };
         // POSIX ACLs can be turned on. Any other change of `acl` is not one of this volume.
         let acl = if self.acl == AclKind::Posix { AclKind::Off } else { self.acl };
         let acl = if earlier.acl == AclKind::Off { acl } else { self.acl };

@@ -14,7 +14,7 @@ use types::Errno;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-const SETTING: &str = "domains";
+pub(super) const SETTING: &str = "domains";
 
 /// The numbers of the domains that the identities of an ACL refer to, before the ACL is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Op for GetDomains {
     }
 }
 
-fn stored(view: &mut View<'_>) -> Result<DomainTable, PlanStop> {
+pub(super) fn stored(view: &mut View<'_>) -> Result<DomainTable, PlanStop> {
     let text = view.setting(SETTING)?;
     Ok(parse(text.as_deref()).ok_or(Errno::EIO)?)
 }

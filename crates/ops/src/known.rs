@@ -43,12 +43,14 @@ pub enum Key {
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
+    /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the rules.
+    Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory, by the rwx bits of the file's mode
     /// and its type.
     Inherited(AclId, u32, FileType),
-    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the owner and group of the inode. The flag
-    /// tells whether the inode is a directory.
-    Projection(AclId, u32, u32, bool),
+    /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by the
+    /// owner and group of the inode. The flag tells whether the inode is a directory.
+    Projection(AclId, u64, u32, u32, bool),
     /// The POSIX ACL that the kernel is shown for a directory without an ACL, by its rwx bits, owner and
     /// group.
     ModeProjection(u32, u32, u32),
@@ -67,7 +69,12 @@ impl Key {
     pub fn is_immutable(&self) -> bool {
         matches!(
             self,
-            Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::ModeProjection(..) | Key::Anyone(_)
+            Key::Acl(_)
+                | Key::Mapped(..)
+                | Key::Inherited(..)
+                | Key::Projection(..)
+                | Key::ModeProjection(..)
+                | Key::Anyone(_)
         )
     }
 }

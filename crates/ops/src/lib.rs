@@ -34,6 +34,7 @@ mod rename;
 mod room;
 mod session;
 mod setattr;
+mod sid_rules;
 #[cfg(test)]
 mod testing;
 mod view;
@@ -52,7 +53,7 @@ pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unl
 pub use look::{GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
 pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
 pub use make::{Make, MakeKind, MakeOrphan};
-pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
+pub use nfs4::{Admit, GetDeciding, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
 pub use nfs4_copy::{CopiedAcl, CopyAcl};
 pub use op::{Authority, BoundBy, Ctx, KernelRevisions, Op, Plan};
 pub use quota::{MAX_NESTED_QUOTAS, plan};
@@ -65,6 +66,7 @@ pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};
 pub use setattr::SetAttr;
+pub use sid_rules::{AddSidRule, RemoveSidRules, SidRulesRefusal};
 pub use view::{PlanStop, View};
 pub use write::{Append, KillPriv, Write};
 pub use xattr::{RemoveXattr, SetXattr, XattrMode};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use acl::evaluate;
 use acl::nfs4::{self, Compiled, Decision, Mask, Nfs4Acl, OWNER_RIGHTS, Removal, Scope};
+use acl::sid_rules::SidRules;
 use meta::{Access, AclKind, Effect, Inode};
 use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
 
@@ -42,7 +43,7 @@ impl Ctx<'_> {
             Authority::Kernel { .. } => Ok(Decision { granted: Mask::ALL, denied: Mask::NONE }),
             Authority::Anyone => Ok(Decision::default()),
             Authority::Daemon(cred) => {
-                let acl = view.nfs4_acl(inode.access_acl)?;
+                let acl = view.deciding_acl(inode.access_acl, &self.volume.sid_rules)?;
                 let acl = acl.as_deref().map(Compiled::acl);
                 let of = nfs4::Inode { uid: inode.uid, gid: inode.gid, mode: inode.mode, is_dir, acl };
                 Ok(nfs4::decide(cred, &[], &of))
@@ -54,7 +55,9 @@ impl Ctx<'_> {
                     return Ok(known);
                 }
                 let (credential, _) = subject.identity()?;
-                self.decisions.nfs4(&credential, &inode.as_decided(), || compiled(view, inode.access_acl))
+                let sid_rules = &self.volume.sid_rules;
+                let load = || compiled(view, inode.access_acl, sid_rules);
+                self.decisions.nfs4(&credential, &inode.as_decided(sid_rules.version()), load)
             }
         }
     }
@@ -64,8 +67,10 @@ impl Ctx<'_> {
     /// [`Self::decision`] reports that error.
     fn certain(&self, view: &mut View<'_>, inode: &Inode) -> Result<Option<Decision>, PlanStop> {
         let Authority::Both(subject) = self.authority else { return Ok(None) };
-        let load = || compiled(view, inode.access_acl);
-        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &inode.as_decided(), load) {
+        let sid_rules = &self.volume.sid_rules;
+        let load = || compiled(view, inode.access_acl, sid_rules);
+        let of = inode.as_decided(sid_rules.version());
+        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &of, load) {
             Err(PlanStop::Refused(Errno::EIO)) => Ok(None),
             certain => certain,
         }
@@ -135,7 +140,10 @@ impl Ctx<'_> {
         let is_dir = inode.kind.is_dir();
         let any_execute = inode.mode.rwx() & 0o111 != 0
             || match decided {
-                Ok(_) => view.nfs4_acl(inode.access_acl)?.is_some_and(|acl| acl.acl().lets_anybody_execute()),
+                Ok(_) => {
+                    let acl = view.deciding_acl(inode.access_acl, &self.volume.sid_rules)?;
+                    acl.is_some_and(|acl| acl.acl().lets_anybody_execute())
+                }
                 Err(_) => false,
             };
         let more = nfs4::overrides(self.caps()?, is_dir, any_execute);
@@ -243,25 +251,29 @@ impl Op for Admit {
     }
 }
 
-/// Reads an NFSv4 ACL by its id, in its compiled form.
+/// Reads the NFSv4 ACL that decides access in place of the stored ACL with this id, in its compiled form.
 ///
 /// # Errors
 /// EIO if the ACL is not stored or corrupt.
 #[derive(Debug)]
-pub struct GetCompiled(pub AclId);
+pub struct GetDeciding<'a> {
+    pub acl: AclId,
+    /// The rules for SIDs under whose version the decision will be cached.
+    pub sid_rules: &'a SidRules,
+}
 
-impl Op for GetCompiled {
+impl Op for GetDeciding<'_> {
     type Reply = Arc<Compiled>;
     const NAME: &'static str = "getacl";
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Compiled>>, PlanStop> {
-        compiled(view, self.0).map(Plan::answer)
+        compiled(view, self.acl, self.sid_rules).map(Plan::answer)
     }
 }
 
-fn compiled(view: &mut View<'_>, id: AclId) -> Result<Arc<Compiled>, PlanStop> {
-    Ok(view.nfs4_acl(id)?.ok_or(Errno::EIO)?)
+fn compiled(view: &mut View<'_>, id: AclId, sid_rules: &SidRules) -> Result<Arc<Compiled>, PlanStop> {
+    Ok(view.deciding_acl(id, sid_rules)?.ok_or(Errno::EIO)?)
 }
 
 /// The kinds of access that a file is opened for.
@@ -358,7 +370,7 @@ impl Op for GetProjection<'_> {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
-        Ok(Plan::answer(view.projection(self.0, ctx.traversers)?))
+        Ok(Plan::answer(view.projection(self.0, ctx.traversers, &ctx.volume.sid_rules)?))
     }
 }
 
@@ -455,7 +467,8 @@ pub(super) fn chmod(
     effects: &mut Vec<Effect>,
 ) -> Result<(Mode, AclId), PlanStop> {
     let policy = ctx.volume.policy.mode;
-    let shown = match view.projection(inode, ctx.traversers) {
+    let sid_rules = &ctx.volume.sid_rules;
+    let shown = match view.projection(inode, ctx.traversers, sid_rules) {
         Ok(None) => return Ok((asked, AclId::NONE)),
         Ok(Some(projection)) => projection.rwx,
         Err(PlanStop::Refused(Errno::EIO)) if policy == nfs4::AclMode::Discard => {
@@ -468,7 +481,9 @@ pub(super) fn chmod(
     let acl = acl.as_deref().map(Compiled::acl);
     let mut asked = asked;
     if is_dir && !ctx.traversers.is_empty() {
-        let own = acl.map_or(inode.mode.rwx(), |acl| nfs4::project(acl, owners.0, owners.1, is_dir).rwx);
+        let deciding = view.deciding_acl(inode.access_acl, sid_rules)?;
+        let own =
+            deciding.map_or(inode.mode.rwx(), |acl| nfs4::project(acl.acl(), owners.0, owners.1, is_dir).rwx);
         asked = nfs4::without_lent(asked, shown, own);
     }
     let (mode, changed) = nfs4::chmod(acl, asked, owners, is_dir, policy)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
+use acl::sid_rules::SidRules;
 use host::HashSet;
 use meta::{
     Counter, Dirent, Guard, Inode, Lock, LockWait, Quota, QuotaKey, QuotaRule, RecordKey, Usage, Xattrs,
@@ -275,6 +276,30 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The NFSv4 ACL that decides access: as [`View::nfs4_acl`], with the SIDs that `sid_rules` map as users and
+    /// groups. It is computed once for each ACL and version of the rules.
+    ///
+    /// # Errors
+    /// EIO if the ACL is not stored or corrupt.
+    pub fn deciding_acl(
+        &mut self,
+        id: AclId,
+        sid_rules: &SidRules,
+    ) -> Result<Option<Arc<nfs4::Compiled>>, PlanStop> {
+        let Some(stored) = self.nfs4_acl(id)? else { return Ok(None) };
+        if sid_rules.is_empty() || !stored.names_sids() {
+            return Ok(Some(stored));
+        }
+        let key = Key::Mapped(id, sid_rules.version());
+        if let Some(Value::Acl(Some(Acl::Nfs4(known)))) = self.known.get(&key, None) {
+            return Ok(Some(known));
+        }
+        let mapped = stored.acl().mapped(sid_rules);
+        let deciding = mapped.map_or(stored, |mapped| Arc::new(nfs4::Compiled::new(mapped.acl)));
+        self.known.put(key, Value::Acl(Some(Acl::Nfs4(Arc::clone(&deciding)))));
+        Ok(Some(deciding))
+    }
+
     fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
         if id.is_none() {
             return Ok(None);
@@ -296,17 +321,18 @@ impl<'a> View<'a> {
         &mut self,
         inode: &Inode,
         traversers: &Traversers,
+        sid_rules: &SidRules,
     ) -> Result<Option<Arc<Projection>>, PlanStop> {
         let is_dir = inode.kind.is_dir();
         let key = match inode.access_acl.is_none() {
             true if !is_dir || traversers.is_empty() => return Ok(None),
             true => Key::ModeProjection(inode.mode.rwx(), inode.uid, inode.gid),
-            false => Key::Projection(inode.access_acl, inode.uid, inode.gid, is_dir),
+            false => Key::Projection(inode.access_acl, sid_rules.version(), inode.uid, inode.gid, is_dir),
         };
         if let Some(Value::Projection(known)) = self.known.get(&key, None) {
             return Ok(Some(known));
         }
-        let acl = self.nfs4_acl(inode.access_acl)?;
+        let acl = self.deciding_acl(inode.access_acl, sid_rules)?;
         let acl = acl.as_deref().map(nfs4::Compiled::acl);
         let projected = nfs4::project_for(acl, inode.mode, (inode.uid, inode.gid), is_dir, traversers);
         let Some(projection) = projected.map(Arc::new) else { return Ok(None) };

@@ -22,7 +22,7 @@ use acl::posix::{self, Compiled};
 use client::{Failure, Meta};
 use host::HashMap;
 use meta::{AclKind, Inode};
-use ops::{Admit, Authority, GetAcl, GetCompiled, Lookup};
+use ops::{Admit, Authority, GetAcl, GetDeciding, Lookup};
 use types::{AclId, Errno, Ino};
 
 use crate::caller::{BY_KERNEL, Caller, Identity};
@@ -188,7 +188,7 @@ impl AccessCheck {
         want: Perm,
     ) -> Result<bool, Failure> {
         let load = || self.compiled(inode.access_acl);
-        let decision = self.decisions.posix(&identity.credential, &inode.as_decided(), load)?;
+        let decision = self.decisions.posix(&identity.credential, &inode.as_decided(0), load)?;
         Ok(posix::check(decision, identity.caps, want, inode.mode, inode.kind.is_dir()).is_ok())
     }
 
@@ -200,8 +200,10 @@ impl AccessCheck {
         if !self.has_nfs4_acls() {
             return self.permits_identity(identity, inode, Perm::READ);
         }
-        let load = || self.meta.run(&GetCompiled(inode.access_acl), &BY_KERNEL);
-        let decision = self.decisions.nfs4(&identity.credential, &inode.as_decided(), load)?;
+        let sid_rules = &self.meta.volume().sid_rules;
+        let load = || self.meta.run(&GetDeciding { acl: inode.access_acl, sid_rules }, &BY_KERNEL);
+        let decision =
+            self.decisions.nfs4(&identity.credential, &inode.as_decided(sid_rules.version()), load)?;
         // This flag matters only for execute permission, which reading does not need.
         let any_execute = false;
         let (caps, is_dir) = (identity.caps, inode.kind.is_dir());

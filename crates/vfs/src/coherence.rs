@@ -319,6 +319,13 @@ impl Caches {
         self.forget_in_kernel(true);
     }
 
+    /// Invalidates what the kernel knows about access, because the volume's rules for SIDs changed. This
+    /// client's own records stay, because none of them depends on the rules of another version.
+    pub(crate) fn forget_access(&self) {
+        self.repeats.add(Outdated::Everything, &self.in_flight);
+        self.forget_in_kernel(false);
+    }
+
     fn forget_in_kernel(&self, content: bool) {
         self.notify(|kernel| kernel.expire_all());
         self.cache.all().into_iter().for_each(|ino| self.forget_inode(ino, content));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use client::Failure;
 use host::Instant;
-use types::BootInstant;
+use types::{BootInstant, Errno};
 
 use crate::cleanup::Watch;
 use crate::compact;
@@ -112,13 +112,22 @@ impl Lifecycle {
                 flushed = Instant::now();
             }
             if settings_read.elapsed() >= SETTINGS_EVERY {
-                done = done.and(self.base.meta.refresh_settings().map(drop).map_err(Into::into));
+                done = done.and(self.read_settings());
                 settings_read = Instant::now();
             }
             if let Err(errno) = done.and(self.base.commits.make_durable_if_dirty()) {
                 tracing::warn!(%errno, "cannot flush data, write access times, read settings or sync; retrying");
             }
         }
+    }
+
+    fn read_settings(&self) -> Result<(), Errno> {
+        let before = self.base.meta.volume().sid_rules.version();
+        self.base.meta.refresh_settings()?;
+        if self.base.meta.volume().sid_rules.version() != before {
+            self.base.caches.forget_access();
+        }
+        Ok(())
     }
 
     fn run_cleanup(&self) {

@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
     let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
     let step_by_step = nfs4::decide(&cred, &sids, &by_name);
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id() };
+    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let caller = Credentials::new(1 << 10).intern(&cred, &sids);
     let cache = DecisionCache::new(2);
     for _ in 0..2 {

@@ -1,9 +1,9 @@
 //! The cache of decisions.
 //!
-//! A decision depends on the ACL, on the caller, on the file's owning group and mode, and on whether the caller owns
-//! the file. All of that is in the key: the ACL as its content hash, and the caller as a number that is never reused.
-//! So an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are not in the key,
-//! because other code checks them.
+//! A decision depends on the ACL, on the rules that map its SIDs, on the caller, on the file's owning group and mode,
+//! and on whether the caller owns the file. All of that is in the key: the ACL as its content hash, the rules as their
+//! version, and the caller as a number that is never reused. So an entry is valid forever, and nothing is ever
+//! invalidated. Capabilities and the sticky bit are not in the key, because other code checks them.
 //!
 //! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows with
 //! the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the ACL and the
@@ -31,6 +31,9 @@ pub struct Inode {
     pub is_dir: bool,
     /// The id of the access ACL; [`AclId::NONE`] if the mode alone decides.
     pub acl: AclId,
+    /// The version of the rules by which SIDs in the ACL are mapped
+    /// ([`SidRules::version`](crate::sid_rules::SidRules::version)).
+    pub sid_rules: u64,
 }
 
 /// A cache of recent decisions with a fixed size; safe to share between threads, which never block in it.
@@ -104,7 +107,7 @@ impl DecisionCache {
         if inode.acl.is_none() {
             return Ok(nfs4::decide_without_groups(inode.mode, inode.is_dir, is_owner, in_group));
         }
-        let key = key_of_user((uid, gid), is_owner, in_group, inode.acl);
+        let key = key_of_user((uid, gid), is_owner, in_group, inode);
         if let Some(known) = self.table.get(&key) {
             return Ok(Some(unpacked(known)));
         }
@@ -169,9 +172,15 @@ enum Family {
 }
 
 #[inline]
-fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, acl: AclId) -> table::Key {
+fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, inode: &Inode) -> table::Key {
     let flags = u64::from(in_group) | u64::from(is_owner) << 9 | (Family::Certain as u64) << 11;
-    [(acl.0 >> 64) as u64, acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
+    [acl_key(inode), inode.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
+}
+
+/// Half of the ACL's hash, and the version of the rules, which is a hash too or 0.
+#[inline]
+fn acl_key(inode: &Inode) -> u64 {
+    (inode.acl.0 >> 64) as u64 ^ inode.sid_rules
 }
 
 #[inline]
@@ -181,8 +190,7 @@ fn key(family: Family, caller: &Credential, inode: &Inode) -> table::Key {
         | u64::from(is_owner) << 9
         | u64::from(inode.is_dir) << 10
         | (family as u64) << 11;
-    let acl = inode.acl.0;
-    [(acl >> 64) as u64, acl as u64, caller.id().0, u64::from(inode.gid) << 32 | flags]
+    [acl_key(inode), inode.acl.0 as u64, caller.id().0, u64::from(inode.gid) << 32 | flags]
 }
 
 #[cfg(test)]
@@ -197,7 +205,7 @@ mod tests {
     use super::*;
 
     fn inode(acl: AclId) -> Inode {
-        Inode { uid: 1, gid: 10, mode: Mode::new(0o750), is_dir: false, acl }
+        Inode { uid: 1, gid: 10, mode: Mode::new(0o750), is_dir: false, acl, sid_rules: 0 }
     }
 
     #[test]
@@ -229,6 +237,7 @@ mod tests {
             Inode { uid: 2, ..base },
             Inode { is_dir: true, ..base },
             Inode { mode: Mode::new(0o740), ..base },
+            Inode { sid_rules: 1, ..base },
         ];
         for other in others {
             assert_ne!(key_of(&base), key_of(&other), "{other:?}");

@@ -15,6 +15,8 @@ use super::{Decision, Mask, Nfs4Acl, Who};
 pub struct Compiled {
     id: AclId,
     acl: Nfs4Acl,
+    /// As [`Nfs4Acl::highest_domain`].
+    highest_domain: u32,
     /// The principals that entries name.
     named: Keys,
     /// The rules of each named principal, in the order of `named`.
@@ -90,6 +92,7 @@ impl Compiled {
         });
         let mut compiled = Compiled {
             id: acl.id(),
+            highest_domain: acl.highest_domain(),
             acl,
             named: keys,
             rules,
@@ -109,6 +112,11 @@ impl Compiled {
 
     pub fn acl(&self) -> &Nfs4Acl {
         &self.acl
+    }
+
+    /// Whether an entry names an identity of a domain, which rules may map.
+    pub fn names_sids(&self) -> bool {
+        self.highest_domain > 0
     }
 
     /// Like [`Nfs4Acl::decide`], for a caller with a known credential.

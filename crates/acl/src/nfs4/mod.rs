@@ -5,6 +5,7 @@
 //! | `acl`, `entry`, `mask` | the validated, immutable value | |
 //! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |
 //! | `sids` | the domains of SIDs in these attributes | |
+//! | `mapped` | the ACL with SIDs mapped to uids and gids, which decides | (Samba's idmap) |
 //! | `text` | the text form, which is also the stored form | (nfs4-acl-tools) |
 //! | `decide` | what an ACL grants to a caller | `zfs_zaccess_aces_check` |
 //! | `explain` | which entry decided | |
@@ -26,6 +27,7 @@ mod entry;
 mod error;
 mod explain;
 mod inherit;
+mod mapped;
 mod mask;
 mod mode;
 mod project;
@@ -47,6 +49,7 @@ pub use entry::{Entry, Kind, Who};
 pub use error::AclError;
 pub use explain::{Reason, Verdict, explain};
 pub use inherit::{AclInherit, Inherited, Policy, inherit};
+pub use mapped::Mapped;
 pub use mask::{AclFlags, EntryFlags, Mask};
 pub use mode::{AclMode, chmod, from_mode, set};
 pub use project::{Projection, project};

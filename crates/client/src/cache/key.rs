@@ -12,6 +12,7 @@ pub(super) fn is_cacheable(key: &Key) -> bool {
         | Key::Xattrs(_)
         | Key::Symlink(_)
         | Key::Acl(_)
+        | Key::Mapped(..)
         | Key::Inherited(..)
         | Key::Projection(..)
         | Key::ModeProjection(..)

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{GrowingTable, Nfs4Acl, Policy, Principals, Scope};
-use meta::{AclKind, Effect, Txn, Volume};
-use ops::{Admit, Authority, GetNfs4Acl, Numbering, SetNfs4Acl, XattrMode};
+use meta::{AclKind, Effect, Record, RecordKey, Txn, Volume};
+use ops::{
+    AddSidRule, Admit, Authority, GetNfs4Acl, GetProjection, Numbering, RemoveSidRules, SetNfs4Acl,
+    SidRulesRefusal, XattrMode,
+};
 use types::{Caps, Cred, Errno, Ino, OpId};
 
 use super::case::{Case, Factory};
@@ -17,6 +20,8 @@ pub(super) const CASES: &[Case] = &[
     ("domains_are_added_and_keep_their_numbers", domains_are_added_and_keep_their_numbers),
     ("a_refused_acl_adds_no_domain", a_refused_acl_adds_no_domain),
     ("a_full_or_damaged_table_refuses_new_domains_only", a_full_or_damaged_table_refuses_new_domains_only),
+    ("sid_rules_let_entries_for_domains_decide", sid_rules_let_entries_for_domains_decide),
+    ("contradictory_sid_rules_change_nothing", contradictory_sid_rules_change_nothing),
 ];
 
 const ANN: &str = "S-1-5-21-1-2-3-1105";
@@ -142,4 +147,92 @@ fn a_full_or_damaged_table_refuses_new_domains_only(factory: Factory<'_>) {
     assert_eq!(late.run(&unknown), Err(Errno::EIO));
     assert!(late.run(&GetNfs4Acl(f)).is_ok(), "access checks do not need the table");
     late.run(&allow(&late, f, &[])).unwrap();
+}
+
+fn add(domain: &str, first_rid: u32, ids: &str) -> AddSidRule {
+    AddSidRule { domain: domain.parse().unwrap(), first_rid, ids: ids.parse().unwrap() }
+}
+
+fn sid_rules_let_entries_for_domains_decide(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let f = c.create(ROOT, "f").unwrap();
+    c.run(&allow(&c, f, &[ANN, ADMINS])).unwrap();
+    let stored = c.run(&GetNfs4Acl(f)).unwrap();
+    let may = |c: &Client, uid, groups: &[u32]| {
+        let caller = Authority::Daemon(Cred::new(uid, 9, groups, Caps::NONE));
+        c.run_as(&Admit { ino: f, want: acl::nfs4::Mask::READ_DATA }, &caller).is_ok()
+    };
+    let shown = |c: &Client| {
+        let shown = c.run(&GetProjection(&c.inode(f))).unwrap().unwrap();
+        shown.acl.as_ref().map(|acl| acl.to_storage()).unwrap_or_default()
+    };
+    let late = other(&c);
+    let users: [(u32, &[u32]); 4] =
+        [(101_105, &[]), (7, &[5, 200_544]), (101_106, &[101_106, 200_545]), (1105, &[544])];
+    for c in [&c, &late] {
+        assert_eq!(users.map(|(uid, groups)| may(c, uid, groups)), [false; 4]);
+        assert!(!shown(c).contains("101105"));
+    }
+    c.run(&add("S-1-5-21-1-2-3", 0, "100000-199999")).unwrap().unwrap();
+    c.run(&add("S-1-5-32", 500, "200500-200599")).unwrap().unwrap();
+    // A client that has the volume open applies the rules when it reads the settings, and drops them likewise.
+    assert!(!may(&late, 101_105, &[]));
+    for c in [&c, &late, &other(&c)] {
+        c.meta.refresh_settings().unwrap();
+        assert_eq!(users.map(|(uid, groups)| may(c, uid, groups)), [true, true, false, false]);
+        assert!(shown(c).contains("u:101105:r--") && shown(c).contains("g:200544:r--"), "{}", shown(c));
+        assert_eq!(c.run(&GetNfs4Acl(f)).unwrap(), stored, "the ACL keeps its SIDs");
+    }
+    let remove = RemoveSidRules { domain: "S-1-5-21-1-2-3".parse().unwrap(), first_rid: None };
+    c.run(&remove).unwrap().unwrap();
+    assert_eq!(c.run(&remove).unwrap(), Err(SidRulesRefusal::Absent));
+    for c in [&c, &late] {
+        c.meta.refresh_settings().unwrap();
+        assert_eq!(users.map(|(uid, groups)| may(c, uid, groups)), [false, true, false, false]);
+        assert!(!shown(c).contains("101105"));
+    }
+    check(&c);
+}
+
+fn contradictory_sid_rules_change_nothing(factory: Factory<'_>) {
+    let c = fresh(factory);
+    c.run(&add("S-1-5-21-1-2-3", 1000, "100000-199999")).unwrap().unwrap();
+    let settings = || match c.engine().read(&[RecordKey::Settings]).unwrap().records.first() {
+        Some(Record::Settings(settings)) => Arc::clone(settings),
+        other => panic!("{other:?}"),
+    };
+    let before = settings();
+    assert_eq!(before.get("sid_rules").map(String::as_str), Some("1:1000:100000-199999"));
+    for (rule, why) in [
+        (
+            add("S-1-5-21-1-2-3", 1500, "300000-300000"),
+            "RIDs from 1000 on are already mapped to 100000-199999",
+        ),
+        (
+            add("S-1-5-21-7-8-9", 0, "199999-300000"),
+            "overlaps with 100000-199999, to which domain S-1-5-21-1-2-3 is",
+        ),
+        (add("S-1-5-21-7-8-9", u32::MAX, "5-6"), "RIDs above 4294967295"),
+        (add("S-1-22-1", 0, "5-6"), "Samba"),
+    ] {
+        let refusal = c.run(&rule).unwrap().unwrap_err().to_string();
+        assert!(refusal.contains(why), "{refusal}");
+        assert_eq!(settings(), before);
+    }
+    c.run(&add("S-1-5-21-1-2-3", 1000, "100000-199999")).unwrap().unwrap();
+    assert_eq!(settings(), before, "the same rule again");
+    let put = |name: &'static str, value: &str, op| {
+        let effects = vec![Effect::PutSetting { name, value: value.to_owned() }];
+        c.engine().commit(&[Txn { op_id: OpId(op), guards: Vec::new(), effects }]).unwrap();
+    };
+    // A rule for a domain that the table lacks is damage: another domain could get its number.
+    put("sid_rules", "1:1000:100000-199999 2:0:7-8", 1 << 100);
+    assert_eq!(c.run(&add("S-1-5-21-7-8-9", 0, "300000-300001")), Err(Errno::EIO));
+    // Damaged rules: a client that runs keeps the previous ones.
+    put("sid_rules", "1:1000:100000", 2 << 100);
+    assert_eq!(c.run(&add("S-1-5-21-7-8-9", 0, "300000-300001")), Err(Errno::EIO));
+    assert!(c.meta.refresh_settings().is_err());
+    put("sid_rules", &before["sid_rules"], 3 << 100);
+    c.meta.refresh_settings().unwrap();
+    assert_eq!(c.meta.volume().sid_rules.to_storage(), "1:1000:100000-199999");
 }

@@ -1,0 +1,62 @@
+//! The ACL that decides on a volume whose rules map SIDs to uids and gids.
+
+use crate::identity::Id;
+use crate::sid_rules::SidRules;
+
+use super::{Entry, Nfs4Acl, Who};
+
+/// An ACL in which SIDs that rules map are users and groups, for decisions and projections. It is never stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    pub acl: Nfs4Acl,
+    /// For each entry, the index of the stored entry that it stands for.
+    origins: Box<[usize]>,
+}
+
+impl Mapped {
+    /// The index of the stored entry that the entry at this index stands for.
+    pub fn origin(&self, at: usize) -> Option<usize> {
+        self.origins.get(at).copied()
+    }
+}
+
+impl Nfs4Acl {
+    /// This ACL with each entry for a mapped SID replaced by two: one for the user and one for the group with
+    /// the SID's number, because a SID can be either and an entry's flag need not say which. Both have the type and
+    /// the permissions of the entry, so their order has no effect. None if no entry has a mapped SID: then the ACL
+    /// itself decides.
+    pub fn mapped(&self, rules: &SidRules) -> Option<Mapped> {
+        let number = |who: Who| who.id().and_then(|id| rules.id_of(id)).and_then(Id::system);
+        if rules.is_empty() || self.entries().iter().all(|entry| number(entry.who).is_none()) {
+            return None;
+        }
+        let (mut entries, mut origins) = (Vec::new(), Vec::new());
+        for (at, entry) in self.entries().iter().enumerate() {
+            let both = number(entry.who).map(|id| [Who::User(id), Who::NamedGroup(id)]);
+            let each = both.as_ref().map_or(std::slice::from_ref(&entry.who), |both| both.as_slice());
+            entries.extend(each.iter().map(|who| Entry { who: *who, ..*entry }));
+            origins.extend(each.iter().map(|_| at));
+        }
+        Some(Mapped { acl: Self::of_few(self.flags(), entries), origins: origins.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_sids_are_users_and_groups_in_place() {
+        let rules = SidRules::from_storage("1:1000:5000-5999").unwrap();
+        let acl =
+            Nfs4Acl::from_storage("flags:a,A:fd:1-1007:r,A::OWNER@:r,D:g:1-1008:w,A:g:1-7:x,A::2-1007:x")
+                .unwrap();
+        let mapped = acl.mapped(&rules).unwrap();
+        let text = "flags:a,A:fd:5007:r,A:fdg:5007:r,A::OWNER@:r,D::5008:w,D:g:5008:w,A:g:1-7:x,A::2-1007:x";
+        assert_eq!(mapped.acl.to_storage(), text);
+        let origins: Vec<_> = (0..8).map(|at| mapped.origin(at)).collect();
+        assert_eq!(origins, [Some(0), Some(0), Some(1), Some(2), Some(2), Some(3), Some(4), None]);
+        assert_eq!(acl.mapped(&SidRules::default()), None);
+        assert_eq!(Nfs4Acl::from_storage("A::5007:r,A:g:1-7:x").unwrap().mapped(&rules), None);
+    }
+}
