@@ -112,6 +112,21 @@ check "create a file through SMB" granted smb $ana "put $state/file d/newer"
 check "the other user writes to it on the mount" granted as $ben sh -c "echo more >>'$share/d/newer'"
 check "the other user writes through SMB" granted smb $ben "put $state/file d/new"
 
+# An entry for a SID of a domain applies to the user that a rule maps it to, on the mount and through SMB. The mount
+# reads the rules every five seconds.
+sid=S-1-5-21-7-8-9
+check "map a SID to the other user" granted "$limen" sid set "$share" $sid --range "$(id -u $ben)-$(id -u $ben)" --first-rid 1105
+check "set an entry for the SID" nfs4_setfacl -a "D::$sid-1105:r" "$share/d/f"
+for _ in $(seq 60); do
+    as $ben cat "$share/d/f" >/dev/null 2>&1 || break
+    sleep 0.5
+done
+check "the mount enforces the entry for the SID" refused as $ben cat "$share/d/f"
+check "SMB enforces the entry for the SID" refused smb $ben "get d/f /dev/null"
+check "explain names the SID" grep -q "D::$sid-1105:r" <("$limen" access explain "$share/d/f" --user "$(id -u $ben)" --groups "$(id -g $ben)" || true)
+check "remove the entry for the SID" nfs4_setfacl -x "D::$sid-1105:r" "$share/d/f"
+check "the other user reads the file again" granted smb $ben "get d/f /dev/null"
+
 # Run each test of smbtorture alone and in an empty share, because files left by one test make another fail.
 while read -r test expected reason; do
     case $test in smb2.*) ;; *) continue ;; esac

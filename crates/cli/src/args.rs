@@ -21,6 +21,7 @@ use crate::profile::ProfileArgs;
 use crate::quota::QuotaArgs;
 use crate::rmr::RmrArgs;
 use crate::schemes;
+use crate::sid::SidArgs;
 use crate::stats::StatsArgs;
 use crate::status::StatusArgs;
 use crate::umount::UmountArgs;
@@ -100,6 +101,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Limit the size and number of files in a directory, or of a user or group
     Quota(QuotaArgs),
+    /// Map SIDs of Windows domains in NFSv4 ACLs to uids and gids
+    Sid(SidArgs),
     /// Check a volume's metadata and file data, and repair what can be repaired
     Fsck(FsckArgs),
     /// Show unreferenced data and files of a volume, and remove them

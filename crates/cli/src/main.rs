@@ -7,6 +7,7 @@
 //! | `dump`, `load` | all metadata of a volume as a file, and a volume from it |
 //! | `ls`, `access` | listings; permissions and their reasons |
 //! | `quota` | limits of directories, users and groups |
+//! | `sid` | rules that map SIDs to uids and gids |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `rmr`, `warmup` | commands for any mounted path |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
@@ -21,7 +22,7 @@
 //! | `holders` | which processes hold a mount |
 //! | `staged` | where mounts on this machine keep blocks that wait for upload |
 //! | `store`, `marker` | opening a volume's object store; whether a store is this volume's, and works |
-//! | `users`, `modes` | names of users and groups; modes in letters |
+//! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
 //! | `log` | logs |
 //!
 //! A command's arguments and work are in one file. Code that several commands share, and that names no
@@ -64,6 +65,8 @@ mod rmr;
 mod schemes;
 mod scrub;
 mod sessions;
+mod sid;
+mod sids;
 mod staged;
 mod stats;
 mod status;
@@ -121,6 +124,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Dump(args) => dump::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Quota(args) => quota::run(&args),
+        Command::Sid(args) => sid::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -14,10 +14,14 @@ use command::fault::{Fault, OrFault};
 use inspect::Names;
 use types::{Caps, Cred};
 
+use crate::sids::Sids;
+
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 /// The exit code of getent(1) for a key that does not exist.
 const NOT_FOUND: i32 = 2;
+/// The number of names that are remembered of each database. A full table is cleared.
+const MAX_NAMES: usize = 1 << 16;
 
 /// A user whose access is evaluated.
 #[derive(Clone, Debug)]
@@ -27,11 +31,12 @@ pub(crate) struct Person {
     pub(crate) cred: Cred,
 }
 
-/// Looks up users and groups. The name of an id is looked up once.
+/// Looks up users and groups. The name of an id is looked up once, as long as not too many others are.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     users: Table,
     groups: Table,
+    sids: Sids,
 }
 
 /// One of the two databases.
@@ -51,6 +56,16 @@ struct Entry {
 }
 
 impl Users {
+    /// With the Windows identities of a volume.
+    pub(crate) fn with_sids(sids: Sids) -> Self {
+        Users { sids, ..Users::default() }
+    }
+
+    /// The Windows identities.
+    pub(crate) fn sids(&self) -> &Sids {
+        &self.sids
+    }
+
     /// The user's name, or the number if there is no name.
     pub(crate) fn user(&self, uid: u32) -> String {
         self.users.name("passwd", PASSWD, uid)
@@ -61,34 +76,37 @@ impl Users {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// Finds a user by name, number or Samba's SID of a Unix user (`S-1-22-1-1000`). The user gets the groups
-    /// of the database or, if given, `groups`; the first group is the primary group. User 0 has every
-    /// capability, all other users have none.
+    /// Finds a user by name, number, SID, or name of a Windows domain (`DOM\\ann`). The user gets the groups of the
+    /// database or, if given, `groups`; the first group is the primary group. User 0 has every capability, all
+    /// other users have none.
     ///
     /// # Errors
-    /// The user or a group does not exist; the user is a number without a database entry, and `groups` is
-    /// `None`.
+    /// The user or a group does not exist; no rule maps the SID; the user is a number without a database entry, and
+    /// `groups` is `None`.
     pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, Fault> {
-        let by_sid = unix_id(user, false)?.map(|uid| uid.to_string());
-        let user = by_sid.as_deref().unwrap_or(user);
-        let (found, number) = (query("passwd", user)?, number(user));
-        let (uid, name) = match (&found, number) {
+        let sid = self.sid_of(user);
+        let by_sid = sid.as_ref().map(|sid| self.unix_id(sid, false)).transpose()?;
+        let key = by_sid.map_or_else(|| user.to_owned(), |uid| uid.to_string());
+        let found = query("passwd", &key)?;
+        let (uid, name) = match (&found, number(&key)) {
             (Some(found), _) => (found.id, found.name.clone()),
+            (None, Some(uid)) if user.contains('\\') => (uid, user.to_owned()),
             (None, Some(uid)) => (uid, uid.to_string()),
             (None, None) => return Err(no_user(user)),
         };
-        let all = match (groups, found) {
-            (Some(names), _) => {
+        let all = match (groups, found, sid) {
+            (Some(names), ..) => {
                 names.iter().map(|name| self.gid(name)).collect::<Result<Vec<u32>, Fault>>()?
             }
-            (None, Some(found)) => groups_of(&found)?,
-            (None, None) => {
-                return Err(Fault::usage(format!(
-                    "user {uid} has no entry in the user database, so its groups are unknown"
-                ))
-                .advise("give the groups with --groups"));
-            }
+            (None, Some(found), _) => groups_of(&found)?,
+            (None, None, sid) => sid.map_or(Ok(Vec::new()), |sid| self.groups_of_sid(&sid))?,
         };
+        if groups.is_none() && all.is_empty() {
+            return Err(Fault::usage(format!(
+                "user {uid} has no entry in the user database, so its groups are unknown"
+            ))
+            .advise("give the groups with --groups"));
+        }
         let Some((primary, more)) = all.split_first() else {
             return Err(Fault::usage("a user needs at least one group").advise("give it with --groups"));
         };
@@ -96,11 +114,14 @@ impl Users {
         Ok(Person { name, cred: Cred::new(uid, *primary, more, caps) })
     }
 
-    /// The id of a user, by name or number.
+    /// The id of a user, by name, number or SID.
     ///
     /// # Errors
-    /// There is no such user.
+    /// There is no such user; no rule maps the SID.
     pub(crate) fn uid(&self, user: &str) -> Result<u32, Fault> {
+        if let Some(sid) = self.sid_of(user) {
+            return self.unix_id(&sid, false);
+        }
         Names::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
     }
 
@@ -116,16 +137,53 @@ impl Users {
         Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
     }
 
-    /// The id of a group, by name, number or Samba's SID of a Unix group.
+    /// The id of a group, by name, number or SID.
     ///
     /// # Errors
-    /// There is no such group.
+    /// There is no such group; no rule maps the SID.
     pub(crate) fn gid(&self, name: &str) -> Result<u32, Fault> {
-        if let Some(gid) = unix_id(name, true)? {
-            return Ok(gid);
+        if let Some(sid) = self.sid_of(name) {
+            return self.unix_id(&sid, true);
         }
         let known = Names::group(self, name).or_else(|| number(name));
         known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
+    }
+
+    /// The SID that a text is, or that it names. A name that this machine's databases know is not a SID's.
+    fn sid_of(&self, text: &str) -> Option<Sid> {
+        if let Ok(sid) = text.parse() {
+            return Some(sid);
+        }
+        let is_known = || Names::user(self, text).is_some() || Names::group(self, text).is_some();
+        if number(text).is_some() || is_known() { None } else { self.sids.named(text) }
+    }
+
+    /// The uid or gid of a SID: by the volume's rules, or that of Samba's SID for a Unix user or group.
+    ///
+    /// # Errors
+    /// No rule maps the SID; the SID is of a Unix group, but a user is expected, or the other way round; the
+    /// rules cannot be read.
+    fn unix_id(&self, sid: &Sid, is_group: bool) -> Result<u32, Fault> {
+        let found = match sid.to_unix() {
+            Some((of_group, id)) => Some(id).filter(|id| of_group == is_group && *id != u32::MAX),
+            None => self.sids.number_of(sid)?,
+        };
+        let wanted = if is_group { "group" } else { "user" };
+        found.ok_or_else(|| {
+            Fault::usage(format!("no Unix {wanted} belongs to this Windows identity"))
+                .at(sid)
+                .advise(format!("map its domain with limen sid set, or name the Unix {wanted}"))
+        })
+    }
+
+    /// The gids of a user that only the Windows domain knows. Groups that no rule maps are left out, because no
+    /// entry applies to them.
+    fn groups_of_sid(&self, sid: &Sid) -> Result<Vec<u32>, Fault> {
+        let mut gids = Vec::new();
+        for group in self.sids.groups_of(sid) {
+            gids.extend(self.sids.number_of(&group)?);
+        }
+        Ok(gids)
     }
 }
 
@@ -159,7 +217,11 @@ impl Table {
             Ok(Some(entry)) if entry.id == id => entry.name,
             _ => number.clone(),
         };
-        self.cached.borrow_mut().entry(id).or_insert_with(lookup).clone()
+        let mut cached = self.cached.borrow_mut();
+        if cached.len() >= MAX_NAMES && !cached.contains_key(&id) {
+            cached.clear();
+        }
+        cached.entry(id).or_insert_with(lookup).clone()
     }
 }
 
@@ -218,24 +280,6 @@ fn local_cred(user: &Entry, groups: &str) -> Cred {
         .collect();
     let caps = if user.id == 0 { Caps::ALL } else { Caps::NONE };
     Cred::new(user.id, user.gid.unwrap_or(user.id), &more, caps)
-}
-
-/// The Unix user or group of a SID of Samba's Unix domains (`S-1-22-1`, `S-1-22-2`); `None` if the text is
-/// not a SID.
-///
-/// # Errors
-/// The SID is of a Windows domain; or the SID is of a group, but a user is expected; or the other way round.
-fn unix_id(text: &str, is_group: bool) -> Result<Option<u32>, Fault> {
-    let Ok(sid) = text.parse::<Sid>() else { return Ok(None) };
-    match sid.to_unix() {
-        Some((of_group, id)) if of_group == is_group && id != u32::MAX => Ok(Some(id)),
-        _ => {
-            let wanted = if is_group { "group" } else { "user" };
-            Err(Fault::usage(format!("no Unix {wanted} belongs to this Windows identity"))
-                .at(text)
-                .advise(format!("name the Unix {wanted} that it is mapped to")))
-        }
-    }
 }
 
 /// Parses an id; `(uid_t) -1` is not one.

@@ -222,7 +222,7 @@ fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) 
         };
         let agrees = |access_attrs: &inspect::AccessAttrs| {
             let Rules::Nfs4(acl) = &access_attrs.rules else { return false };
-            let entries = acl.as_ref().map(Nfs4Acl::entries).unwrap_or_default();
+            let entries = acl.as_ref().map(|acl| acl.stored().entries()).unwrap_or_default();
             let owns = cred.uid == access_attrs.uid;
             let applies = |who: Who| match who {
                 Who::Owner => owns,

@@ -1,4 +1,5 @@
-//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs and match no local caller.
+//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs, and match the callers that the
+//! volume's rules map them to, or nobody.
 
 mod common;
 mod harness;
@@ -8,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use acl::nfs4::{GrowingTable, Nfs4Acl, Scope};
 use common::{json_lines, limen};
@@ -186,4 +188,197 @@ fn full_domain_table_refuses_new_domains() {
     let new = "S-1-5-21-4000000000-4294967295-4294967295-7";
     refused(put(&volume.at(""), &[(0, 0, READ, &known), (0, 0, READ, new)]), Errno::NOSPC);
     assert_eq!(get(&volume.at("")).unwrap(), before, "the ACL is unchanged");
+}
+
+const DOMAIN: &str = "S-1-5-21-1004336348-1177238915-682003330";
+/// RID 1105 of [`DOMAIN`], RID 513 of it, and RID 544 of S-1-5-32, with the rules of [`map`].
+const ANN_UID: u32 = 101_105;
+const STAFF_GID: u32 = 100_513;
+const ADMINS_GID: u32 = 200_544;
+
+fn map(volume: &Mounted) {
+    let url = volume.place.url();
+    limen(&["sid", "set", &url, DOMAIN, "--range", "100000-199999"]).ok();
+    limen(&["sid", "set", &volume.place.mnt(), "S-1-5-32", "--range", "200000-200999"]).ok();
+}
+
+/// Waits until the mount has applied changed settings. It reads them every five seconds.
+#[track_caller]
+fn wait_until(is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "the mount has not applied the change");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Two directories and a file that only entries for SIDs let others use, set with the tools of NFSv4 and with
+/// access-based enumeration on.
+fn shared() -> Option<Mounted> {
+    let volume = Mounted::new(&["--acl", "nfsv4"])?;
+    volume.remount_with(&["--abe"]);
+    fs::set_permissions(volume.at(""), fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["team", "private"] {
+        fs::create_dir(volume.at(name)).unwrap();
+        fs::write(volume.at(name).join("f"), "text").unwrap();
+    }
+    let set = |path: &str, acl: &str| {
+        let done = Command::new("nfs4_setfacl").args(["-s", acl]).arg(volume.at(path)).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    // The entry that denies comes first, and the flag of a group is not needed.
+    let acl = format!("D::{ADMINS}:rwx,A:g:{STAFF}:rxtncy,A::{ANN}:rwxatTnNcCy,A::OWNER@:rwaxDtTnNcCoy");
+    set("team", &acl);
+    set("team/f", &acl);
+    set("private", &format!("A::{ANN}:rxtncy,A::OWNER@:rwaxDtTnNcCoy"));
+    Some(volume)
+}
+
+/// What the callers may do by the entries of [`shared`], if they are mapped.
+#[track_caller]
+fn entries_decide(volume: &Mounted) {
+    let (team, f) = (volume.at("team"), volume.at("team/f"));
+    let many: Vec<u32> = (STAFF_GID - 300..STAFF_GID + 100).collect();
+    for _ in 0..3 {
+        as_user(ANN_UID, 9, || {
+            assert_eq!(names(&volume.at("")), ["private", "team"]);
+            assert_eq!(fs::read(&f).unwrap(), b"text");
+            fs::OpenOptions::new().write(true).open(&f).unwrap();
+        });
+        as_member(7, 9, &many, || {
+            assert_eq!(names(&volume.at("")), ["team"]);
+            assert_eq!(names(&team), ["f"]);
+            assert_eq!(fs::read(&f).unwrap(), b"text");
+            refused(fs::OpenOptions::new().write(true).open(&f), Errno::ACCESS);
+            refused(fs::read_dir(volume.at("private")).map(drop), Errno::ACCESS);
+        });
+        as_member(7, 9, &[STAFF_GID, ADMINS_GID], || {
+            assert_eq!(names(&volume.at("")), [""; 0], "denied before the entry that allows");
+            refused(fs::read(&f), Errno::ACCESS);
+        });
+        as_member(1105, 513, &[513], || refused(fs::read(&f), Errno::ACCESS));
+    }
+}
+
+#[test]
+fn entries_for_domains_decide_for_mapped_callers() {
+    let Some(volume) = shared() else { return };
+    let f = volume.at("team/f");
+    let may_read = || as_member(7, 9, &[STAFF_GID], || fs::read(&f).is_ok());
+    let before = value(&f, NFS4_ACL).unwrap();
+    for _ in 0..3 {
+        assert!(!may_read() && as_user(ANN_UID, 9, || fs::read(&f).is_err()));
+    }
+    // A mount that runs applies rules that are added and removed, also to what the kernel has cached.
+    map(&volume);
+    wait_until(may_read);
+    wait_until(|| as_member(7, 9, &[STAFF_GID, ADMINS_GID], || fs::read(&f).is_err()));
+    entries_decide(&volume);
+    volume.remount_with(&["--abe"]);
+    entries_decide(&volume);
+    assert_eq!(value(&f, NFS4_ACL).unwrap(), before, "the ACL keeps its SIDs");
+    let listed = limen(&["sid", "list", &volume.place.mnt()]).ok();
+    assert!(listed.contains("100000-199999") && listed.contains("200000-200999"), "{listed}");
+    // A chmod keeps entries for SIDs like those for other users and groups.
+    fs::set_permissions(&f, fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(may_read());
+    fs::set_permissions(&f, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!may_read());
+    fs::set_permissions(volume.at("team"), fs::Permissions::from_mode(0o750)).unwrap();
+    limen(&["sid", "delete", &volume.place.url(), DOMAIN]).ok();
+    wait_until(|| as_member(7, 9, &[STAFF_GID], || fs::read_dir(volume.at("team")).is_err()));
+    volume.place.umount(&[]).ok();
+    assert_eq!(limen(&["fsck", &volume.place.url()]).code, Some(0));
+}
+
+#[test]
+fn explain_and_audit_name_the_entry_and_the_sid() {
+    let Some(volume) = shared() else { return };
+    map(&volume);
+    let list = volume.place.path("names");
+    fs::write(&list, format!("{ANN} DOM\\ann\n{STAFF} DOM\\Domain Users\n")).unwrap();
+    let list = list.to_str().unwrap();
+    let ids = |sids: &[&str]| sids.join(",");
+    for file in [volume.place.mnt() + "/team/f", volume.place.url() + ":/team/f"] {
+        let explain = |user: &str, groups: &str, want: &str| {
+            let args = ["access", "explain", &file, "--user", user, "--groups", groups, "--want", want];
+            limen(&[&args[..], &["--sid-names", list]].concat())
+        };
+        let by_staff = explain("7", &ids(&["9", STAFF]), "r");
+        assert!(by_staff.out.contains(&format!("A:g:{STAFF}:rx")), "{by_staff:?}");
+        assert!(by_staff.ok().contains("(DOM\\Domain Users)"));
+        for ann in [ANN, "DOM\\ann", "dom\\ANN", "101105"] {
+            let by_ann = explain(ann, "9", "rw").ok();
+            assert!(by_ann.contains("(uid 101105; ") && by_ann.contains(&format!("A::{ANN}:")), "{by_ann}");
+        }
+        let denied = explain("7", &ids(&[STAFF, ADMINS]), "r");
+        assert_eq!(denied.code, Some(1));
+        assert!(denied.out.contains(&format!("D::{ADMINS}:")), "{denied:?}");
+        assert_eq!(explain("7", "9", "r").code, Some(1));
+        explain("S-1-5-21-5-5-5-5", "9", "r").failed(2, &["Windows identity", "limen sid set"]);
+        explain("DOM\\nobody", "9", "r").failed(2, &["there is no user"]);
+        let who = limen(&["access", "audit", "--who", &file, "--sid-names", list]).ok();
+        let row = who.lines().find(|line| line.starts_with("101105")).unwrap_or_else(|| panic!("{who}"));
+        assert!(row.contains("rw") && row.contains("(DOM\\ann)"), "{who}");
+        assert!(!who.contains("100513") && !who.contains("200544"), "a group is no user: {who}");
+    }
+    let audit = |user: &str, groups: &str| -> serde_json::Value {
+        let args = ["access", "audit", &volume.place.url(), "--user", user, "--groups", groups, "--json"];
+        serde_json::from_str(&limen(&args).ok()).unwrap()
+    };
+    let reached = |said: &serde_json::Value| said["totals"]["files"]["read"].as_u64();
+    assert_eq!(reached(&audit("7", STAFF)), Some(1));
+    assert_eq!(reached(&audit(ANN, "9")), Some(2));
+    assert_eq!(reached(&audit("7", "9")), Some(0));
+    assert_eq!(reached(&audit("7", &ids(&[STAFF, ADMINS]))), Some(0));
+    let moved = limen(&[
+        "access",
+        "audit",
+        &volume.place.url(),
+        "--user",
+        "7",
+        "--groups",
+        "9",
+        "--what-if",
+        &format!("add user 7 to group {STAFF_GID}"),
+    ]);
+    assert!(moved.ok().contains("Access to 2 names is gained"));
+}
+
+#[test]
+fn rules_that_contradict_each_other_are_refused() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let url = volume.place.url();
+    map(&volume);
+    let list = || limen(&["sid", "list", &url, "--json"]).ok();
+    let before = list();
+    let set = |domain: &str, more: &[&str]| limen(&[&["sid", "set", &url, domain], more].concat());
+    let other = "S-1-5-21-7-8-9";
+    set(other, &["--range", "199999-300000"])
+        .failed(1, &["overlaps with 100000-199999", DOMAIN, "nothing was changed"]);
+    set(DOMAIN, &["--range", "300000-300001", "--first-rid", "99999"])
+        .failed(1, &["already mapped to 100000-199999"]);
+    set(other, &["--range", "300000-300001", "--first-rid", "4294967295"]).failed(1, &["the highest RID"]);
+    set("S-1-22-1", &["--range", "300000-300001"]).failed(1, &["Samba"]);
+    set(ANN, &["--range", "300000-300001"]).failed(1, &["without a RID", ANN]);
+    for range in ["0-5", "6-5", "5", "5-4294967295", "x-5"] {
+        set(other, &["--range", range]).failed(2, &[range, "100000-199999"]);
+    }
+    for domain in ["S-1-5-21-x", "DOM"] {
+        set(domain, &["--range", "5-6"]).failed(2, &[domain, "SID of a domain"]);
+    }
+    limen(&["sid", "delete", &url, other]).failed(1, &["no such rule", other]);
+    limen(&["sid", "delete", &url, DOMAIN, "--first-rid", "1"]).failed(1, &["no such rule", DOMAIN]);
+    assert_eq!(list(), before);
+    set(DOMAIN, &["--range", "100000-199999"]).ok();
+    assert_eq!(list(), before, "the same rule again");
+    let posix = common::Place::formatted();
+    limen(&["sid", "set", &posix.url(), other, "--range", "5-6"]).failed(2, &["no NFSv4 ACLs"]);
 }

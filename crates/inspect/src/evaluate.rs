@@ -1,11 +1,11 @@
 //! The evaluation of one check for one caller: granted or denied, and the reason.
 
 use acl::evaluate::{self, Class, Denial, Evaluation, Grant};
-use acl::nfs4::{self, Mask, Nfs4Acl};
+use acl::nfs4::{self, Mask};
 use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
 use types::{Caps, Cred, Errno, Mode};
 
-use crate::access_attrs::{AccessAttrs, Rules};
+use crate::access_attrs::{AccessAttrs, Nfs4Rules, Rules};
 use crate::check::{Check, Requirement};
 
 /// The result of a check.
@@ -26,7 +26,7 @@ pub enum VerdictReason {
     ModeAside(Entry),
     /// An entry of the POSIX ACL, and the mask if it removes permissions from the entry.
     Entry(Entry, Option<Perm>),
-    /// For each permission: what decided it in an NFSv4 ACL, and the entry if an entry did.
+    /// For each permission: what decided it in the NFSv4 ACL that decides, and the stored entry if an entry did.
     Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
     /// This capability of the caller grants the access; mode and ACL do not.
     Capability(Caps),
@@ -134,7 +134,7 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
 pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
     match &access_attrs.rules {
         Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {
-            let shown = nfs4::project(acl, access_attrs.uid, access_attrs.gid, true);
+            let shown = nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, true);
             if shown.search_is_exact { Mask::NONE } else { Mask::SEARCH }
         }
         _ => Mask::NONE,
@@ -154,9 +154,9 @@ fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> Verdict {
 }
 
 /// Whether the kernel forwards a request that needs these bits. It decides by the projection of the ACL.
-fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Acl) -> bool {
+fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules) -> bool {
     let is_dir = access_attrs.kind.is_dir();
-    let shown = nfs4::project(acl, access_attrs.uid, access_attrs.gid, is_dir);
+    let shown = nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, is_dir);
     let mode = Mode::new(shown.rwx);
     let inode =
         posix::Inode { uid: access_attrs.uid, gid: access_attrs.gid, mode, is_dir, acl: shown.acl.as_ref() };
@@ -211,12 +211,13 @@ pub(crate) fn mask_of(want: Perm) -> Mask {
     all.into_iter().filter(|(perm, _)| want.has(*perm)).fold(Mask::NONE, |mask, (_, one)| mask | one)
 }
 
-pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Acl>) -> nfs4::Inode<'a> {
+pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rules>) -> nfs4::Inode<'a> {
     let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
+    let acl = acl.map(Nfs4Rules::deciding);
     nfs4::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
-fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> Verdict {
+fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> Verdict {
     let granted = nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)).granted;
     let any_execute = any_execute(access_attrs, acl);
     let evaluation = nfs4::check(granted, cred.caps, want, access_attrs.kind.is_dir(), any_execute);
@@ -225,17 +226,23 @@ fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<
 
 /// Whether anybody may execute the file, both by the rules of the volume's operations and by the bits that
 /// the kernel sees.
-pub(crate) fn any_execute(access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> bool {
+pub(crate) fn any_execute(access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> bool {
     let is_dir = access_attrs.kind.is_dir();
-    let by_volume = access_attrs.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
-    let by_kernel =
-        acl.is_none_or(|acl| nfs4::project(acl, access_attrs.uid, access_attrs.gid, is_dir).rwx & 0o111 != 0);
+    let by_volume =
+        access_attrs.mode.rwx() & 0o111 != 0 || acl.is_some_and(|acl| acl.deciding().lets_anybody_execute());
+    let by_kernel = acl.is_none_or(|acl| {
+        nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, is_dir).rwx & 0o111 != 0
+    });
     by_volume && by_kernel
 }
 
 /// The decision of the file's own ACL on the removal of the file. Without an ACL there is none, because a
 /// mode does not contain `DELETE`.
-pub(crate) fn nfs4_target(cred: &Cred, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> nfs4::Decision {
+pub(crate) fn nfs4_target(
+    cred: &Cred,
+    access_attrs: &AccessAttrs,
+    acl: Option<&Nfs4Rules>,
+) -> nfs4::Decision {
     match acl {
         Some(_) => nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)),
         None => nfs4::Decision::default(),
@@ -243,10 +250,15 @@ pub(crate) fn nfs4_target(cred: &Cred, access_attrs: &AccessAttrs, acl: Option<&
 }
 
 /// The entries that decide each permission of `want`.
-fn nfs4_ground(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> VerdictReason {
+fn nfs4_ground(
+    cred: &Cred,
+    want: Mask,
+    access_attrs: &AccessAttrs,
+    acl: Option<&Nfs4Rules>,
+) -> VerdictReason {
     let verdicts = nfs4::explain(cred, &[], &nfs4_inode(access_attrs, acl), want);
     let entry = |verdict: &nfs4::Verdict| match verdict.reason {
-        nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.entries().get(at)).copied(),
+        nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.stored_entry(at)),
         _ => None,
     };
     VerdictReason::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())

@@ -26,7 +26,7 @@ mod query_error;
 mod route;
 mod tree;
 
-pub use access_attrs::{AccessAttrs, Rules};
+pub use access_attrs::{AccessAttrs, Nfs4Rules, Rules};
 pub use audit::{
     Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
     VisitedName, audit,
@@ -36,7 +36,7 @@ pub use check::{Check, Requirement};
 pub use domains::Domains;
 pub use evaluate::{Verdict, VerdictReason, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
-pub use local::LocalTree;
+pub use local::{LocalTree, MountedRules};
 pub use query_error::QueryError;
 pub use route::{Answer, Operation, OperationError, Route};
 pub use tree::{Found, Tree, VolumeTree};

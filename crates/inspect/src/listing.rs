@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::vec;
 
 use acl::posix::PosixAcl;
+use acl::sid_rules::SidRules;
 use meta::{AclKind, Beside, Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan};
 use types::{AclId, FileType, Ino, Name};
 
@@ -179,7 +180,8 @@ impl ReadDirPlus<'_> {
             return Some(Rules::plain(self.acl));
         }
         let acl = self.acl;
-        let read = || texts.get(&id).and_then(|text| Rules::read(acl, id, text));
+        // A listing shows ACLs as they are stored, and decides nothing.
+        let read = || texts.get(&id).and_then(|text| Rules::read(acl, id, text, &SidRules::default()));
         self.access.entry(id).or_insert_with(read).clone()
     }
 

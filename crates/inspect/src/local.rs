@@ -1,7 +1,9 @@
 //! The names of this machine as its kernel shows them, on all mounted file systems.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,10 +14,11 @@ use std::sync::Arc;
 use acl::identity::DomainTable;
 use acl::nfs4::{self, GrowingTable, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
+use acl::sid_rules::SidRules;
 use types::{Errno, FileType, Mode, Name};
 
 use crate::QueryError;
-use crate::access_attrs::{AccessAttrs, Rules};
+use crate::access_attrs::{AccessAttrs, Nfs4Rules, Rules};
 use crate::tree::{Found, Tree};
 
 const POSIX_ACL: &str = "system.posix_acl_access";
@@ -27,12 +30,33 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 /// All files that this process can see, from `/` on. Each lookup is a few system calls, with this process's
 /// permissions.
 #[derive(Debug, Default)]
-pub struct LocalTree {
+pub struct LocalTree<'m> {
     /// The Windows domains of all ACLs read so far.
     domains: RefCell<Arc<DomainTable>>,
+    mounted: Option<&'m dyn MountedRules>,
+    /// The rules of each mount, by device number.
+    rules: RefCell<HashMap<u64, Volume>>,
 }
 
-impl LocalTree {
+/// The rules of a mounted volume, with the table of domains to which their indexes refer.
+type Volume = Arc<(DomainTable, SidRules)>;
+
+/// Finds the rules that map SIDs on the volumes that are mounted on this machine.
+pub trait MountedRules: fmt::Debug {
+    /// The rules of the volume that is mounted with this device number, and the volume's table of domains. No rules
+    /// if it is no limenfs volume.
+    ///
+    /// # Errors
+    /// The reason why they cannot be read.
+    fn of(&self, device: u64) -> Result<(DomainTable, SidRules), String>;
+}
+
+impl<'m> LocalTree<'m> {
+    /// A tree in which SIDs are mapped by the rules of their volumes. [`Self::default`] maps none.
+    pub fn new(mounted: &'m dyn MountedRules) -> Self {
+        LocalTree { mounted: Some(mounted), ..LocalTree::default() }
+    }
+
     /// The attributes of the file at a path. A symbolic link at its end is not followed.
     ///
     /// # Errors
@@ -55,14 +79,15 @@ impl LocalTree {
         // A symbolic link has no ACL, and its mode is not checked.
         let mode = Mode::new(metadata.mode());
         let is_link = kind == FileType::Symlink;
-        let rules = if is_link { Rules::Posix(None) } else { self.rules_of(path, mode, kind)? };
+        let rules =
+            if is_link { Rules::Posix(None) } else { self.rules_of(path, mode, kind, metadata.dev())? };
         let (uid, gid) = (metadata.uid(), metadata.gid());
         Ok(AccessAttrs { ino: metadata.ino(), kind, mode, uid, gid, rules })
     }
 
     /// Reads the rules of a file. If the file has an NFSv4 ACL, that ACL decides; the POSIX ACL that the
     /// mount also shows is not exact.
-    fn rules_of(&self, path: &Path, mode: Mode, kind: FileType) -> Result<Rules, QueryError> {
+    fn rules_of(&self, path: &Path, mode: Mode, kind: FileType, device: u64) -> Result<Rules, QueryError> {
         let query_error = |what| QueryError::Path { path: path.as_os_str().as_bytes().to_vec(), what };
         let damaged =
             || query_error("its ACL is damaged, or names a principal that only the volume's database knows");
@@ -75,16 +100,38 @@ impl LocalTree {
             let acl = acl.map_err(|_| damaged())?;
             self.domains.replace(growing.into_table());
             // For a file without an ACL, the xattr shows the mode as an ACL.
-            return Ok(Rules::Nfs4(Some(acl).filter(|acl| *acl != nfs4::from_mode(mode, kind.is_dir()))));
+            let acl = Some(acl).filter(|acl| *acl != nfs4::from_mode(mode, kind.is_dir()));
+            return Ok(Rules::Nfs4(acl.map(|acl| self.with_sid_rules(path, acl, device)).transpose()?));
         }
         match xattr(path, POSIX_ACL)? {
             Some(value) => Ok(Rules::Posix(PosixAcl::from_xattr(&value).map_err(|_| damaged())?)),
             None => Ok(Rules::Posix(None)),
         }
     }
+
+    fn with_sid_rules(&self, path: &Path, acl: Nfs4Acl, device: u64) -> Result<Nfs4Rules, QueryError> {
+        let Some(mounted) = self.mounted.filter(|_| acl.highest_domain() > 0) else {
+            return Ok(Nfs4Rules::new(acl, &SidRules::default()));
+        };
+        let known = self.rules.borrow().get(&device).cloned();
+        let volume = match known {
+            Some(known) => known,
+            None => {
+                let path = || path.as_os_str().as_bytes().to_vec();
+                let found = mounted.of(device).map_err(|why| QueryError::SidRules { path: path(), why })?;
+                let found = Arc::new(found);
+                self.rules.borrow_mut().insert(device, Arc::clone(&found));
+                found
+            }
+        };
+        // This tree numbers domains in the order in which it meets them.
+        let (table, rules) = &*volume;
+        let domains = self.domains_met();
+        Ok(Nfs4Rules::new(acl, &rules.renumbered(|index| domains.find(table.get(index)?))))
+    }
 }
 
-impl Tree for LocalTree {
+impl Tree for LocalTree<'_> {
     type Place = PathBuf;
 
     fn root(&self) -> Result<Found<PathBuf>, QueryError> {

@@ -22,6 +22,9 @@ pub enum QueryError {
     /// The symbolic link points outside the volume, so its target depends on where the volume is mounted.
     #[error("{}: the symbolic link points outside the volume, to {}", show(.path), show(.target))]
     LeadsOut { path: Vec<u8>, target: Vec<u8> },
+    /// The ACL names SIDs, and the rules of its volume that map them cannot be read.
+    #[error("{}: its ACL names SIDs, and the volume's rules for them cannot be read: {why}", show(.path))]
+    SidRules { path: Vec<u8>, why: String },
     #[error("{}: {what}", show(.path))]
     Path { path: Vec<u8>, what: &'static str },
 }

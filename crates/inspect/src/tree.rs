@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use acl::identity::DomainTable;
-use meta::{AclKind, Engine, Inode, Record, RecordKey};
+use acl::sid_rules::SidRules;
+use meta::{AclKind, Engine, Inode, Record, RecordKey, Volume};
 use types::{FileType, Ino, Name};
 
 use crate::QueryError;
@@ -60,13 +61,20 @@ pub struct Found<P> {
 pub struct VolumeTree<'e> {
     engine: &'e dyn Engine,
     acl: AclKind,
+    sid_rules: SidRules,
     domains: Domains,
 }
 
 impl<'e> VolumeTree<'e> {
-    /// The tree of a volume with ACLs of this kind.
+    /// The tree of a volume with ACLs of this kind, to look up names: no SID is mapped. [`Self::of`] is for
+    /// questions about access.
     pub fn new(engine: &'e dyn Engine, acl: AclKind) -> Self {
-        VolumeTree { engine, acl, domains: Domains::default() }
+        VolumeTree { engine, acl, sid_rules: SidRules::default(), domains: Domains::default() }
+    }
+
+    /// The tree of this volume, with its rules for SIDs.
+    pub fn of(engine: &'e dyn Engine, volume: &Volume) -> Self {
+        VolumeTree { sid_rules: volume.sid_rules.clone(), ..VolumeTree::new(engine, volume.acl) }
     }
 
     /// Reads an inode, in one request.
@@ -85,7 +93,7 @@ impl<'e> VolumeTree<'e> {
         });
         let inode = inode
             .ok_or(QueryError::Damaged { ino: ino.0, what: "a name refers to it, but it does not exist" })?;
-        Ok((inode, AccessAttrs::of(&inode, self.acl, records)?))
+        Ok((inode, AccessAttrs::of(&inode, self.acl, &self.sid_rules, records)?))
     }
 }
 

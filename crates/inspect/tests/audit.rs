@@ -12,7 +12,7 @@ use inspect::{
     Audit, AuditError, Change, Kind, Names, OnName, Rights, Seen, Start, Totals, View, VisitedName, audit,
     parse_change,
 };
-use meta::{AclKind, Effect};
+use meta::{AclKind, Effect, Volume};
 use ops::{AclType, SetAcl, SetAttr};
 use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
 
@@ -27,7 +27,9 @@ fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&Vi
     };
     let start = Start { dir, path: path.into() };
     let engine = volume.dyn_engine();
-    let found = audit(engine, AclKind::Posix, &start, (before, after), 1, Some(&mut each), &|_| {}).unwrap();
+    let found =
+        audit(engine, &Volume::in_memory("audited"), &start, (before, after), 1, Some(&mut each), &|_| {})
+            .unwrap();
     (found, listed)
 }
 
@@ -39,7 +41,9 @@ fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) 
     let progress = |names| {
         met.fetch_add(names, Ordering::Relaxed);
     };
-    let found = audit(engine, AclKind::Posix, &start, (before, after), threads, each, &progress).unwrap();
+    let found =
+        audit(engine, &Volume::in_memory("audited"), &start, (before, after), threads, each, &progress)
+            .unwrap();
     let Totals { directories, files, others } = found.before;
     assert_eq!(
         directories.names + files.names + others.names,
@@ -272,7 +276,8 @@ fn audit_of_a_subtree_checks_the_directories_above() {
     assert_eq!((found.difference.gained, found.difference.lost), (2, 0));
     let not_dir = Start { dir: volume.file(ROOT, "x", 0o644, (1, 1)), path: b"/x".to_vec() };
     let each: Option<&mut OnName<'_, AuditError>> = None;
-    let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), 1, each, &|_| {});
+    let refused =
+        audit(volume.dyn_engine(), &Volume::in_memory("audited"), &not_dir, (&out, None), 1, each, &|_| {});
     assert!(matches!(refused, Err(AuditError::NoDirectory)));
 }
 

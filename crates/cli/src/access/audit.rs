@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
@@ -21,6 +22,7 @@ use types::Ino;
 
 use super::whatif::{WhatIf, inode_at};
 use super::{show, who};
+use crate::sids::Sids;
 use crate::target::{Target, path_to_json, show_name, volume_behind};
 use crate::url::Database;
 use crate::users::{Person, Users};
@@ -31,7 +33,7 @@ pub(super) struct AuditArgs {
     /// The volume, or a directory in it, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL[:PATH]", value_hint = ValueHint::AnyPath, required_unless_present = "who")]
     target: Option<OsString>,
-    /// Show what this user can access; a name or number
+    /// Show what this user can access; a name, number, SID or DOMAIN\NAME
     #[arg(long, value_name = "USER", conflicts_with = "who")]
     user: Option<String>,
     /// The user's groups, the primary group first [default: from the user database]
@@ -47,6 +49,9 @@ pub(super) struct AuditArgs {
     /// List every name that the user can reach, not only totals
     #[arg(long)]
     list: bool,
+    /// A file of names of Windows identities, with a SID and a name on each line [default: ask wbinfo]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    sid_names: Option<PathBuf>,
     /// Number of threads that read, without --list
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     threads: Option<usize>,
@@ -88,11 +93,14 @@ struct Place {
 }
 
 pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
-    let users = Users::default();
+    let target =
+        args.target.as_ref().or(args.who.as_ref()).map(|target| Target::parse(target)).transpose()?;
+    let sids = target.map(|target| Sids::new(target, args.sid_names.as_deref())).transpose()?;
+    let users = Users::with_sids(sids.unwrap_or_default());
     let what_if = args.what_if.as_deref().map(|text| WhatIf::parse(text, &users)).transpose()?;
     if let Some(path) = &args.who {
         let query = who::Query { path, volume: args.target.as_deref(), json: args.json, csv: args.csv };
-        return who::run(&query, what_if.as_ref());
+        return who::run(&query, what_if.as_ref(), &users);
     }
     let user = args.user.as_deref().or(what_if.as_ref().and_then(WhatIf::user));
     let user = user
@@ -104,7 +112,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let after = match &what_if {
         None => None,
         Some(what_if) => {
-            let tree = VolumeTree::new(&*engine, place.volume.acl);
+            let tree = VolumeTree::of(&*engine, &place.volume);
             let edit = what_if.edit(&tree, place.device)?;
             Some(View { cred: what_if.cred(&person, &users)?, edit })
         }
@@ -122,7 +130,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let progress = |names| bar.inc(names);
     let mut print = |met: VisitedName<'_>| list.print(met);
     let each: Option<&mut OnName<'_, Fault>> = if args.list { Some(&mut print) } else { None };
-    let found = audit(&*engine, place.volume.acl, &start, views, threads, each, &progress);
+    let found = audit(&*engine, &place.volume, &start, views, threads, each, &progress);
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
         // The output is a closed pipe, so the rest is not wanted.
@@ -145,7 +153,7 @@ fn find(args: &AuditArgs) -> Result<Place, Fault> {
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
-            let dir = inode_at(&VolumeTree::new(&*engine, volume.acl), &path)?;
+            let dir = inode_at(&VolumeTree::of(&*engine, &volume), &path)?;
             Ok(Place { database, volume, dir, path, device: None })
         }
     }

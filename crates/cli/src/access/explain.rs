@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::absolute;
+use std::path::{PathBuf, absolute};
 use std::process::ExitCode;
 
 use clap::ValueHint;
@@ -13,6 +13,7 @@ use serde_json::json;
 use types::Errno;
 
 use super::show;
+use crate::sids::{OfMounts, Sids};
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
@@ -22,7 +23,7 @@ pub(super) struct ExplainArgs {
     /// The file, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL:PATH", value_hint = ValueHint::AnyPath)]
     target: OsString,
-    /// The user, by name or number [default: the user that runs the command]
+    /// The user, by name, number, SID or DOMAIN\NAME [default: the user that runs the command]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// The user's groups, the primary group first [default: from the user database]
@@ -31,6 +32,9 @@ pub(super) struct ExplainArgs {
     /// The access to check: one or more of r, w and x together; or stat, create, delete, chmod, chown, touch
     #[arg(long, value_name = "WHAT", default_value = "r", value_parser = parse_operation)]
     want: Operation,
+    /// A file of names of Windows identities, with a SID and a name on each line [default: ask wbinfo]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    sid_names: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,10 +64,10 @@ fn parse_operation(text: &str) -> Result<Operation, String> {
 }
 
 pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
-    let users = Users::default();
+    let target = Target::parse(&args.target)?;
+    let users = Users::with_sids(Sids::new(target.clone(), args.sid_names.as_deref())?);
     let user = args.user.clone().unwrap_or_else(|| rustix::process::geteuid().as_raw().to_string());
     let person = users.person(&user, args.groups.as_deref())?;
-    let target = Target::parse(&args.target)?;
     let route = find(&target, args.want)?;
     let answer = route.explain(&person.cred);
     output::result(
@@ -82,12 +86,12 @@ pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).at(path.display())?;
-            Ok(Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want)?)
+            Ok(Route::find(&LocalTree::new(&OfMounts), full.as_os_str().as_bytes(), want)?)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
-            let tree = VolumeTree::new(&*engine, volume.acl);
+            let tree = VolumeTree::of(&*engine, &volume);
             Route::find(&tree, path, want).at(url)
         }
     }

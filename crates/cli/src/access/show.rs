@@ -1,7 +1,7 @@
 //! Permissions, entries and reasons as text and JSON.
 
 use acl::identity::DomainTable;
-use acl::nfs4::{self, Reason};
+use acl::nfs4::{self, Reason, Who};
 use acl::posix::{Entry, Perm, Tag};
 use inspect::{AccessAttrs, Check, Requirement, Verdict, VerdictReason};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ pub(super) fn ground(ground: &VerdictReason, users: &Users, domains: &DomainTabl
         VerdictReason::Entry(of, None) => entry(of, users),
         VerdictReason::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
         VerdictReason::Nfs4(all) => {
-            all.iter().map(|one| nfs4_verdict(one, domains)).collect::<Vec<_>>().join("; ")
+            all.iter().map(|one| nfs4_verdict(one, users, domains)).collect::<Vec<_>>().join("; ")
         }
         VerdictReason::Capability(caps) => format!("{} overrides mode and ACL", capability(*caps)),
         VerdictReason::NeedsCapability(caps) => format!("needs {}", capability(*caps)),
@@ -85,14 +85,27 @@ fn capability(caps: Caps) -> &'static str {
     caps.name().unwrap_or("several capabilities")
 }
 
-fn nfs4_verdict((verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>), domains: &DomainTable) -> String {
+fn nfs4_verdict(
+    (verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>),
+    users: &Users,
+    domains: &DomainTable,
+) -> String {
     let reason = match (verdict.reason, entry) {
-        (_, Some(entry)) => entry.by_sid(domains).to_string(),
+        (_, Some(entry)) => match sid_name(entry, users, domains) {
+            Some(name) => format!("{} ({name})", entry.by_sid(domains)),
+            None => entry.by_sid(domains).to_string(),
+        },
         (Reason::OwnerRight, _) => "always granted to the owner".to_owned(),
         (Reason::Mode(class), _) => format!("the mode, as {class:?}").to_lowercase(),
         (Reason::NotMentioned | Reason::Entry(_), _) => "no entry mentions it".to_owned(),
     };
     format!("{}: {reason}", verdict.permission)
+}
+
+/// The name of the SID that an entry is for; `None` if it is for another principal, or the name is unknown.
+fn sid_name(entry: &nfs4::Entry, users: &Users, domains: &DomainTable) -> Option<String> {
+    let (Who::User(id) | Who::NamedGroup(id)) = entry.who else { return None };
+    users.sids().name_of(&domains.sid_of(id)?)
 }
 
 /// The kind of the reason, for JSON.
@@ -123,6 +136,7 @@ pub(super) fn ground_to_json(of: &VerdictReason, users: &Users, domains: &Domain
                     "permission": verdict.permission.to_string(),
                     "granted": verdict.granted,
                     "entry": entry.as_ref().map(|entry| entry.by_sid(domains).to_string()),
+                    "sid_name": entry.as_ref().and_then(|entry| sid_name(entry, users, domains)),
                 })
             };
             value["permissions"] = all.iter().map(one).collect();

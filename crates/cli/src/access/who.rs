@@ -50,8 +50,7 @@ pub(super) struct Query<'a> {
     pub(super) csv: bool,
 }
 
-pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>) -> Result<ExitCode, Fault> {
-    let users = Users::default();
+pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) -> Result<ExitCode, Fault> {
     let target = target(query)?;
     let mut before = Vec::new();
     let mut after = Vec::new();
@@ -66,12 +65,12 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>) -> Result<ExitCod
         before.push(route);
     }
     let mut rows = Vec::new();
-    for person in people(&before, &after, &users)? {
+    for person in people(&before, &after, users)? {
         let cred = match what_if {
-            Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, &users)?,
+            Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, users)?,
             _ => person.cred.clone(),
         };
-        let (before, after) = (look(&before, &person.cred, &users), look(&after, &cred, &users));
+        let (before, after) = (look(&before, &person.cred, users), look(&after, &cred, users));
         rows.push(Row { person, before, after });
     }
     if query.json {
@@ -128,10 +127,7 @@ fn named(access_attrs: &AccessAttrs) -> Vec<u32> {
             }));
         }
         Rules::Nfs4(acl) => {
-            uids.extend(acl.iter().flat_map(|acl| acl.entries()).filter_map(|entry| match entry.who {
-                acl::nfs4::Who::User(id) => id.to_system(),
-                _ => None,
-            }));
+            uids.extend(acl.iter().flat_map(|acl| acl.users()));
         }
     }
     uids

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
-use meta::{AclKind, Inode};
+use meta::{Inode, Volume};
 use types::{AclId, FileType, Mode};
 
 use super::model::{AuditError, Rights, View};
@@ -65,15 +65,15 @@ pub(super) struct ParentAccess {
 #[derive(Debug)]
 pub(crate) struct Classes<'a> {
     view: &'a View,
-    acl: AclKind,
+    volume: &'a Volume,
     /// `None` if the ACL is damaged.
     known: HashMap<Class, Option<Decided>>,
     pub(super) decisions: u64,
 }
 
 impl<'a> Classes<'a> {
-    pub(super) fn new(view: &'a View, acl: AclKind) -> Self {
-        Classes { view, acl, known: HashMap::new(), decisions: 0 }
+    pub(super) fn new(view: &'a View, volume: &'a Volume) -> Self {
+        Classes { view, volume, known: HashMap::new(), decisions: 0 }
     }
 
     /// Whether the view's edit applies to this inode. `inside` tells whether the inode is in a directory
@@ -126,8 +126,8 @@ impl<'a> Classes<'a> {
     ) -> Result<Option<Decided>, AuditError> {
         let id = inode.access_acl;
         let rules = match text {
-            _ if id.is_none() => Some(Rules::plain(self.acl)),
-            Some(text) => Rules::read(self.acl, id, text),
+            _ if id.is_none() => Some(Rules::plain(self.volume.acl)),
+            Some(text) => Rules::read(self.volume.acl, id, text, &self.volume.sid_rules),
             None => None,
         };
         let Some(rules) = rules else { return Ok(None) };

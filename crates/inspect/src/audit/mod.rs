@@ -17,7 +17,7 @@ mod model;
 mod texts;
 mod walk;
 
-use meta::{AclKind, Engine};
+use meta::{Engine, Volume};
 
 pub use model::{
     Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
@@ -33,14 +33,14 @@ pub use model::{
 /// error of `each`.
 pub fn audit<E: From<AuditError> + Send>(
     engine: &dyn Engine,
-    acl: AclKind,
+    volume: &Volume,
     start: &Start,
     (before, after): (&View, Option<&View>),
     threads: usize,
     each: Option<&mut OnName<'_, E>>,
     progress: &Progress<'_>,
 ) -> Result<Audit, E> {
-    let audit = walk::Audited { engine, acl, before, after, progress };
+    let audit = walk::Audited { engine, volume, before, after, progress };
     match each {
         Some(each) => audit.list(start, each),
         None => audit.count(start, threads).map_err(E::from),

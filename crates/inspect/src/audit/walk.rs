@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use meta::{AclKind, Beside, Engine, Inode, Record, RecordKey, Scan};
+use meta::{Beside, Engine, Inode, Record, RecordKey, Scan, Volume};
 use types::{FileType, Ino, Name};
 
 use super::class::{Classes, ParentAccess};
@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 1 << 16;
 
 pub(super) struct Audited<'a> {
     pub(super) engine: &'a dyn Engine,
-    pub(super) acl: AclKind,
+    pub(super) volume: &'a Volume,
     pub(super) before: &'a View,
     pub(super) after: Option<&'a View>,
     pub(super) progress: &'a Progress<'a>,
@@ -148,8 +148,8 @@ impl<'a> Reader<'a> {
         Reader {
             audited,
             texts: Texts::new(audited.engine),
-            before: Classes::new(audited.before, audited.acl),
-            after: audited.after.map(|view| Classes::new(view, audited.acl)),
+            before: Classes::new(audited.before, audited.volume),
+            after: audited.after.map(|view| Classes::new(view, audited.volume)),
             audit: Audit::default(),
         }
     }
