@@ -19,6 +19,9 @@ pub enum ChunkError {
     /// An object does not match its checksums.
     #[error("block {block} of slice {slice} is corrupt: object {key}: {fault}")]
     Corrupt { slice: SliceId, block: u32, key: String, fault: BlockFault },
+    /// A part of a backup of the metadata is missing or damaged.
+    #[error("the backup is damaged: object {key}: {what}")]
+    Backup { key: String, what: String },
     /// A row refers to bytes that its source does not have.
     #[error("a row refers to {len} bytes at offset {offset} of a source of {size} bytes")]
     Row { offset: u64, len: u64, size: u64 },
@@ -52,6 +55,7 @@ impl ChunkError {
             | ChunkError::Short { .. }
             | ChunkError::Corrupt { .. }
             | ChunkError::Row { .. }
+            | ChunkError::Backup { .. }
             | ChunkError::Aborted => Errno::EIO,
             ChunkError::Store { errno, .. } => match *errno {
                 Errno::ENOSPC

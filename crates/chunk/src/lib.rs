@@ -12,6 +12,7 @@
 mod address;
 mod areas;
 mod backend;
+mod backups;
 mod block;
 mod budget;
 mod buffer;
@@ -49,6 +50,7 @@ mod uploader;
 mod walk;
 
 pub use areas::Pending;
+pub use backups::{BACKUP_PART_BYTES, BackupId, StoredBackup};
 pub use block::object_key;
 pub use budget::MemoryBudget;
 pub use buffer::{NewSliceId, Staged, WriteBuffer, WriteContext, Written};

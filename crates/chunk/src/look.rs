@@ -16,6 +16,9 @@ const MAX_MARKER_BYTES: usize = 4096;
 /// The prefix of the keys of blocks.
 pub(crate) const ROOT: &str = "chunks/";
 
+/// The prefix of the keys of backups of the metadata.
+pub(crate) const BACKUPS: &str = "backups/";
+
 /// The store itself, without blocks that are staged on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreLook<'a>(pub(crate) &'a dyn Backend);
@@ -33,13 +36,13 @@ impl StoreLook<'_> {
         }
     }
 
-    /// Whether the store has no block. A new volume must not share a store with another one, because slice
-    /// numbers start again.
+    /// Whether the store has no block and no backup. A new volume must not share a store with another one, because
+    /// slice numbers start again.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot be listed.
     pub fn is_empty(&self) -> Result<bool, ChunkError> {
-        list(self.0, ROOT).map(|names| names.is_empty())
+        Ok(list(self.0, ROOT)?.is_empty() && list(self.0, BACKUPS)?.is_empty())
     }
 }
 

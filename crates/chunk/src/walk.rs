@@ -11,7 +11,7 @@ use crate::ChunkError;
 use crate::backend::Backend;
 use crate::block::BlockName;
 use crate::error::store_error;
-use crate::look::{ROOT, list};
+use crate::look::{BACKUPS, ROOT, list};
 use crate::store::BlockStore;
 
 /// A block found in the store.
@@ -50,7 +50,7 @@ impl BlockStore {
         modified.map_err(|refusal| store_error("query", &block.key, refusal))
     }
 
-    /// Removes all blocks of the store, and then the blocks staged on this machine: those are the only copy
+    /// Removes all blocks and backups of the store, and then the blocks staged on this machine: those are the only copy
     /// of their data, so they stay if the store fails. `progress` is called before each object with the
     /// number removed so far; its error ends the removal. After an error, the call may be repeated.
     ///
@@ -65,14 +65,17 @@ impl BlockStore {
         let mut removed = 0;
         let store = inner.staging().map(|staging| staging.store());
         for backend in store.into_iter().chain([&*inner.backend]) {
-            walk::<E>(backend, ROOT, &mut |key| {
-                progress(removed)?;
-                inner.delete_object(backend, key)?;
-                removed += 1;
-                Ok(())
-            })?;
+            for prefix in [ROOT, BACKUPS] {
+                walk::<E>(backend, prefix, &mut |key| {
+                    progress(removed)?;
+                    inner.delete_object(backend, key)?;
+                    removed += 1;
+                    Ok(())
+                })?;
+            }
         }
         remove_directories(&*inner.backend, ROOT)?;
+        remove_directories(&*inner.backend, BACKUPS)?;
         progress(removed)
     }
 }

@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::access::AccessArgs;
+use crate::backup::BackupArgs;
 use crate::config::ConfigArgs;
 use crate::destroy::DestroyArgs;
 use crate::dump::DumpArgs;
@@ -111,6 +112,8 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Create a volume from a dump, on any kind of database
     Load(LoadArgs),
+    /// List the backups of a volume's metadata in its object store, make one, and restore a volume from one
+    Backup(BackupArgs),
     /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
     /// Read directory trees with several threads, to fill the caches

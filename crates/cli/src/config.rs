@@ -1,22 +1,19 @@
 //! `limen config`: shows a volume's settings, and changes those that can be changed.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use acl::nfs4::{AclInherit, AclMode};
-use check::Problem;
-use chunk::{BlockStore, MEMORY};
+use chunk::MEMORY;
 use command::fault::{Fault, OrFault};
-use command::output::{self, Table};
+use command::output::{self, HumanDuration, Table};
 use command::units::{parse_size, show_size};
-use meta::{AclKind, Counter, Engine, Volume};
-use ops::{Authority, Configure};
+use meta::{AclKind, Volume};
+use ops::Configure;
 use serde_json::json;
 
-use crate::maintenance::{Exclusive, Tool};
-use crate::marker;
-use crate::parse::{Choice, one_of, parse_inline, parse_on_off};
-use crate::records::{next_slice, usage, used_bytes};
-use crate::store::{open_without_key, store_fault};
+use crate::adopt::{adopt_store, configure};
+use crate::parse::{Choice, one_of, parse_inline, parse_on_off, parse_span};
+use crate::records::{usage, used_bytes};
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -54,6 +51,10 @@ pub(crate) struct ConfigArgs {
     /// mount
     #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
     abe: Option<bool>,
+    /// The time between two automatic backups of the metadata to the object store, e.g. 30m, 1h or 1d; 0 for no
+    /// automatic backups
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    backup_interval: Option<Duration>,
     /// Mark the object store as this volume's; use it if limen says that the store is not this volume's and
     /// you know that it is
     #[arg(long)]
@@ -106,6 +107,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         aclmode: args.aclmode,
         aclinherit: args.aclinherit,
         abe: args.abe,
+        backup_secs: args.backup_interval.map(|interval| interval.as_secs()),
         store_marker: None,
         posix_acls: volume.acl == AclKind::Off && args.acl.as_deref() == Some(AclKind::Posix.name()),
     };
@@ -117,7 +119,8 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         return Err(Fault::usage("--inline stores data in the metadata, which is not encrypted").at(&url));
     }
     if args.adopt_store {
-        adopt_store(&url, &database, &mut volume)?;
+        volume = adopt_store(&url, &database, &volume, "limen config --adopt-store")?;
+        output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     }
     if change != Configure::default() {
         volume = configure(&url, database.engine(), &change)?;
@@ -154,56 +157,6 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Resul
     Ok(())
 }
 
-/// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
-fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
-    url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { told: None }).at(url)?;
-    engine.sync().at(url)?;
-    url.volume(&*engine)
-}
-
-/// Marks the object store as this volume's, at the user's request.
-fn adopt_store(url: &MetaUrl, database: &Database, volume: &mut Volume) -> Result<(), Fault> {
-    if volume.storage == MEMORY {
-        return Err(Fault::usage("--adopt-store does not apply to --storage memory")
-            .at(url)
-            .advise("omit it"));
-    }
-    let tool = Tool { name: "limen config --adopt-store", force: None };
-    let exclusive = Exclusive::begin(url, database, tool)?;
-    let store = open_without_key(volume)?;
-    marker::adopt(volume, &store)?;
-    let change = Configure { store_marker: Some(true), ..Configure::default() };
-    *volume = configure(url, exclusive.engine(), &change)?;
-    if !volume.loaded.is_empty() {
-        skip_stored_slices(url, exclusive.engine(), volume, &store)?;
-    }
-    drop(exclusive);
-    output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
-    Ok(())
-}
-
-/// Raises the next slice number above the slice numbers of all objects. If this volume was loaded from a
-/// dump, mounts of the original database can have stored objects after the dump.
-fn skip_stored_slices(
-    url: &MetaUrl,
-    engine: Arc<dyn Engine>,
-    volume: &Volume,
-    store: &BlockStore,
-) -> Result<(), Fault> {
-    let mut last = 0;
-    let listed = store.for_each_block(&mut |block| {
-        last = last.max(block.id.0);
-        Ok(())
-    });
-    listed.map_err(|error| store_fault(volume, &error))?;
-    let says = next_slice(&*engine).at(url)?;
-    if says <= last {
-        let problem = Problem::Counter { counter: Counter::Slice, says, last };
-        check::repair(&url.client(engine, 1)?, &problem).at(url)?;
-    }
-    Ok(())
-}
-
 fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault> {
     let usage = usage(&*database.engine()).at(url)?;
     let beyond = |used: u64, limit: u64| limit != 0 && used > limit;
@@ -225,6 +178,7 @@ fn to_text(volume: &Volume) -> String {
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("listings", shown(volume));
+    table.row("backups", backups(volume));
     let fixed = if volume.acl == AclKind::Off { "--acl posix turns them on" } else { "fixed" };
     table.row("ACLs", format!("{} ({fixed})", volume.acl.name()));
     if volume.acl == AclKind::Nfs4 {
@@ -243,6 +197,15 @@ pub(crate) fn shown(volume: &Volume) -> &'static str {
     if volume.abe { "show each caller only what it may read" } else { "show everything" }
 }
 
+/// Describes as text how often the metadata is backed up.
+pub(crate) fn backups(volume: &Volume) -> String {
+    match (volume.storage.as_str(), volume.backup_secs) {
+        (MEMORY, _) => "none, because the objects are in memory".to_owned(),
+        (_, 0) => "none (--backup-interval)".to_owned(),
+        (_, secs) => format!("of the metadata every {}", HumanDuration(Duration::from_secs(secs))),
+    }
+}
+
 fn to_json(volume: &Volume) -> serde_json::Value {
     json!({
         "name": volume.name,
@@ -250,6 +213,7 @@ fn to_json(volume: &Volume) -> serde_json::Value {
         "max_inodes": volume.max_inodes,
         "inline_bytes": volume.inline_bytes,
         "abe": volume.abe,
+        "backup_secs": volume.backup_secs,
         "acl": volume.acl.name(),
         "aclmode": volume.policy.mode.name(),
         "aclinherit": volume.policy.inherit.name(),

@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use command::output;
 use command::units::show_size;
 use meta::Volume;
 
+use crate::confirm::confirm;
 use crate::maintenance::{DESTROY, Exclusive, Tool};
 use crate::marker;
 use crate::records::{usage, used_bytes};
@@ -49,7 +49,13 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     let engine = database.engine();
     let usage = usage(&*engine).at(&url)?;
     if !args.yes {
-        confirm(&volume, usage.inodes, &show_size(used_bytes(&usage)))?;
+        let (name, inodes, data) = (&volume.name, usage.inodes, show_size(used_bytes(&usage)));
+        confirm(
+            name,
+            &format!("volume '{name}' with {inodes} inodes and {data} would be removed"),
+            &format!("This deletes volume '{name}' with {inodes} inodes and {data} permanently."),
+            "nothing was removed",
+        )?;
     }
     let mut exclusive = Exclusive::begin(&url, &database, Tool { name: DESTROY, force: Some(args.force) })?;
     let places = staged::places(&volume);
@@ -127,29 +133,4 @@ fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
     store.advise(
         "nothing was removed; correct this, or remove only the metadata with limen destroy --keep-objects",
     )
-}
-
-/// Asks the user to type the volume's name.
-fn confirm(volume: &Volume, inodes: u64, data: &str) -> Result<(), Fault> {
-    const FAILED: &str = "cannot ask for confirmation";
-    let name = &volume.name;
-    if !io::stdin().is_terminal() {
-        return Err(Fault::usage(format!(
-            "volume '{name}' with {inodes} inodes and {data} would be removed"
-        ))
-        .advise("use --yes to confirm"));
-    }
-    let mut terminal = io::stderr();
-    write!(
-        terminal,
-        "This deletes volume '{name}' with {inodes} inodes and {data} permanently.\nType its name to confirm: "
-    )
-    .and_then(|()| terminal.flush())
-    .what(FAILED)?;
-    let mut typed = String::new();
-    io::stdin().read_line(&mut typed).what(FAILED)?;
-    match typed.trim() == name {
-        true => Ok(()),
-        false => Err(Fault::new("the name does not match: nothing was removed").at(name)),
-    }
 }

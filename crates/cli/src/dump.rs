@@ -1,16 +1,14 @@
 //! `limen dump`: writes all records of a volume as one file.
 
-use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::fault::{Fault, OrFault};
 use command::output;
 use command::units::show_size;
-use dump::{DumpError, Form, Head, Line, Tail, Writer};
-use meta::EngineError;
+use dump::{DumpError, Form, Head, Tail};
 use types::Time;
 
 use crate::format::new_uuid;
@@ -79,42 +77,27 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
 
 fn write<W: Write>(url: &MetaUrl, database: &Database, out: W, form: Form) -> Result<(W, Tail), Fault> {
     let engine = database.engine();
-    let failed = |error: EngineError| Fault::new(error).at(url);
-    let bar = output::progress_of("inodes", usage(&*engine).map_err(failed)?.inodes);
+    let bar = output::progress_of("inodes", usage(&*engine).at(url)?.inodes);
     let head = Head { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
-    let write = || {
-        let mut writer = Writer::new(out, form, head)?;
-        match engine.frozen()? {
-            Some(mut frozen) => dump::dump::<DumpError>(&mut *frozen, &mut |line| {
-                bar.inc(u64::from(matches!(line, Line::Inode(_))));
-                writer.put(&line)
-            })?,
-            None => {
-                let mut progress = |inodes| bar.set_position(inodes);
-                dump::dump_live(&engine, scratch()?, &mut progress, &mut |line| writer.put(&line))?;
-            }
-        }
-        writer.finish()
+    let mut progress = |inodes| {
+        bar.set_position(inodes);
+        Ok(())
     };
-    let written = write().map_err(|error| {
-        let fault = Fault::new(format!("cannot dump the volume: {error}")).at(url);
-        match error {
-            DumpError::TooFast => {
-                fault.advise("run it again when there are fewer changes, or unmount the volume")
-            }
-            _ => fault,
-        }
-    });
+    let written =
+        dump::write(&engine, out, form, head, &mut progress).map_err(|error| dump_fault(&error, url));
     bar.finish_and_clear();
     written
 }
 
-/// A new file without a name.
-pub(crate) fn scratch() -> io::Result<File> {
-    let path = env::temp_dir().join(format!("limen-{}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    fs::remove_file(&path)?;
-    Ok(file)
+/// The error of a dump of the volume at `url`.
+pub(crate) fn dump_fault(error: &DumpError, url: &MetaUrl) -> Fault {
+    let fault = Fault::new(format!("cannot dump the volume: {error}")).at(url);
+    match error {
+        DumpError::TooFast => {
+            fault.advise("run it again when there are fewer changes, or unmount the volume")
+        }
+        _ => fault,
+    }
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use command::fault::{Fault, OrFault};
 use command::output;
 use command::units::parse_size;
-use meta::{AclKind, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
+use meta::{AclKind, DEFAULT_BACKUP_SECS, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
 use ops::{Authority, SetAttr};
 use types::{Ino, Time};
 
@@ -112,6 +112,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         max_inodes: args.inodes,
         abe: false,
         sid_rules: SidRules::default(),
+        backup_secs: DEFAULT_BACKUP_SECS,
         store_marker: args.storage != MEMORY,
         loaded: String::new(),
         created: Time::now(),
@@ -287,7 +288,7 @@ fn remove_empty(bucket: &Path) {
     let _ = fs::remove_dir(bucket);
 }
 
-fn storage_parser() -> PossibleValuesParser {
+pub(crate) fn storage_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(STORES.iter().map(|store| PossibleValue::new(store.name).help(store.about)))
 }
 

@@ -16,6 +16,7 @@ use vfs::process::is_gone;
 
 use crate::maintenance;
 use crate::marker;
+use crate::parse::parse_span;
 use crate::records::{self, next_slice};
 use crate::sessions::sessions;
 use crate::store::{open_without_key, store_fault};
@@ -40,7 +41,7 @@ pub(crate) struct GcArgs {
     #[arg(long)]
     delete: bool,
     /// Keep unreferenced objects that are younger than this, e.g. 90s, 30m, 1h or 2d
-    #[arg(long, value_name = "AGE", value_parser = parse_age, default_value = "1h")]
+    #[arg(long, value_name = "AGE", value_parser = parse_span, default_value = "1h")]
     grace: Duration,
     /// Print JSON
     #[arg(long)]
@@ -318,34 +319,5 @@ impl Found {
             "kept_objects": self.kept,
             "acls": { "stored": self.acls.0, "unused": self.acls.1 },
         })
-    }
-}
-
-fn parse_age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is not an age: write a number with s, m, h or d, e.g. 1h");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let seconds = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_parsed() {
-        let seconds = |text| parse_age(text).map(|age| age.as_secs());
-        assert_eq!((seconds("0"), seconds("90s"), seconds("30m")), (Ok(0), Ok(90), Ok(1800)));
-        assert_eq!((seconds("1h"), seconds("2d")), (Ok(3600), Ok(172_800)));
-        for text in ["", "h", "-1h", "1.5h", "1w", "1 h", "99999999999999999999d", "9999999999999999999d"] {
-            assert!(parse_age(text).is_err(), "{text}");
-        }
     }
 }

@@ -4,16 +4,19 @@ use std::env;
 use std::fs::File;
 use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use backup::Note;
+use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
 use command::fault::Fault;
 use command::output;
 use dump::{Checked, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
 
-use crate::dump::{STANDARD, scratch};
+use crate::dump::STANDARD;
 use crate::format::new_uuid;
-use crate::url::{self, MetaUrl};
+use crate::url::{self, Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -52,11 +55,32 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Fault> {
         return discard(&url);
     }
     let input = Input::new(args.file.as_deref())?;
-    let failed = |error: DumpError| load_fault(error, &url, &input);
+    let (_, checked) = load(&url, &input, args.verify, |_| Ok(()))?;
+    let (name, inodes) = (&checked.volume.name, checked.tail.inodes);
+    output::print(&format!(
+        "Loaded volume '{name}': {inodes} inodes in {url}.\n\
+         Its objects still belong to the database that the dump was made from. When no mount uses that any more:\n\
+         limen config --adopt-store {url}\n"
+    ))
+}
+
+/// Checks a dump, and stores it at `url`, where there must be no volume. Goes on where a former load of it ended. `accept`
+/// is called after the check, before anything is stored.
+///
+/// # Errors
+/// Those of the dump, of the database and of `accept`.
+pub(crate) fn load(
+    url: &MetaUrl,
+    input: &Input,
+    verify: bool,
+    accept: impl FnOnce(&mut Checked) -> Result<(), Fault>,
+) -> Result<(Database, Checked), Fault> {
+    let failed = |error: DumpError| load_fault(error, url, input);
     let bar = output::progress("inodes checked");
     let checked = input.open().and_then(|dump| dump::check(dump, &mut |inodes| bar.set_position(inodes)));
     bar.finish_and_clear();
-    let checked = checked.map_err(failed)?;
+    let mut checked = checked.map_err(failed)?;
+    accept(&mut checked)?;
     let database = url.open(true)?;
     let engine = database.engine();
     let inodes = checked.tail.inodes;
@@ -70,21 +94,17 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Fault> {
         bar.finish_and_clear();
         loaded.map_err(failed)?;
     }
-    if args.verify {
+    if verify {
         let bar = output::progress_of("compared", inodes);
         let same = input.open().and_then(|mut dump| {
             let mut stored = Live(database.engine());
-            dump::compare(&mut dump, &mut stored, &mut |inodes| bar.set_position(inodes))
+            dump::compare(&checked, &mut dump, &mut stored, &mut |inodes| bar.set_position(inodes))
         });
         bar.finish_and_clear();
         same.map_err(failed)?;
         output::note("the volume is what the dump says");
     }
-    output::print(&format!(
-        "Loaded volume '{name}': {inodes} inodes in {url}.\n\
-         Its objects still belong to the database that the dump was made from. When no mount uses that any more:\n\
-         limen config --adopt-store {url}\n"
-    ))
+    Ok((database, checked))
 }
 
 fn store(
@@ -122,10 +142,12 @@ fn discard(url: &MetaUrl) -> Result<(), Fault> {
 
 /// A dump that is read several times.
 #[derive(Debug)]
-enum Input {
+pub(crate) enum Input {
     Path(PathBuf),
     /// A copy of standard input.
     Copy(File),
+    /// A backup in an object store.
+    Backup(Arc<BlockStore>, BackupId, Note),
 }
 
 impl Input {
@@ -148,6 +170,7 @@ impl Input {
                 file.rewind()?;
                 file
             }
+            Input::Backup(store, backup, note) => return backup::open(store, *backup, note),
         };
         Reader::open(Box::new(BufReader::with_capacity(1 << 20, file)))
     }
@@ -155,7 +178,7 @@ impl Input {
 
 /// Copies standard input to a file without a name.
 fn copy() -> io::Result<File> {
-    let mut file = scratch()?;
+    let mut file = dump::scratch()?;
     io::copy(&mut io::stdin().lock(), &mut file)?;
     Ok(file)
 }
@@ -165,6 +188,7 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
     let input = match input {
         Input::Path(path) => path.display().to_string(),
         Input::Copy(_) => "standard input".to_owned(),
+        Input::Backup(_, backup, _) => format!("backup {}", backup.0),
     };
     match error {
         DumpError::Newer { .. } => fault.at(input).advise("use that version of limen; nothing was changed"),
@@ -179,7 +203,7 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
         )),
         DumpError::OtherProcess => fault.at(url).advise("wait until it is done"),
         DumpError::Differs(_) => fault.at(url).advise("a mount since the load changes the volume"),
-        DumpError::TooFast => fault,
+        DumpError::TooFast | DumpError::Stopped => fault,
         DumpError::Engine(_) => fault.at(url).advise("run the command again: it goes on where it ended"),
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args`, `parse` | the command line; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
-//! | `dump`, `load` | all metadata of a volume as a file, and a volume from it |
+//! | `dump`, `load`, `backup` | all metadata of a volume as a file or in its object store, and a volume from it |
 //! | `ls`, `access` | listings; permissions and their reasons |
 //! | `quota` | limits of directories, users and groups |
 //! | `sid` | rules that map SIDs to uids and gids |
@@ -21,7 +21,8 @@
 //! | `sessions`, `records` | the sessions of a volume; single records |
 //! | `holders` | which processes hold a mount |
 //! | `staged` | where mounts on this machine keep blocks that wait for upload |
-//! | `store`, `marker` | opening a volume's object store; whether a store is this volume's, and works |
+//! | `store`, `marker`, `adopt` | opening a volume's object store; whether it is this volume's, and works; taking it over |
+//! | `confirm` | asks before something that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
 //! | `log` | logs |
 //!
@@ -29,9 +30,12 @@
 //! engine, is in the crate `command`.
 
 mod access;
+mod adopt;
 mod args;
+mod backup;
 mod bench;
 mod config;
+mod confirm;
 mod daemon;
 mod destroy;
 #[cfg(test)]
@@ -123,6 +127,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Config(args) => config::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Backup(args) => backup::run(&args),
         Command::Quota(args) => quota::run(&args),
         Command::Sid(args) => sid::run(&args),
         Command::Rmr(args) => rmr::run(&args),

@@ -83,14 +83,22 @@ fn later_check(volume: Volume) -> StoreCheck {
     })
 }
 
-/// Marks the store as this volume's.
+/// Marks the store as this volume's. `before` is called first, unless the store is marked so already: what it does is
+/// done whenever the volume can be mounted, even if this process is killed.
 ///
 /// # Errors
-/// The store is another volume's, or does not work.
-pub(crate) fn adopt(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
+/// The store is another volume's, or does not work; those of `before`.
+pub(crate) fn adopt(
+    volume: &Volume,
+    store: &BlockStore,
+    before: impl FnOnce() -> Result<(), Fault>,
+) -> Result<(), Fault> {
     match check_owner(volume, store.look()) {
         Ok(Owner::Ours) => Ok(()),
-        Ok(Owner::Unmarked) | Err(Wrong::Unmarked(_)) => put(volume, store),
+        Ok(Owner::Unmarked) | Err(Wrong::Unmarked(_)) => {
+            before()?;
+            put(volume, store)
+        }
         Err(wrong) => Err(wrong.fault()),
     }
 }
@@ -116,6 +124,15 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), F
         Some(text) => Err(taken(&text, &volume.bucket)),
         None => Ok(()),
     }
+}
+
+/// The UUID and the name of the volume that has marked the store; `None` if no marker can be read.
+///
+/// # Errors
+/// The store does not work.
+pub(crate) fn volume_of(store: &BlockStore) -> Result<Option<(String, String)>, ChunkError> {
+    let marker = store.look().marker()?.as_deref().and_then(read);
+    Ok(marker.map(|marker| (marker.uuid, marker.name)))
 }
 
 /// The error if a new volume is to use `place`, which has this marker.

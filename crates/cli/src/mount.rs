@@ -1,6 +1,7 @@
 //! `limen mount`: opens a volume, mounts it, serves requests, and ends the session.
 
 use std::fs::{self, File};
+use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use chunk::{BlockStore, Pending};
+use backup::Backups;
+use chunk::{BlockStore, MEMORY, Pending};
 use command::counters::Counters;
 use command::exporter::Exporter;
 use command::fault::{Fault, OrFault};
@@ -136,6 +138,11 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         return Err(errno).what(what).at(&url);
     }
     let started = vfs.lifecycle.start_threads().what("cannot start a thread").at(&url);
+    let mut backups = None;
+    let started = started.and_then(|()| {
+        backups = start_backups(&vfs, &store, &options).what("cannot start a thread").at(&url)?;
+        Ok(())
+    });
     let mut entry = Entry {
         device: 0,
         mountpoint,
@@ -150,6 +157,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let mut endpoints = (None, None);
     let mount = Mount { vfs: &vfs, store: &store, engine, sent, options: &options, report };
     let served = started.and_then(|()| serve_mounted(mount, &mut entry, metrics, &mut endpoints));
+    drop(backups);
     // The session stays registered during the uploads, so that no maintenance tool treats the volume as
     // unmounted. `end` below tries again to store what this `sync` could not store, and reports the error.
     let uploaded = vfs.lifecycle.sync().map_or(Ok(()), |()| wait_uploads(&store));
@@ -170,6 +178,14 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     }
     tracing::info!(volume = entry.volume, "the session has ended");
     served.and(ended)
+}
+
+/// Starts the automatic backups of the metadata, unless this mount cannot write them, or nobody else could read them.
+fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, options: &Options) -> io::Result<Option<Backups>> {
+    if options.fuse.read_only || vfs.meta().volume().storage == MEMORY {
+        return Ok(None);
+    }
+    Backups::start(Arc::clone(vfs.meta()), Arc::clone(store)).map(Some)
 }
 
 /// Waits until all staged blocks are uploaded.

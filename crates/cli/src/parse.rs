@@ -1,5 +1,7 @@
 //! Values of options that several commands have.
 
+use std::time::Duration;
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use command::units::parse_size;
 
@@ -39,6 +41,21 @@ pub(crate) fn parse_inline(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A length of time, such as `90s` or `1h`.
+pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is not a length of time: write a number with s, m, h or d, e.g. 1h");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
 pub(crate) fn parse_on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -58,6 +75,16 @@ mod tests {
         }
         for bad in ["", "A", "a b", "a/b", "a.b", "ä", &"a".repeat(64)] {
             assert!(parse_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_parsed() {
+        let seconds = |text| parse_span(text).map(|span| span.as_secs());
+        assert_eq!((seconds("0"), seconds("90s"), seconds("30m")), (Ok(0), Ok(90), Ok(1800)));
+        assert_eq!((seconds("1h"), seconds("2d")), (Ok(3600), Ok(172_800)));
+        for text in ["", "h", "-1h", "1.5h", "1w", "1 h", "99999999999999999999d", "9999999999999999999d"] {
+            assert!(parse_span(text).is_err(), "{text}");
         }
     }
 

@@ -9,13 +9,13 @@ use command::process::Process;
 use command::registry;
 use command::statistics::Statistics;
 use command::units::show_size;
-use meta::{Maintenance, Session, Usage, Volume};
+use meta::{Engine, EngineError, LastBackup, Maintenance, Record, RecordKey, Session, Usage, Volume};
 use serde_json::{Value, json};
 use types::Time;
 use vfs::process::{is_gone, is_process_gone};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
-use crate::config::shown;
+use crate::config::{backups, shown};
 use crate::maintenance;
 use crate::network::Network;
 use crate::records::{usage, used_bytes};
@@ -41,6 +41,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let usage = usage(&*engine).at(&url)?;
     let sessions = sessions(&*engine).at(&url)?;
     let tool = maintenance::announced(&*engine).at(&url)?;
+    let last_backup = last_backup(&*engine).at(&url)?;
     let mounts: Vec<Option<Statistics>> = sessions.iter().map(mount_statistics).collect();
     let server = match &database {
         Database::Network(network) => Some(network),
@@ -50,7 +51,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
         let all: Vec<_> = sessions.iter().zip(&mounts).collect();
-        return output::print_json(&to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged));
+        let mut status = to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged);
+        status["last_backup"] = last_backup
+            .map_or(Value::Null, |last| json!({ "began": rfc3339(last.began), "took_secs": last.took_secs }));
+        return output::print_json(&status);
     }
     let mut table = Table::default();
     table.row("volume", &volume.name);
@@ -75,6 +79,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("data", of_limit(show_size(used_bytes(&usage)), volume.capacity_bytes, show_size));
     table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
+    table.row("backups", backups(&volume));
+    if let Some(LastBackup { began, took_secs }) = last_backup {
+        let state = match took_secs {
+            Some(secs) => format!(", which took {}", HumanDuration(Duration::from_secs(secs))),
+            None => ", which is not complete".to_owned(),
+        };
+        table.row("", format!("the last one began at {began}{state}"));
+    }
     for (session, mount) in sessions.iter().zip(&mounts) {
         let Session { id, host, pid, mountpoint, since, .. } = session;
         let state = state(session);
@@ -143,6 +155,13 @@ fn state(session: &Session) -> String {
     if age <= late { String::new() } else { format!(" (no heartbeat for {})", HumanDuration(age)) }
 }
 
+/// The last automatic backup of the metadata.
+fn last_backup(engine: &dyn Engine) -> Result<Option<LastBackup>, EngineError> {
+    let records = engine.read(&[RecordKey::Settings])?.records;
+    let Some(Record::Settings(settings)) = records.first() else { return Ok(None) };
+    Ok(settings.get(LastBackup::SETTING).and_then(|text| LastBackup::decode(text)))
+}
+
 /// The statistics of a session's mount, if it is on this machine and answers.
 fn mount_statistics(session: &Session) -> Option<Statistics> {
     let entries = registry::by_mountpoint(Path::new(&session.mountpoint));
@@ -162,7 +181,6 @@ fn to_json(
     tool: Option<&Maintenance>,
     staged: Option<(u64, u64)>,
 ) -> Value {
-    let rfc3339 = |time: Time| time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z");
     let session = |(session, mount): &(&Session, &Option<Statistics>)| {
         json!({
             "id": session.id.0,
@@ -206,6 +224,7 @@ fn to_json(
         "usage": { "inodes": usage.inodes, "bytes": used_bytes(usage) },
         "staged": staged.map(|(blocks, bytes)| json!({ "blocks": blocks, "bytes": bytes })),
         "sessions": sessions.iter().map(session).collect::<Vec<_>>(),
+        "backup_secs": volume.backup_secs,
         "maintenance": tool.map(|tool| json!({
             "tool": tool.tool,
             "host": tool.host,
@@ -214,6 +233,10 @@ fn to_json(
             "alive": !is_process_gone(tool.pid, &tool.process),
         })),
     })
+}
+
+pub(crate) fn rfc3339(time: Time) -> String {
+    time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z")
 }
 
 fn of_limit(used: String, limit: u64, show: impl Fn(u64) -> String) -> String {

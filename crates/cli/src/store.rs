@@ -87,7 +87,11 @@ pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
     found.map_err(|error| Fault::new(error).advise("create a key with: openssl rand -hex 32 >FILE"))
 }
 
-fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
+/// The key of a volume; `None` if the volume is not encrypted.
+///
+/// # Errors
+/// The key is missing or wrong; the settings are damaged.
+pub(crate) fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
     if volume.encryption.is_empty() {
         return Ok(None);
     }

@@ -4,15 +4,17 @@ use meta::Frozen;
 
 use crate::error::DumpError;
 use crate::line::Line;
+use crate::load::Checked;
 use crate::records;
 use crate::stream::Reader;
 
-/// Compares all records of a volume, in the order of a dump, with the lines of the dump. `progress` is called with the
-/// number of inodes that are equal.
+/// Compares all records of a volume, in the order of a dump, with the lines of the dump `checked`. `progress` is called
+/// with the number of inodes that are equal.
 ///
 /// # Errors
 /// [`DumpError::Differs`] names the first difference; those of reading the dump and the volume.
 pub fn compare(
+    checked: &Checked,
     dump: &mut Reader,
     source: &mut dyn Frozen,
     progress: &mut dyn FnMut(u64),
@@ -22,7 +24,13 @@ pub fn compare(
             return Ok(());
         }
         progress(dump.tail().inodes);
-        let expected = next_compared(dump)?;
+        let expected = next_compared(dump)?.map(|line| match line {
+            Line::Setting { name, value } => {
+                let value = checked.stored(&name, &value).to_owned();
+                Line::Setting { name, value }
+            }
+            line => line,
+        });
         match (expected, line) {
             // A mount of the loaded volume may have allocated numbers.
             (Some(Line::Counter { name: expected, next: least }), Line::Counter { name, next })

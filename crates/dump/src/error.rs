@@ -23,6 +23,9 @@ pub enum DumpError {
     OtherDump,
     #[error("another process loads a dump here")]
     OtherProcess,
+    /// The caller ended it.
+    #[error("the dump was stopped")]
+    Stopped,
     #[error("the volume changes too fast for a dump while it is mounted")]
     TooFast,
     #[error("the volume is not what the dump says: {0}")]

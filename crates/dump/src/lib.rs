@@ -55,7 +55,8 @@
 //! remove objects that the other needs. So a load gives the volume a new value of the setting
 //! [`Volume::loaded`](meta::Volume::loaded), and the marker in the store must name this value. Until `limen config
 //! --adopt-store` changes the marker, the loaded volume cannot be mounted or collected, or destroyed with its objects.
-//! After that, the other database cannot.
+//! After that, the other database cannot. Before the marker is changed, the counter of slices is raised above all numbers
+//! that the other database can have given out since the dump.
 
 mod compare;
 mod error;
@@ -64,6 +65,7 @@ mod live;
 mod load;
 mod records;
 mod stream;
+mod write;
 
 pub use compare::compare;
 pub use error::DumpError;
@@ -72,6 +74,7 @@ pub use live::dump_live;
 pub use load::{Checked, check, load};
 pub use records::{Live, dump};
 pub use stream::{Form, Reader, Writer};
+pub use write::{scratch, write};
 
 /// The version of the format. This build reads this version and older ones.
 pub const VERSION: u32 = 1;

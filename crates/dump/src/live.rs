@@ -49,14 +49,14 @@ enum Key {
 }
 
 /// Calls `each` with every line between the first and the last one. `spool` is an empty file, which will hold as much
-/// as a dump.
+/// as a dump. `progress` is called with the number of inodes that were read.
 ///
 /// # Errors
-/// The volume changes too fast; those of the database, of `spool`, and the first one of `each`.
+/// The volume changes too fast; those of the database, of `spool`, and the first one of `progress` and `each`.
 pub fn dump_live(
     engine: &Arc<dyn Engine>,
     spool: File,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
     each: &mut dyn FnMut(Line) -> Result<(), DumpError>,
 ) -> Result<(), DumpError> {
     let stream =
@@ -97,14 +97,18 @@ struct LiveDump {
 
 impl LiveDump {
     /// Reads all records into the file.
-    fn scan(&mut self, spool: File, progress: &mut dyn FnMut(u64)) -> Result<Reader, DumpError> {
+    fn scan(
+        &mut self,
+        spool: File,
+        progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
+    ) -> Result<Reader, DumpError> {
         let head = Head { version: crate::VERSION, id: String::new(), created: 0 };
         let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
         let (mut lines, mut source) = (0, self.source.clone());
         records::dump::<DumpError>(&mut source, &mut |line| {
             if let Line::Inode(inode) = &line {
                 self.scanned.push(inode.ino);
-                progress(self.scanned.len() as u64);
+                progress(self.scanned.len() as u64)?;
             }
             lines += 1;
             if lines % LOOK_EVERY == 0 {

@@ -56,6 +56,21 @@ pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked,
 }
 
 impl Checked {
+    /// Lets the loaded volume have its objects in another place than the volume of which the dump was made.
+    pub fn move_objects(&mut self, storage: &str, bucket: &str) {
+        self.volume.storage = storage.to_owned();
+        self.volume.bucket = bucket.to_owned();
+    }
+
+    /// The value with which a setting of the dump is stored.
+    pub(crate) fn stored<'v>(&'v self, name: &str, value: &'v str) -> &'v str {
+        match name {
+            "storage" => &self.volume.storage,
+            "bucket" => &self.volume.bucket,
+            _ => value,
+        }
+    }
+
     /// Whether the volume was loaded from this dump.
     pub fn is_loaded_as(&self, volume: &Volume) -> bool {
         volume.loaded.split_once(' ').is_some_and(|(_, id)| id == self.id)
@@ -82,7 +97,8 @@ pub fn load(
         match &line {
             Line::Setting { name, value } if !is_local(name) => {
                 // The names are never freed. They are few, and the process ends after the load.
-                let (name, value): (&'static str, _) = (String::leak(name.clone()), value.clone());
+                let value = checked.stored(name, value).to_owned();
+                let name: &'static str = String::leak(name.clone());
                 volume.push(Effect::PutSetting { name, value });
             }
             Line::Counter { name, next } => {

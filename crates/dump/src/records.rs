@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use meta::{
-    Beside, Counter, Engine, EngineError, Frozen, Inode, Maintenance, Page, Quota, Record, RecordKey, Scan,
-    Snapshot, Volume, Xattrs,
+    Beside, Counter, Engine, EngineError, Frozen, Inode, LastBackup, Maintenance, Page, Quota, Record,
+    RecordKey, Scan, Snapshot, Volume, Xattrs,
 };
 use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
 
@@ -131,7 +131,8 @@ pub(crate) fn volume_lines<E>(
 /// Whether a setting is not in a dump: it is about this database and not about the volume, or about quotas.
 pub(crate) fn is_local(name: &str) -> bool {
     let quotas = [Quota::NEXT_SETTING, Quota::OWNERS_SETTING];
-    quotas.contains(&name) || [Maintenance::SETTING, Volume::LOADING, Volume::LOADED].contains(&name)
+    let local = [Maintenance::SETTING, LastBackup::SETTING, Volume::LOADING, Volume::LOADED];
+    quotas.contains(&name) || local.contains(&name)
 }
 
 fn acls<E: From<EngineError>>(

@@ -133,7 +133,8 @@ fn loaded_volume_has_all_records_and_its_own_mark() {
         let target = empty();
         load_into(&*target, &bytes).unwrap();
         assert_eq!(String::from_utf8(written(&target, Form::Json)), String::from_utf8(json.clone()));
-        compare(&mut reader(&bytes).unwrap(), &mut Live(Arc::clone(&target)), &mut |_| {}).unwrap();
+        let (whole, mut live) = (checked(&bytes).unwrap(), Live(Arc::clone(&target)));
+        compare(&whole, &mut reader(&bytes).unwrap(), &mut live, &mut |_| {}).unwrap();
         let volume = Volume::load(&*target).unwrap();
         assert!(checked(&bytes).unwrap().is_loaded_as(&volume), "{volume:?}");
         assert!(
@@ -373,7 +374,12 @@ fn differences_between_volume_and_dump_are_found() {
         load_into(&*target, &bytes).unwrap();
         commit(&*target, effects);
         let mut live = Live(target);
-        compare(&mut reader(&bytes).unwrap(), &mut live as &mut dyn Frozen, &mut |_| {})
+        compare(
+            &checked(&bytes).unwrap(),
+            &mut reader(&bytes).unwrap(),
+            &mut live as &mut dyn Frozen,
+            &mut |_| {},
+        )
     };
     compare(vec![Effect::SetCounter { counter: Counter::Ino, value: 2500 }]).unwrap();
     let drop_name = Effect::DropDirent { parent: Ino(3), name: name(b"file 250") };
@@ -478,7 +484,7 @@ fn written_live(busy: Busy) -> Result<Vec<u8>, DumpError> {
     let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
     let engine: Arc<dyn Engine> = Arc::new(busy);
     let spool = tempfile::tempfile().unwrap();
-    dump_live(&engine, spool, &mut |_| {}, &mut |line| writer.put(&line))?;
+    dump_live(&engine, spool, &mut |_| Ok(()), &mut |line| writer.put(&line))?;
     Ok(writer.finish().unwrap().0)
 }
 

@@ -9,6 +9,7 @@
 //! | `txn` | transactions: guards and effects |
 //! | `record`, `lock`, `volume` | records and scans; file locks; the settings of a volume |
 //! | `quota` | quotas of directories, users and groups |
+//! | `backup` | when the metadata was last backed up |
 //! | `footprint` | what each effect changes and each guard checks |
 //! | `groups` | which transactions of a batch may be applied together |
 //! | `change` | which cached records of other clients a commit invalidates |
@@ -18,6 +19,7 @@
 //! | `mem` | [`MemEngine`], the executable specification |
 //! | `wrap` | wrappers, which add batching, counting or a guard to any engine |
 
+mod backup;
 mod change;
 mod engine;
 mod footprint;
@@ -33,6 +35,7 @@ mod txn;
 mod volume;
 mod wrap;
 
+pub use backup::{DEFAULT_BACKUP_SECS, LastBackup};
 pub use change::{Change, Invalidation};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Frozen, Outcome};
 pub use footprint::{Footprint, Part};

@@ -4,6 +4,7 @@ use acl::nfs4::{AclInherit, AclMode, Policy};
 use acl::sid_rules::SidRules;
 use types::{FileType, Ino, Mode, OpId, Time};
 
+use crate::backup::DEFAULT_BACKUP_SECS;
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::record::{Counter, Inode, Record, RecordKey, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
@@ -63,6 +64,8 @@ pub struct Volume {
     pub max_inodes: u64,
     /// Whether listings show a caller only the entries that it may read, on every mount.
     pub abe: bool,
+    /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
+    pub backup_secs: u64,
     /// Whether the object store must hold the marker that names this volume. `false` for volumes that were
     /// formatted before the marker existed, and for storage in memory.
     pub store_marker: bool,
@@ -120,6 +123,7 @@ impl Volume {
             capacity_bytes: 0,
             max_inodes: 0,
             abe: false,
+            backup_secs: DEFAULT_BACKUP_SECS,
             store_marker: false,
             loaded: String::new(),
             created: Time::new(1_700_000_000, 7),
@@ -166,7 +170,7 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 16] {
+    fn settings(&self) -> [Effect; 17] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
@@ -182,6 +186,7 @@ impl Volume {
             ("capacity_bytes", self.capacity_bytes.to_string()),
             ("max_inodes", self.max_inodes.to_string()),
             ("abe", on_off(self.abe).to_owned()),
+            ("backup_secs", self.backup_secs.to_string()),
             ("store_marker", on_off(self.store_marker).to_owned()),
             ("created", self.created.nanos().to_string()),
         ]
@@ -239,6 +244,11 @@ impl Volume {
             max_inodes: number("max_inodes")?,
             // Volumes that were formatted before these settings existed have them off.
             abe: flag("abe")?,
+            // Volumes that were formatted before there were automatic backups get them too.
+            backup_secs: match get("backup_secs") {
+                Some(_) => number("backup_secs")?,
+                None => DEFAULT_BACKUP_SECS,
+            },
             store_marker: flag("store_marker")?,
             loaded: get(Volume::LOADED).unwrap_or_default(),
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
@@ -247,10 +257,19 @@ impl Volume {
 
     /// Whether both are settings of the same volume, where `earlier` may be older.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
-        let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *earlier;
-        let sid_rules = earlier.sid_rules.clone();
-        let changed =
-            Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, sid_rules, ..self.clone() };
+        let Volume {
+            capacity_bytes, max_inodes, inline_bytes, abe, backup_secs, policy, store_marker, ..
+        } = *earlier;
+        let changed = Volume {
+            capacity_bytes,
+            max_inodes,
+            inline_bytes,
+            abe,
+            backup_secs,
+            policy,
+            sid_rules: earlier.sid_rules.clone(),
+            ..self.clone()
+        };
         // POSIX ACLs can be turned on. Any other change of `acl` is not one of this volume.
         let acl = if self.acl == AclKind::Posix { AclKind::Off } else { self.acl };
         let acl = if earlier.acl == AclKind::Off { acl } else { self.acl };

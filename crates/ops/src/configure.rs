@@ -23,6 +23,8 @@ pub struct Configure {
     pub aclinherit: Option<AclInherit>,
     /// Whether listings show a caller only the entries that it may read.
     pub abe: Option<bool>,
+    /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
+    pub backup_secs: Option<u64>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,
     /// Turns POSIX ACLs on for a volume without ACLs. They cannot be turned off again, because files would
@@ -42,6 +44,7 @@ impl Op for Configure {
             ("capacity_bytes", number(self.capacity_bytes)),
             ("max_inodes", number(self.max_inodes)),
             ("inline_bytes", number(self.inline_bytes.map(u64::from))),
+            ("backup_secs", number(self.backup_secs)),
             ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
             ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
             ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),

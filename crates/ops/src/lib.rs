@@ -12,6 +12,7 @@
 mod access;
 mod accessed;
 mod acl;
+mod backup;
 mod configure;
 mod credential_source;
 mod domains;
@@ -43,6 +44,7 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, SetAcl};
+pub use backup::{BackupClaim, ClaimBackup, FinishBackup};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};

@@ -1,12 +1,16 @@
 //! Volumes: formatting, opening, limits, sessions and leases.
 
 use std::sync::Arc;
+use std::thread;
 
 use client::Meta;
 use meta::{
     AclKind, Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
-use ops::{Configure, GetUsage, RemoveXattr, Rename, SetXattr, Whiteout, XattrMode};
+use ops::{
+    BackupClaim, ClaimBackup, Configure, FinishBackup, GetUsage, RemoveXattr, Rename, SetXattr, Whiteout,
+    XattrMode,
+};
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
 use super::case::{Case, Factory};
@@ -18,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     ("invalid_volumes_are_reported", invalid_volumes_are_reported),
     ("configure_changes_only_its_settings", configure_changes_only_its_settings),
     ("posix_acls_can_be_turned_on", posix_acls_can_be_turned_on),
+    ("a_due_backup_is_claimed_by_one_client", a_due_backup_is_claimed_by_one_client),
     ("a_new_volume_has_a_root", a_new_volume_has_a_root),
     ("the_inode_limit_is_enforced", the_inode_limit_is_enforced),
     ("the_capacity_limit_is_enforced", the_capacity_limit_is_enforced),
@@ -65,6 +70,37 @@ fn configure_changes_only_its_settings(factory: Factory<'_>) {
     change(Configure { max_inodes: Some(0), ..Configure::default() });
     change(Configure::default());
     assert_eq!(Volume::load(&*engine).unwrap(), expected);
+}
+
+fn a_due_backup_is_claimed_by_one_client(factory: Factory<'_>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let clients = [(); 4].map(|()| client(&engine));
+    let claims: Vec<BackupClaim> = thread::scope(|scope| {
+        let claims = clients.each_ref().map(|client| scope.spawn(|| client.run(&ClaimBackup).unwrap()));
+        claims.into_iter().map(|claim| claim.join().unwrap()).collect()
+    });
+    let claimed: Vec<Time> = claims
+        .iter()
+        .filter_map(|claim| match claim {
+            BackupClaim::Claimed(began) => Some(*began),
+            BackupClaim::NotBefore(_) => None,
+        })
+        .collect();
+    let &[began] = &claimed[..] else { panic!("{claims:?}") };
+    let [c, ..] = &clients;
+    let next = |secs| BackupClaim::NotBefore(Some(Time::new(began.sec() + secs, began.nsec())));
+    assert!(claims.contains(&next(3600)), "{claims:?}");
+    c.run(&FinishBackup { began, took_secs: 500 }).unwrap();
+    assert_eq!(
+        client(&engine).run(&ClaimBackup).unwrap(),
+        next(4000),
+        "it took more than an eighth of the interval"
+    );
+    c.run(&FinishBackup { began: volume().created, took_secs: 9 }).unwrap();
+    assert_eq!(client(&engine).run(&ClaimBackup).unwrap(), next(4000), "another backup changes nothing");
+    c.run(&Configure { backup_secs: Some(0), ..Configure::default() }).unwrap();
+    assert_eq!(client(&engine).run(&ClaimBackup).unwrap(), BackupClaim::NotBefore(None));
 }
 
 fn posix_acls_can_be_turned_on(factory: Factory<'_>) {

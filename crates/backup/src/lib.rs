@@ -1,0 +1,30 @@
+//! Backups of a volume's metadata in its own object store: dumps, cut into parts.
+//!
+//! | module | content |
+//! |---|---|
+//! | `note` | what the store says about a backup without its key |
+//! | `write` | makes a backup |
+//! | `read` | reads a backup as a dump |
+//! | `thin` | which old backups are removed |
+//! | `schedule` | the thread of a mount that makes backups |
+//!
+//! The store is enough to restore a volume: the note of a backup says how it is encrypted, and the dump has all other
+//! settings. The layout of the objects is in `chunk/src/backups.rs`.
+//!
+//! A backup shows one moment, as every dump does. Its objects need not exist any more when it is restored: blocks that
+//! no file refers to are removed although an older backup refers to them.
+
+mod note;
+mod read;
+mod schedule;
+mod thin;
+mod write;
+
+pub use note::Note;
+pub use read::open;
+pub use schedule::Backups;
+pub use thin::remove_old;
+pub use write::create;
+
+#[cfg(test)]
+mod tests;

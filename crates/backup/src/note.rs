@@ -1,0 +1,50 @@
+//! What the store says about a backup without its key.
+
+use std::io;
+
+use chunk::{BackupId, BlockStore};
+use dump::DumpError;
+use meta::Volume;
+use serde::{Deserialize, Serialize};
+
+/// The JSON object of a complete backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// That of the dump.
+    pub(crate) version: u32,
+    /// The UUID and the name of the volume.
+    pub volume: String,
+    pub name: String,
+    pub inodes: u64,
+    /// The length of the dump in bytes.
+    pub bytes: u64,
+    /// [`Volume::encryption`].
+    pub encryption: String,
+}
+
+impl Note {
+    pub(crate) fn new(volume: &Volume, inodes: u64, bytes: u64) -> Note {
+        let Volume { uuid, name, encryption, .. } = volume.clone();
+        Note { version: dump::VERSION, volume: uuid, name, inodes, bytes, encryption }
+    }
+
+    pub(crate) fn encode(&self) -> Result<String, DumpError> {
+        Ok(serde_json::to_string(self).map_err(io::Error::from)? + "\n")
+    }
+
+    /// Reads the note of a backup; `None` if the backup is not complete.
+    ///
+    /// # Errors
+    /// The store fails; the note is damaged, or of a newer version of limen.
+    pub fn read(store: &BlockStore, backup: BackupId) -> Result<Option<Note>, DumpError> {
+        let Some(text) = store.backup_note(backup).map_err(io::Error::other)? else { return Ok(None) };
+        let damaged = |_| DumpError::Damaged { line: 0, what: format!("the note of backup {}", backup.0) };
+        // A newer version may have other fields.
+        let value: serde_json::Value = serde_json::from_slice(&text).map_err(damaged)?;
+        let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        if version > dump::VERSION.into() {
+            return Err(DumpError::Newer { found: u32::try_from(version).unwrap_or(u32::MAX) });
+        }
+        serde_json::from_value(value).map(Some).map_err(damaged)
+    }
+}

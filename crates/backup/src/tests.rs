@@ -1,0 +1,95 @@
+use std::sync::Arc;
+
+use chunk::{
+    BackupId, BlockStore, Cipher, EncryptionSettings, Fault, Faults, Secret, StorageConfig, StoreCall,
+    StoreOptions,
+};
+use dump::{Checked, DumpError};
+use meta::{Effect, Engine, Inode, MemEngine, Txn, Volume};
+use types::{Errno, FileType, Ino, Mode, Name, OpId, Time};
+
+use crate::{Note, create, open, remove_old};
+
+fn store(options: StoreOptions) -> Arc<BlockStore> {
+    let config = StorageConfig { storage: chunk::MEMORY.into(), bucket: String::new() };
+    BlockStore::open_with(&config, options).unwrap()
+}
+
+/// A volume with so many files, with names that cannot be compressed well.
+fn volume(files: u64) -> (Arc<dyn Engine>, Volume) {
+    let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+    let volume = Volume::in_memory("vol");
+    volume.format(&*engine).unwrap();
+    let mut effects = Vec::new();
+    for ino in (10..10 + files).map(Ino) {
+        let inode = Inode::new(ino, FileType::Regular, Mode::new(0o644), Time::from_nanos(7));
+        effects.push(Effect::PutInode(Inode { nlink: 1, parent: Ino::ROOT, ..inode }));
+        let mut seed = ino.0;
+        let name: String = (0..200)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                char::from(b'!' + (seed >> 58) as u8).to_string().replace('/', "x")
+            })
+            .collect();
+        let name = Name::new(format!("{name}{ino}").as_bytes()).unwrap();
+        effects.push(Effect::PutDirent { parent: Ino::ROOT, name, ino, kind: FileType::Regular });
+    }
+    engine.commit(&[Txn { op_id: OpId(1 << 90), guards: Vec::new(), effects }]).unwrap();
+    (engine, volume)
+}
+
+fn check(store: &Arc<BlockStore>, backup: BackupId, note: &Note) -> Result<Checked, DumpError> {
+    dump::check(open(store, backup, note)?, &mut |_| {})
+}
+
+#[test]
+fn a_backup_of_many_parts_is_restored() {
+    let (engine, volume) = volume(60_000);
+    let secret = Secret::key_from_text(&"ab".repeat(32)).unwrap();
+    let (settings, encryption) = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap();
+    let volume = Volume { encryption: settings.to_string(), ..volume };
+    let store = store(StoreOptions { encryption: Some(encryption), ..StoreOptions::default() });
+    let (backup, note) = create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
+    assert!(note.bytes > 2 * u64::from(chunk::BACKUP_PART_BYTES), "{note:?}");
+    assert_eq!(Note::read(&store, backup).unwrap().as_ref(), Some(&note));
+    assert_eq!((note.inodes, &note.encryption), (60_001, &volume.encryption));
+    let checked = check(&store, backup, &note).unwrap();
+    let target = MemEngine::default();
+    dump::load(&target, &checked, open(&store, backup, &note).unwrap(), "x", &mut |_| {}).unwrap();
+    let mut live = dump::Live(Arc::new(target));
+    dump::compare(&checked, &mut open(&store, backup, &note).unwrap(), &mut live, &mut |_| {}).unwrap();
+    // A part less, and nothing is restored.
+    let short = Note { bytes: note.bytes - 1, ..note };
+    assert!(check(&store, backup, &short).is_err());
+}
+
+#[test]
+fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
+    let (engine, volume) = volume(60_000);
+    let faults = Faults::new(1);
+    let store = store(StoreOptions { faults: Some(Arc::clone(&faults)), ..StoreOptions::default() });
+    let stopped = create(&engine, &volume, &store, &mut |inodes| match inodes {
+        50_000 => Err(DumpError::Stopped),
+        _ => Ok(()),
+    });
+    assert!(matches!(stopped, Err(DumpError::Stopped)));
+    assert_eq!(store.backups().unwrap(), []);
+    faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+    create(&engine, &volume, &store, &mut |_| Ok(())).unwrap_err();
+    faults.clear();
+    assert_eq!(store.backups().unwrap(), []);
+    create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
+    assert_eq!((store.backups().unwrap().len(), remove_old(&store).unwrap()), (1, 0));
+}
+
+#[test]
+fn notes_that_are_newer_or_damaged_are_refused() {
+    let (store, backup) = (store(StoreOptions::default()), BackupId(5));
+    assert_eq!(Note::read(&store, backup).unwrap(), None);
+    for damaged in ["", "{}", "[]", "{\"version\":1}"] {
+        store.finish_backup(backup, damaged.to_owned()).unwrap();
+        assert!(matches!(Note::read(&store, backup), Err(DumpError::Damaged { .. })), "{damaged}");
+    }
+    store.finish_backup(backup, "{\"version\":9,\"new\":0}".to_owned()).unwrap();
+    assert!(matches!(Note::read(&store, backup), Err(DumpError::Newer { found: 9 })));
+}

@@ -1,0 +1,112 @@
+//! Which old backups are removed.
+//!
+//! Kept are the newest 24, the first of each hour of the last day, the first of each day of the last month, and the first
+//! of each month of the last year. A month has 31 days here. Ages are those at the time of the newest backup, so the
+//! clock of this machine does not count.
+
+use std::collections::BTreeSet;
+
+use chunk::{BackupId, BlockStore, ChunkError, StoredBackup};
+
+const HOUR: u64 = 3600 * 1_000_000_000;
+const DAY: u64 = 24 * HOUR;
+const MONTH: u64 = 31 * DAY;
+const YEAR: u64 = 366 * DAY;
+
+/// So many of the newest backups are kept whatever their age, also if a wrong clock has made the newest one.
+const NEWEST: usize = 24;
+
+/// The spans of time, each with the length of the periods of which one backup is kept.
+const SPANS: [(u64, u64); 3] = [(DAY, HOUR), (MONTH, DAY), (YEAR, MONTH)];
+
+/// After this time, a backup that is not complete is not being written any more.
+pub(crate) const ABANDONED: u64 = DAY;
+
+/// Removes the backups that are not kept, and returns how many.
+///
+/// # Errors
+/// The store fails. The call may be repeated.
+pub fn remove_old(store: &BlockStore) -> Result<u64, ChunkError> {
+    let surplus = surplus(&store.backups()?);
+    surplus.iter().try_for_each(|backup| store.remove_backup(*backup))?;
+    Ok(surplus.len() as u64)
+}
+
+/// The backups that are not kept. `all` begins with the newest one.
+fn surplus(all: &[StoredBackup]) -> Vec<BackupId> {
+    let complete: Vec<u64> =
+        all.iter().filter(|backup| backup.is_complete).map(|backup| backup.id.0).collect();
+    let Some(&newest) = complete.first() else { return Vec::new() };
+    let age = |backup: u64| newest.saturating_sub(backup);
+    let mut kept: BTreeSet<u64> = complete.iter().take(NEWEST).copied().collect();
+    for (span, period) in SPANS {
+        let mut last = None;
+        // From the oldest on. The periods do not move, so the first backup of a period stays the first one.
+        for &backup in complete.iter().rev().filter(|backup| age(**backup) <= span) {
+            if last.replace(backup / period) != Some(backup / period) {
+                kept.insert(backup);
+            }
+        }
+    }
+    let is_surplus = |backup: &&StoredBackup| match backup.is_complete {
+        true => !kept.contains(&backup.id.0),
+        false => age(backup.id.0) > ABANDONED,
+    };
+    all.iter().filter(is_surplus).map(|backup| backup.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000 * 1_000_000_000;
+
+    /// Makes a backup every `every`, and thins after each, for `long`. Returns the ages that are left, the lowest first.
+    fn after(every: u64, long: u64) -> Vec<u64> {
+        let mut all: Vec<StoredBackup> = Vec::new();
+        let mut now = NOW;
+        while now <= NOW + long {
+            all.insert(0, StoredBackup { id: BackupId(now), is_complete: true });
+            let surplus = surplus(&all);
+            all.retain(|backup| !surplus.contains(&backup.id));
+            now += every;
+        }
+        let newest = all[0].id.0;
+        all.iter().map(|backup| newest - backup.id.0).collect()
+    }
+
+    #[test]
+    fn a_year_of_hourly_backups_is_thinned() {
+        let ages = after(HOUR, 3 * YEAR);
+        let count = |from: u64, to: u64| ages.iter().filter(|age| (from..to).contains(*age)).count();
+        assert_eq!(count(0, DAY), 24);
+        assert!((29..=31).contains(&count(DAY + 1, MONTH)), "{}", count(DAY, MONTH));
+        assert!((10..=12).contains(&count(MONTH + 1, YEAR + 1)), "{}", count(MONTH + 1, YEAR + 1));
+        assert_eq!(count(YEAR + 1, u64::MAX), 0);
+    }
+
+    #[test]
+    fn frequent_backups_are_thinned_to_hours_and_rare_ones_are_kept() {
+        let ages = after(HOUR / 60, 2 * DAY);
+        assert!(ages[..24].iter().enumerate().all(|(at, age)| *age == at as u64 * HOUR / 60));
+        assert!((24 + 24..24 + 28).contains(&ages.len()), "{}", ages.len());
+        assert_eq!(after(3 * YEAR, 30 * YEAR).len(), 11);
+    }
+
+    #[test]
+    fn a_wrong_clock_leaves_the_newest_backups() {
+        let mut all: Vec<StoredBackup> = (0..100)
+            .map(|hours| StoredBackup { id: BackupId(NOW - hours * HOUR), is_complete: true })
+            .collect();
+        all.insert(0, StoredBackup { id: BackupId(NOW + 20 * YEAR), is_complete: true });
+        assert_eq!(all.len() - surplus(&all).len(), 24);
+    }
+
+    #[test]
+    fn a_backup_that_is_being_written_is_kept() {
+        let backup = |age: u64, is_complete| StoredBackup { id: BackupId(NOW - age), is_complete };
+        let all = [backup(0, false), backup(1, true), backup(DAY - HOUR, false), backup(DAY + HOUR, false)];
+        assert_eq!(surplus(&all), [BackupId(NOW - DAY - HOUR)]);
+        assert_eq!(surplus(&[backup(YEAR, false)]), [], "there is no complete one");
+    }
+}

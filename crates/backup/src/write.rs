@@ -1,0 +1,91 @@
+//! Makes a backup.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use chunk::{BACKUP_PART_BYTES, BackupId, BlockStore};
+use dump::{DumpError, Form, Head};
+use meta::{Engine, Volume};
+use types::Time;
+
+use crate::note::Note;
+
+/// Writes a dump of the present moment to the store, through which blocks of the volume are encrypted. It takes the
+/// memory of a few parts, and sends one request at a time. `progress` is called with the number of inodes; its error
+/// ends the backup.
+///
+/// # Errors
+/// Those of [`dump::write`]; the store fails. What was stored is removed again, as far as the store permits.
+pub fn create(
+    engine: &Arc<dyn Engine>,
+    volume: &Volume,
+    store: &Arc<BlockStore>,
+    progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
+) -> Result<(BackupId, Note), DumpError> {
+    let began = Time::now();
+    let backup = BackupId(u64::try_from(began.nanos()).map_err(io::Error::other)?);
+    let written = write(engine, volume, store, backup, began, progress);
+    if written.is_err()
+        && let Err(error) = store.remove_backup(backup)
+    {
+        tracing::warn!(backup = backup.0, %error, "parts of a backup that failed remain in the object store");
+    }
+    written.map(|note| (backup, note))
+}
+
+fn write(
+    engine: &Arc<dyn Engine>,
+    volume: &Volume,
+    store: &Arc<BlockStore>,
+    backup: BackupId,
+    began: Time,
+    progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
+) -> Result<Note, DumpError> {
+    let out = PartWriter { store, backup, part: 0, bytes: 0, buffer: Vec::new() };
+    let head = Head { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
+    let (out, tail) = dump::write(engine, out, Form::Framed, head, progress)?;
+    let note = Note::new(volume, tail.inodes, out.bytes);
+    // The volume may have been lost to another client during the last request to the store.
+    progress(tail.inodes)?;
+    store.finish_backup(backup, note.encode()?).map_err(io::Error::other)?;
+    Ok(note)
+}
+
+/// Cuts a dump into parts.
+#[derive(Debug)]
+struct PartWriter<'a> {
+    store: &'a BlockStore,
+    backup: BackupId,
+    /// The number of the next part.
+    part: u32,
+    /// The length of all stored parts.
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl PartWriter<'_> {
+    fn put(&mut self) -> io::Result<()> {
+        self.store.put_backup_part(self.backup, self.part, &self.buffer).map_err(io::Error::other)?;
+        self.part += 1;
+        self.bytes += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+impl Write for PartWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = BACKUP_PART_BYTES as usize - self.buffer.len();
+        let taken = &bytes[..bytes.len().min(room)];
+        self.buffer.extend_from_slice(taken);
+        if self.buffer.len() == BACKUP_PART_BYTES as usize {
+            self.put()?;
+        }
+        Ok(taken.len())
+    }
+
+    /// Stores the last part; called once, at the end of the dump.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() { Ok(()) } else { self.put() }
+    }
+}

@@ -1,0 +1,84 @@
+//! Lets a database use an object store that another database of the same volume may have used.
+
+use std::sync::Arc;
+
+use check::Problem;
+use chunk::{BlockStore, MEMORY};
+use command::fault::{Fault, OrFault};
+use meta::{Counter, Engine, Volume};
+use ops::{Authority, Configure};
+
+use crate::maintenance::{Exclusive, Tool};
+use crate::marker;
+use crate::records::next_slice;
+use crate::store::{open_without_key, store_fault};
+use crate::url::{Database, MetaUrl};
+
+/// So many slice numbers are skipped: more than mounts of another database can have used since the dump from which this
+/// one was loaded.
+const SKIPPED_SLICES: u64 = 1 << 40;
+
+/// No volume has a slice with such a number. Later numbers would not fit into the databases.
+const LAST_SLICE: u64 = 1 << 62;
+
+/// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
+pub(crate) fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
+    url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { told: None }).at(url)?;
+    engine.sync().at(url)?;
+    url.volume(&*engine)
+}
+
+/// Marks the object store as this volume's, at the user's request. `tool` is the command. Returns the volume's new
+/// settings.
+///
+/// # Errors
+/// The volume is mounted; the store is another volume's, or does not work; errors of the database.
+pub(crate) fn adopt_store(
+    url: &MetaUrl,
+    database: &Database,
+    volume: &Volume,
+    tool: &'static str,
+) -> Result<Volume, Fault> {
+    if volume.storage == MEMORY {
+        return Err(Fault::usage("--adopt-store does not apply to --storage memory")
+            .at(url)
+            .advise("omit it"));
+    }
+    let exclusive = Exclusive::begin(url, database, Tool { name: tool, force: None })?;
+    let store = open_without_key(volume)?;
+    marker::adopt(volume, &store, || match volume.loaded.is_empty() {
+        true => Ok(()),
+        false => skip_slices(url, exclusive.engine(), volume, &store),
+    })?;
+    let change = Configure { store_marker: Some(true), ..Configure::default() };
+    configure(url, exclusive.engine(), &change)
+}
+
+/// Raises the next slice number above those of all slices that mounts of another database can have stored after the
+/// dump from which this one was loaded. An object must never be replaced by one with other content: a block of a
+/// number that is used again could be taken from a cache of the other database's mounts, or be overwritten by a block
+/// that still waits for its upload on a machine that was off.
+///
+/// The blocks in the store show only a part of those numbers, so many more are skipped.
+fn skip_slices(
+    url: &MetaUrl,
+    engine: Arc<dyn Engine>,
+    volume: &Volume,
+    store: &BlockStore,
+) -> Result<(), Fault> {
+    let says = next_slice(&*engine).at(url)?;
+    let mut last = says;
+    let listed = store.for_each_block(&mut |block| {
+        last = last.max(if block.id.0 < LAST_SLICE { block.id.0 } else { 0 });
+        Ok(())
+    });
+    listed.map_err(|error| store_fault(volume, &error))?;
+    let problem =
+        Problem::Counter { counter: Counter::Slice, says, last: last.saturating_add(SKIPPED_SLICES) };
+    match check::repair(&url.client(engine, 1)?, &problem).at(url)? {
+        true => Ok(()),
+        false => {
+            Err(Fault::new("the slice numbers cannot be raised").at(url).advise("run the command again"))
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! `limen backup`: the backups of a volume's metadata in its object store, and the restore of a volume from one.
+
+use std::path::absolute;
+use std::sync::Arc;
+
+use backup::Note;
+use chunk::{BackupId, BlockStore, Encryption, FILE, MEMORY, StorageConfig, StoreOptions};
+use clap::{Subcommand, ValueHint};
+use command::fault::{Fault, OrFault};
+use command::output::{self, Columns};
+use command::units::show_size;
+use dump::Checked;
+use meta::Volume;
+use serde_json::{Value, json};
+use types::Time;
+
+use crate::adopt::adopt_store;
+use crate::confirm::confirm;
+use crate::dump::dump_fault;
+use crate::format::storage_parser;
+use crate::load::{self, Input};
+use crate::marker;
+use crate::records::usage;
+use crate::status::rfc3339;
+use crate::store::{KeyArgs, open_store, open_without_key, store_fault, unlock};
+use crate::url::MetaUrl;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A mount of the volume writes all metadata to the volume's object store every hour, or as often as limen config
+--backup-interval says. If the database is lost, the object store is enough to restore the volume.
+
+Kept are the newest 24 backups, one of each hour of the last day, one of each day of the last month, and one of each month of
+the last year. Backups are compressed; those of an encrypted volume are encrypted.")]
+pub(crate) struct BackupArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the backups in an object store
+    Ls(ListArgs),
+    /// Make a backup now
+    Create(CreateArgs),
+    /// Restore a volume from a backup into an empty database
+    Restore(RestoreArgs),
+}
+
+/// Where an object store is.
+#[derive(Debug, clap::Args)]
+struct PlaceArgs {
+    /// The kind of object store
+    #[arg(long, value_name = "KIND", value_parser = storage_parser(), default_value = FILE)]
+    storage: String,
+    /// Where the objects are, as for limen format
+    #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
+    bucket: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen backup ls sqlite:///var/lib/limen/home.db
+  limen backup ls --storage s3 --bucket s3://mybucket/cloud
+      if the database is lost")]
+struct ListArgs {
+    /// Where the volume's metadata is, instead of --bucket
+    #[arg(value_name = "META-URL", required_unless_present = "bucket", conflicts_with = "bucket")]
+    url: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen backup create sqlite:///var/lib/limen/home.db")]
+struct CreateArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The database must not hold a volume. The backup is checked as a whole before anything is stored. If the command is
+interrupted, run it again: it goes on where it ended.
+
+The restored volume is as it was when the backup was made. What was changed later is lost: files that were created later do
+not exist, and reads of files that were changed or removed later can fail with EIO. limen fsck --data names them, and
+limen gc --delete removes objects that the volume does not use.
+
+Only one database may use the objects. So from then on, no other database of the volume can be mounted, and no mount of one
+may be running. With --no-adopt the objects stay with the other database, and the restored volume cannot be mounted.
+
+Examples:
+  limen backup restore postgres://limen@db.example.org/limen --storage s3 --bucket s3://mybucket/cloud --key-file cloud.key
+  limen backup restore sqlite:///tmp/look.db --bucket /var/lib/limen/home.data --id 1795472189123456789 --no-adopt")]
+struct RestoreArgs {
+    /// Where to store the metadata: a database without a volume
+    #[arg(value_name = "META-URL")]
+    url: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// The backup, as limen backup ls shows it [default: the newest one]
+    #[arg(long, value_name = "ID")]
+    id: Option<u64>,
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// Read all records back, and compare them with the backup
+    #[arg(long)]
+    verify: bool,
+    /// Leave the objects to the database that uses them now; limen config --adopt-store takes them over later
+    #[arg(long)]
+    no_adopt: bool,
+    /// Do not ask for the volume's name as a confirmation
+    #[arg(short, long)]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &BackupArgs) -> Result<(), Fault> {
+    match &args.action {
+        Action::Ls(args) => list(args),
+        Action::Create(args) => create(args),
+        Action::Restore(args) => restore(args),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), Fault> {
+    let store = match &args.url {
+        Some(url) => {
+            let url = MetaUrl::parse(url)?;
+            let (_, volume) = url.open_volume()?;
+            refuse_memory(&volume, &url)?;
+            open_without_key(&volume)?
+        }
+        None => Place::new(&args.place)?.open(None)?,
+    };
+    let mut found = Vec::new();
+    for backup in store.backups()? {
+        let note = if backup.is_complete { Note::read(&store, backup.id)? } else { None };
+        found.push((backup.id, note));
+    }
+    output::result(args.json, || found.iter().map(to_json).collect(), || to_text(&found))
+}
+
+fn to_json((backup, note): &(BackupId, Option<Note>)) -> Value {
+    json!({
+        "id": backup.0,
+        "began": rfc3339(time(*backup)),
+        "complete": note.is_some(),
+        "volume": note.as_ref().map(|note| &note.name),
+        "uuid": note.as_ref().map(|note| &note.volume),
+        "inodes": note.as_ref().map(|note| note.inodes),
+        "bytes": note.as_ref().map(|note| note.bytes),
+        "encrypted": note.as_ref().map(|note| !note.encryption.is_empty()),
+    })
+}
+
+fn to_text(found: &[(BackupId, Option<Note>)]) -> String {
+    if found.is_empty() {
+        return "There are no backups.\n".to_owned();
+    }
+    let mut columns = Columns::new(3, &["ID", "BEGAN", "VOLUME", "INODES", "SIZE"]);
+    for (backup, note) in found {
+        let (id, began) = (backup.0.to_string(), time(*backup).to_string());
+        columns.line(match note {
+            Some(note) => [id, began, note.name.clone(), note.inodes.to_string(), show_size(note.bytes)],
+            None => [id, began, "(not complete)".to_owned(), String::new(), String::new()],
+        });
+    }
+    columns.render()
+}
+
+fn create(args: &CreateArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let (database, volume) = url.open_volume()?;
+    refuse_memory(&volume, &url)?;
+    let store = open_store(&volume, &args.keys, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })?;
+    marker::verify(&volume, &store)?;
+    let engine = database.engine();
+    let bar = output::progress_of("inodes", usage(&*engine).at(&url)?.inodes);
+    let made = backup::create(&engine, &volume, &store, &mut |inodes| {
+        bar.set_position(inodes);
+        Ok(())
+    });
+    bar.finish_and_clear();
+    let (backup, note) = made.map_err(|error| dump_fault(&error, &url))?;
+    backup::remove_old(&store).map_err(|error| store_fault(&volume, &error))?;
+    let (name, inodes, size) = (&note.name, note.inodes, show_size(note.bytes));
+    let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
+    output::result(args.json, || to_json(&(backup, Some(note.clone()))), || text)
+}
+
+fn restore(args: &RestoreArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    if let MetaUrl::Memory(_) = url {
+        return Err(Fault::usage("a volume in memory exists only within its mount").at(&url));
+    }
+    let place = Place::new(&args.place)?;
+    let store = place.open(None)?;
+    let (backup, note) = choose(&store, &place, args.id)?;
+    let name = note.name.clone();
+    if let Some((uuid, other)) = marker::volume_of(&store)?
+        && uuid != note.volume
+    {
+        let what =
+            format!("the backup is of volume '{name}', but the object store belongs to volume '{other}'");
+        return Err(Fault::new(what)
+            .at(&place.config.bucket)
+            .advise("check --bucket, or choose another backup with --id"));
+    }
+    let encryption = key(&note, &args.keys)?;
+    let store = place.open(encryption)?;
+    if !args.yes && !args.no_adopt {
+        let began = time(backup);
+        confirm(
+            &name,
+            &format!(
+                "volume '{name}' would be restored as of {began}, and no other database could use its objects"
+            ),
+            &format!(
+                "This restores volume '{name}' as of {began}. From then on, no other database can use its objects."
+            ),
+            "nothing was changed",
+        )?;
+    }
+    let input = Input::Backup(store, backup, note.clone());
+    let StorageConfig { storage, bucket } = &place.config;
+    let (database, checked) = load::load(&url, &input, args.verify, |checked| {
+        refuse_other(&note, checked)?;
+        checked.move_objects(storage, bucket);
+        Ok(())
+    })?;
+    let volume = url.volume(&*database.engine())?;
+    if !args.no_adopt {
+        adopt_store(&url, &database, &volume, "limen backup restore")?;
+    }
+    let inodes = checked.tail.inodes;
+    output::result(
+        args.json,
+        || {
+            json!({
+                "volume": name,
+                "url": url.to_string(),
+                "id": backup.0,
+                "began": rfc3339(time(backup)),
+                "inodes": inodes,
+                "adopted": !args.no_adopt,
+            })
+        },
+        || {
+            let next = match args.no_adopt {
+                true => format!(
+                    "Its objects belong to another database. When no mount uses that any more:\n\
+                     limen config --adopt-store {url}\n"
+                ),
+                false => format!(
+                    "Later changes are lost. To find files whose data is gone, and then remove objects of later data:\n\
+                     limen fsck --data {url}\nlimen gc --delete {url}\n"
+                ),
+            };
+            format!("Restored volume '{name}' as of {}: {inodes} inodes in {url}.\n{next}", time(backup))
+        },
+    )
+}
+
+/// Chooses a complete backup.
+fn choose(store: &BlockStore, place: &Place, id: Option<u64>) -> Result<(BackupId, Note), Fault> {
+    let all = store.backups()?;
+    let bucket = &place.config.bucket;
+    let found = match id {
+        Some(id) => all.iter().find(|backup| backup.id.0 == id),
+        None => all.iter().find(|backup| backup.is_complete),
+    };
+    let Some(found) = found else {
+        let what = match id {
+            Some(id) => format!("there is no backup {id}"),
+            None => "there is no complete backup".to_owned(),
+        };
+        let fault = Fault::new(what).at(bucket);
+        return Err(match all.is_empty() {
+            true => fault.advise("check --storage and --bucket: there are no backups at all"),
+            false => fault.advise("limen backup ls shows what there is"),
+        });
+    };
+    let note = Note::read(store, found.id).what(format!("cannot use backup {}", found.id.0)).at(bucket)?;
+    match note {
+        Some(note) => Ok((found.id, note)),
+        None => Err(Fault::new(format!("backup {} is not complete", found.id.0))
+            .at(bucket)
+            .advise("choose another one")),
+    }
+}
+
+/// The key of an encrypted backup.
+fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
+    if note.encryption.is_empty() && keys.key_file.is_some() {
+        // Otherwise, a changed object store could make a volume from records that nobody with the key has written.
+        return Err(Fault::usage("the backup is not encrypted").at("--key-file").advise(
+            "if the volume was encrypted, the object store was changed; if it never was, omit --key-file",
+        ));
+    }
+    let (name, encryption) = (note.name.clone(), note.encryption.clone());
+    unlock(&Volume { encryption, ..Volume::in_memory(&name) }, keys)
+}
+
+/// The note of a backup is not encrypted, but the dump is.
+fn refuse_other(note: &Note, checked: &Checked) -> Result<(), Fault> {
+    let Volume { uuid, encryption, .. } = &checked.volume;
+    match *uuid == note.volume && *encryption == note.encryption {
+        true => Ok(()),
+        false => {
+            Err(Fault::new("the object that describes the backup was changed")
+                .advise("choose another backup"))
+        }
+    }
+}
+
+fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), Fault> {
+    match volume.storage == MEMORY {
+        true => {
+            Err(Fault::usage("a volume with --storage memory has no backups: its objects end with its mount")
+                .at(url))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Where an object store is, if no database says it.
+#[derive(Debug)]
+struct Place {
+    config: StorageConfig,
+}
+
+impl Place {
+    fn new(args: &PlaceArgs) -> Result<Place, Fault> {
+        let Some(bucket) = &args.bucket else {
+            return Err(Fault::usage("a restore needs the object store")
+                .advise("name it with --storage and --bucket"));
+        };
+        if args.storage == MEMORY {
+            return Err(Fault::usage("objects in memory end with their mount").at("--storage memory"));
+        }
+        let bucket = match args.storage.as_str() {
+            FILE => absolute(bucket).usage().at(bucket)?.to_string_lossy().into_owned(),
+            _ => bucket.clone(),
+        };
+        Ok(Place { config: StorageConfig { storage: args.storage.clone(), bucket } })
+    }
+
+    fn open(&self, encryption: Option<Encryption>) -> Result<Arc<BlockStore>, Fault> {
+        let options = StoreOptions { cache_bytes: 0, encryption, ..StoreOptions::default() };
+        BlockStore::open_with(&self.config, options)
+            .at(&self.config.bucket)
+            .advise("check --storage and --bucket")
+    }
+}
+
+/// When a backup began.
+fn time(backup: BackupId) -> Time {
+    Time::from_nanos(i64::try_from(backup.0).unwrap_or(i64::MAX))
+}

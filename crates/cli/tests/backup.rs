@@ -1,0 +1,294 @@
+//! Backups of a volume's metadata in its object store, made by mounts and by `limen backup`, and volumes that are restored
+//! from the store alone.
+//!
+//! Most tests mount, which requires root.
+
+mod common;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Place, command, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Effect, Engine, LastBackup, Record, RecordKey, Txn};
+use serde_json::Value;
+use servers::{Kind, Server};
+use tree::{MIB, make_tree, sum_of, walk};
+use types::{OpId, Time};
+
+/// Nothing in this file takes this long unless it hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The backups in the store of a place, the newest first.
+fn backups(place: &Place) -> Vec<Value> {
+    let list = limen(&["backup", "ls", "--json", "--bucket", &place.text("data")]).ok();
+    serde_json::from_str(&list).unwrap()
+}
+
+fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + HANG_TIMEOUT;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "there is no {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Lets a mount of the volume at `url` make a backup of everything up to now, and then no more.
+fn let_mount_back_up(place: &Place, url: &str) {
+    let before = Time::now().nanos();
+    limen(&["config", "--backup-interval", "1s", url]).ok();
+    wait_for("new backup", || {
+        let newest = backups(place).into_iter().find(|backup| backup["complete"] == true)?;
+        (newest["id"].as_i64().unwrap() > before).then_some(())
+    });
+    limen(&["config", "--backup-interval", "0", url]).ok();
+    // A mount that began one more backup completes it.
+    wait_for("mount that has applied the setting", || {
+        let before = backups(place);
+        thread::sleep(Duration::from_secs(7));
+        (backups(place) == before && before.iter().all(|backup| backup["complete"] == true)).then_some(())
+    });
+}
+
+/// All objects of blocks, with a checksum of each.
+fn objects(place: &Place) -> BTreeMap<PathBuf, u64> {
+    fn collect(dir: &Path, found: &mut BTreeMap<PathBuf, u64>) {
+        for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                collect(&entry, found);
+            } else {
+                let sum = sum_of(&fs::read(&entry).unwrap());
+                found.insert(entry, sum);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(&place.path("data/chunks"), &mut found);
+    found
+}
+
+/// A mount backs up the volume, the database is lost, and the volume is restored into another database.
+fn volume_is_restored(from: Option<Kind>, to: Option<Kind>, format: &[&str], with_key: &[&str]) {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    let lost = from.map(|kind| Server::start(kind, false));
+    let target = to.map(|kind| Server::start(kind, false));
+    let url = lost.as_ref().map_or_else(|| place.url(), Server::url);
+    let new = target.as_ref().map_or_else(|| format!("sqlite://{}", place.text("new.db")), Server::url);
+    let bucket = place.text("data");
+    fs::write(place.path("key"), "5a".repeat(32)).unwrap();
+    let key = place.text("key");
+    let with_key: Vec<&str> = with_key.iter().map(|arg| if *arg == "KEY" { &key } else { *arg }).collect();
+    limen(&[&["format", &url, "vol", "--bucket", &bucket], format, &with_key].concat()).ok();
+    place.mount_url(&url, &with_key).ok();
+    let mnt = place.path("mnt");
+    make_tree(&mnt, false);
+    rustix::fs::sync();
+    let_mount_back_up(&place, &url);
+    let before = walk(&mnt);
+    let inodes = backups(&place)[0]["inodes"].as_u64().unwrap();
+    assert!(inodes > 300, "{inodes}");
+    // These are stored after the backup, under slice numbers that the backup does not know. The numbers that a mount has
+    // reserved are known, so this is another mount.
+    place.umount(&[]).ok();
+    place.mount_url(&url, &with_key).ok();
+    for later in 0..4 {
+        fs::write(mnt.join(format!("later {later}")), vec![later; 5 * MIB as usize]).unwrap();
+    }
+    place.umount(&[]).ok();
+    drop(lost);
+    for suffix in ["", "-wal", "-shm"] {
+        // Only the embedded engine has these files.
+        let _ = fs::remove_file(place.path(&format!("vol.db{suffix}")));
+    }
+
+    let stored = objects(&place);
+    let restore = [&["backup", "restore", "--json", &new, "--bucket", &bucket], &with_key[..]].concat();
+    limen(&restore).failed(2, &["volume 'vol' would be restored", "--yes"]);
+    let said: Value =
+        serde_json::from_str(&limen(&[&restore[..], &["--yes", "--verify"]].concat()).ok()).unwrap();
+    assert_eq!((&said["volume"], &said["inodes"]), (&"vol".into(), &inodes.into()), "{said}");
+    place.mount_url(&new, &with_key).ok();
+    let after = walk(&mnt);
+    for (path, says) in &before {
+        assert_eq!(after.get(path), Some(says), "{}", path.escape_ascii());
+    }
+    assert_eq!(after.len(), before.len());
+    // No object is replaced by one with other content.
+    for new in 0..4 {
+        fs::write(mnt.join(format!("new {new}")), vec![100 + new; 6 * MIB as usize]).unwrap();
+    }
+    rustix::fs::sync();
+    let now = objects(&place);
+    for (key, sum) in &now {
+        assert!(stored.get(key).is_none_or(|before| before == sum), "{}", key.display());
+    }
+    assert!(now.keys().filter(|key| !stored.contains_key(*key)).count() >= 8);
+    place.umount(&[]).ok();
+    // Objects of the lost database are strays; backups are not.
+    let kept = backups(&place);
+    limen(&["gc", "--delete", "--grace", "0", &new]).ok();
+    assert!(objects(&place).len() <= now.len() - 8, "the objects of four files are removed");
+    assert_eq!(backups(&place), kept);
+    let again = format!("sqlite://{}", place.text("again.db"));
+    let look = ["backup", "restore", "--no-adopt", "--verify", &again, "--bucket", &bucket];
+    limen(&[&look[..], &with_key].concat()).ok();
+    let data = limen(&[&["fsck", "--data", &new], &with_key[..]].concat());
+    assert_eq!(data.code, Some(0), "{data:?}");
+    assert!(!data.out.contains("unreferenced"), "{data:?}");
+    limen(&["destroy", "--yes", &new]).ok();
+    assert!(!place.path("data").exists());
+}
+
+#[test]
+fn volume_on_sqlite_is_restored() {
+    volume_is_restored(None, None, &[], &[]);
+}
+
+#[test]
+fn encrypted_volume_on_postgres_is_restored_into_redis() {
+    let format = ["--compress", "zstd", "--encrypt", "aes-256-gcm"];
+    volume_is_restored(Some(Kind::Postgres), Some(Kind::Redis), &format, &["--key-file", "KEY"]);
+}
+
+#[test]
+fn volume_on_etcd_is_restored_into_mariadb() {
+    volume_is_restored(Some(Kind::Etcd), Some(Kind::Mariadb), &[], &[]);
+}
+
+#[test]
+fn volume_on_redis_is_restored_into_postgres() {
+    volume_is_restored(Some(Kind::Redis), Some(Kind::Postgres), &["--compress", "lz4"], &[]);
+}
+
+fn sqlite(place: &Place) -> SqliteEngine {
+    SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap()
+}
+
+#[test]
+fn two_mounts_make_one_backup() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    place.format(&["--bucket", &place.text("data")]).ok();
+    // The last backup is two hours old.
+    let began = Time::new(Time::now().sec() - 7200, 0);
+    let value = LastBackup { began, took_secs: Some(0) }.encode();
+    let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
+    sqlite(&place).commit(&[Txn { op_id: OpId(1 << 90), guards: Vec::new(), effects }]).unwrap();
+    place.mount(&["-o", "shared"]).ok();
+    fs::create_dir(place.path("mnt2")).unwrap();
+    limen(&["mount", "-d", "-o", "shared", &place.url(), &place.text("mnt2")]).ok();
+    wait_for("complete backup", || {
+        let status: Value = serde_json::from_str(&limen(&["status", "--json", &place.url()]).ok()).unwrap();
+        (status["last_backup"]["took_secs"].is_number() && !backups(&place).is_empty()).then_some(())
+    });
+    // Both mounts look once a second.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(backups(&place).len(), 1);
+    limen(&["umount", &place.text("mnt2")]).ok();
+    place.umount(&[]).ok();
+    assert!(place.log().lines().filter(|line| line.contains("backed up the metadata")).count() <= 1);
+}
+
+#[test]
+fn backups_are_off_if_the_administrator_says_so_and_never_in_memory() {
+    let place = Place::formatted();
+    let config = |args: &[&str]| limen(&[&["config", &place.url()], args].concat());
+    assert!(config(&[]).ok().contains("of the metadata every 60 minutes"));
+    assert!(config(&["--backup-interval", "0"]).ok().contains("none (--backup-interval)"));
+    config(&["--backup-interval", "often"]).failed(2, &["'often' is not a length of time"]);
+    let memory = format!("sqlite://{}", place.text("memory.db"));
+    limen(&["format", &memory, "mem", "--storage", "memory"]).ok();
+    for action in [&["backup", "ls"][..], &["backup", "create"]] {
+        limen(&[action, &[&memory]].concat()).failed(2, &["--storage memory has no backups"]);
+    }
+}
+
+#[test]
+fn bad_input_of_a_restore_changes_nothing() {
+    let place = Place::formatted();
+    let (bucket, new) = (place.text("vol.data"), format!("sqlite://{}", place.text("new.db")));
+    let restore = |more: &[&str]| limen(&[&["backup", "restore", "--yes", &new], more].concat());
+    let from_store = |more: &[&str]| restore(&[&["--bucket", &bucket], more].concat());
+    restore(&[]).failed(2, &["--bucket"]);
+    restore(&["--bucket", &place.text("absent")])
+        .failed(1, &["does not exist", "check --storage and --bucket"]);
+    from_store(&[]).failed(1, &["there is no complete backup", "no backups at all"]);
+    assert_eq!(limen(&["backup", "ls", "--bucket", &bucket]).ok(), "There are no backups.\n");
+    let said: Value =
+        serde_json::from_str(&limen(&["backup", "create", "--json", &place.url()]).ok()).unwrap();
+    let id = said["id"].to_string();
+    assert!(limen(&["backup", "ls", &place.url()]).ok().contains(&id));
+    from_store(&["--id", "7"]).failed(1, &["there is no backup 7", "limen backup ls"]);
+    let key = place.text("key");
+    fs::write(&key, "5a".repeat(32)).unwrap();
+    from_store(&["--key-file", &key]).failed(2, &["not encrypted", "omit --key-file"]);
+    limen(&["backup", "restore", "--yes", &place.url(), "--bucket", &bucket])
+        .failed(1, &["holds a volume already", "nothing was changed"]);
+    let at = |name: &str| place.path("vol.data/backups").join(name);
+    let (part, note) = (at(&format!("{id}/0")), at(&format!("{id}.json")));
+    let (whole, text) = (fs::read(&part).unwrap(), fs::read_to_string(&note).unwrap());
+    let mut changed = whole.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    fs::write(&part, changed).unwrap();
+    from_store(&[]).failed(1, &[&id, "the backup is damaged"]);
+    fs::remove_file(&part).unwrap();
+    from_store(&[]).failed(1, &["it is missing"]);
+    fs::write(&part, &whole).unwrap();
+    fs::write(&note, text.replacen("\"version\":", "\"version\":9", 1)).unwrap();
+    from_store(&[]).failed(1, &["newer limen", "9"]);
+    let uuid = said["uuid"].as_str().unwrap();
+    fs::write(&note, text.replace(uuid, "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10")).unwrap();
+    from_store(&[]).failed(1, &["the object store belongs to volume 'vol'"]);
+    fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
+    from_store(&[]).failed(1, &["the object that describes the backup was changed"]);
+    fs::remove_file(&note).unwrap();
+    from_store(&["--id", &id]).failed(1, &["is not complete"]);
+    from_store(&[]).failed(1, &["there is no complete backup", "limen backup ls"]);
+    assert!(!place.path("new.db").exists());
+}
+
+/// The number of inodes that a database holds.
+fn inodes(path: &Path) -> u64 {
+    let usage = |engine: SqliteEngine| engine.read(&[RecordKey::Usage]).ok()?.records.pop();
+    match SqliteEngine::open(path, &Options::default()).ok().and_then(usage) {
+        Some(Record::Usage(usage)) => usage.inodes,
+        _ => 0,
+    }
+}
+
+#[test]
+fn killed_restore_goes_on_and_can_leave_the_objects_to_the_old_database() {
+    let place = Place::formatted();
+    let tree = ["--depth", "1", "--dirs", "9", "--files", "5000", "--keep"];
+    limen(&[&["mdtest", &place.url(), "/t"], &tree[..]].concat()).ok();
+    limen(&["backup", "create", &place.url()]).ok();
+    // The objects are at another place now.
+    fs::rename(place.path("vol.data"), place.path("moved")).unwrap();
+    let (new, bucket) = (format!("sqlite://{}", place.text("new.db")), place.text("moved"));
+    let restore = ["backup", "restore", "--no-adopt", "--verify", &new, "--bucket", &bucket];
+    let mut first = command(&restore).spawn().unwrap();
+    while inodes(&place.path("new.db")) < 100 && first.try_wait().unwrap().is_none() {
+        thread::yield_now();
+    }
+    first.kill().unwrap();
+    assert!(!first.wait().unwrap().success(), "the restore ended before it was killed");
+    limen(&["fsck", &new]).failed(8, &["only in part"]);
+    limen(&restore).ok();
+    limen(&["gc", &new]).failed(1, &["belongs to another database", "limen config --adopt-store"]);
+    limen(&["config", "--adopt-store", &new]).ok();
+    assert!(limen(&["config", &new]).ok().contains(&bucket));
+    let said = limen(&["fsck", "--data", &new]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+}
