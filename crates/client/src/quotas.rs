@@ -116,7 +116,15 @@ impl Meta {
         if quota.rule.state == QuotaState::Building {
             let change = TagChange::Directory { from: quota.rule.outer, to: id };
             self.walk(dir, change, progress)?;
-            self.set_state(id, QuotaState::Settled)?;
+            match self.change_state(id, QuotaState::Building, QuotaState::Settled) {
+                // Another tool has completed the walk, or removes the quota.
+                Err(Failure::Refused(Errno::EBUSY)) => {
+                    if self.directory_quota(id)?.rule.state == QuotaState::Removing {
+                        return Err(QuotaError::Removing);
+                    }
+                }
+                changed => changed?,
+            }
         }
         Ok(id)
     }
@@ -127,25 +135,24 @@ impl Meta {
     /// # Errors
     /// [`QuotaError`].
     pub fn remove_directory_quota(&self, id: QuotaId, progress: Progress<'_>) -> Result<(), QuotaError> {
-        let quota = |quotas: &[(QuotaKey, Quota)]| {
-            let found = quotas.iter().find(|(key, _)| *key == QuotaKey::Directory(id));
-            found.map(|(_, quota)| *quota).ok_or(QuotaError::NoQuota)
+        let rule = loop {
+            let rule = self.directory_quota(id)?.rule;
+            match self.change_state(id, rule.state, QuotaState::Removing) {
+                // Another tool has changed the state.
+                Err(Failure::Refused(Errno::EBUSY)) => {}
+                changed => break changed.map(|()| rule)?,
+            }
         };
-        self.set_state(id, QuotaState::Removing).map_err(|error| match error {
-            QuotaError::Failed(Failure::Refused(Errno::ENOENT)) => QuotaError::NoQuota,
-            error => error,
-        })?;
         // From here on no quota can be created inside.
         let quotas = self.quotas()?;
-        let rule = quota(&quotas)?.rule;
         if let Some((_, inside)) = quotas.iter().find(|(_, quota)| quota.rule.outer == id) {
-            self.set_state(id, QuotaState::Settled)?;
+            self.change_state(id, QuotaState::Removing, rule.state)?;
             return Err(QuotaError::Inside { dir: inside.rule.root });
         }
         let change = TagChange::Directory { from: id, to: rule.outer };
         self.walk(rule.root, change, progress)?;
         // Files without a name, and files whose names are elsewhere, still count in the quota.
-        if quota(&self.quotas()?)?.inodes != 0 {
+        if self.directory_quota(id)?.inodes != 0 {
             self.retag_inodes(change, progress)?;
         }
         Ok(self.run(&DropQuota(id), &BY_TOOL)?)
@@ -172,10 +179,16 @@ impl Meta {
         Ok(())
     }
 
-    fn set_state(&self, id: QuotaId, state: QuotaState) -> Result<(), QuotaError> {
+    fn directory_quota(&self, id: QuotaId) -> Result<Quota, QuotaError> {
+        let quotas = self.quotas()?;
+        let found = quotas.iter().find(|(key, _)| *key == QuotaKey::Directory(id));
+        found.map(|(_, quota)| *quota).ok_or(QuotaError::NoQuota)
+    }
+
+    /// Fails with EBUSY if the quota is not in state `from`.
+    fn change_state(&self, id: QuotaId, from: QuotaState, to: QuotaState) -> Result<(), Failure> {
         let (key, limits) = (QuotaKey::Directory(id), QuotaLimits::default());
-        self.run(&ChangeQuota { key, limits, state: Some(state) }, &BY_TOOL)?;
-        Ok(())
+        self.run(&ChangeQuota { key, limits, state: Some((from, to)) }, &BY_TOOL).map(drop)
     }
 
     /// Walks a tree; fails if the walk was interrupted or met a quota inside.

@@ -110,13 +110,14 @@ impl Terms {
         self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
     }
 
-    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, in
-    /// the first term while it has had at most one operation, or if another thread has taken the change and has not
-    /// yet called [`Terms::note`].
+    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, if
+    /// no open term has had more than one operation, because the begin of a term is one itself, or if another thread
+    /// has taken the change and has not yet called [`Terms::note`].
     pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
         let mut past = self.past();
         let current = self.current();
-        let is_idle = current.issued.load(Ordering::Relaxed) <= 1 && past.terms.is_empty();
+        let is_unused = |term: &Arc<OpenTerm>| term.issued.load(Ordering::Relaxed) <= 1;
+        let is_idle = is_unused(&current) && past.terms.iter().all(is_unused) && !self.are_doubtful();
         if past.is_busy || current.term == Term::NONE || is_idle {
             return None;
         }
@@ -159,9 +160,12 @@ impl Terms {
         self.doubtful.load(Ordering::Acquire) > 0
     }
 
-    /// Notes that the operation is given up in doubt.
+    /// Notes that the operation is given up in doubt. Nothing is noted if its session was lost: a term of that
+    /// session never ends, so it would count as doubtful for ever.
     pub(crate) fn give_up(&self, ticket: &Ticket) {
-        if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
+        let _past = self.past();
+        let is_open = ticket.id.term() != Term::NONE && ticket.term.session == self.current().session;
+        if is_open && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
             self.doubtful.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -269,6 +273,32 @@ mod tests {
         assert!(!meta.terms.are_doubtful());
         faulty.deliver().unwrap();
         assert!(abe(&*engine));
+    }
+
+    #[test]
+    fn doubt_about_a_lost_session_does_not_count_in_the_next() {
+        let terms = Terms::new(SessionId(1));
+        terms.begin(SessionId(1));
+        let late = terms.next_op(SessionId(1)).unwrap();
+        terms.begin(SessionId(2));
+        terms.give_up(&late);
+        assert!(!terms.are_doubtful());
+        terms.give_up(&terms.next_op(SessionId(2)).unwrap());
+        assert!(terms.are_doubtful());
+    }
+
+    #[test]
+    fn an_idle_client_begins_no_term() {
+        let (meta, _, engine) = start();
+        change(&meta, true).unwrap();
+        change(&meta, false).unwrap();
+        // The second one ends the term with the changes.
+        (0..2).for_each(|_| meta.begin_next_term().unwrap());
+        assert_eq!(open_terms(&meta), [2, 3]);
+        let before = engine.counts();
+        meta.begin_next_term().unwrap();
+        assert_eq!((engine.counts() - before).commits, 0);
+        assert_eq!(open_terms(&meta), [2, 3]);
     }
 
     #[test]

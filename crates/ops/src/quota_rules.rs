@@ -130,12 +130,13 @@ impl Op for BeginQuota {
 /// a quota if it has none.
 ///
 /// # Errors
-/// ENOENT if the directory quota does not exist.
+/// ENOENT if the directory quota does not exist; EBUSY if it is not in the state that is to be changed.
 #[derive(Debug)]
 pub struct ChangeQuota {
     pub key: QuotaKey,
     pub limits: QuotaLimits,
-    pub state: Option<QuotaState>,
+    /// The state of the walk, and the next one.
+    pub state: Option<(QuotaState, QuotaState)>,
 }
 
 impl Op for ChangeQuota {
@@ -150,7 +151,11 @@ impl Op for ChangeQuota {
             (quota, _) => quota.unwrap_or_default(),
         };
         let rule = self.limits.apply_to(quota.rule);
-        let rule = QuotaRule { state: self.state.unwrap_or(rule.state), ..rule };
+        let (from, to) = self.state.unwrap_or((rule.state, rule.state));
+        if rule.state != from {
+            return Err(Errno::EBUSY.into());
+        }
+        let rule = QuotaRule { state: to, ..rule };
         let put = Effect::PutQuota { key: self.key, rule };
         Ok(Plan { reply: Quota { rule, ..quota }, effects: vec![increment, put] })
     }

@@ -314,6 +314,35 @@ fn interrupted_walks(factory: Factory<'_>) {
     c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
     check(&c);
     assert_eq!(c.meta.quotas().unwrap(), []);
+
+    // Another tool begins to remove the quota while a walk adds to it.
+    let other = c.stranger();
+    let mut removed = None;
+    let set = c.meta.set_directory_quota(d, NONE, &mut |_| {
+        let [(QuotaKey::Directory(id), _)] = other.meta.quotas().unwrap()[..] else { panic!("one quota") };
+        removed.get_or_insert_with(|| (id, other.meta.remove_directory_quota(id, &mut |_| false)));
+        true
+    });
+    assert!(matches!(set, Err(QuotaError::Removing)), "{set:?}");
+    let (id, removed) = removed.unwrap();
+    assert!(matches!(removed, Err(QuotaError::Interrupted)), "{removed:?}");
+    c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
+
+    // A quota that cannot be removed, because there is one inside, is as incomplete as before.
+    let set = c.meta.set_directory_quota(d, NONE, &mut |_| false);
+    assert!(matches!(set, Err(QuotaError::Interrupted)), "{set:?}");
+    let inner = c.mkdir(d, "inner").unwrap();
+    let inner = c.limit(inner, NONE).unwrap();
+    let outer = c.quota(QuotaKey::Directory(inner)).rule.outer;
+    let removed = c.meta.remove_directory_quota(outer, &mut |_| true);
+    assert!(matches!(removed, Err(QuotaError::Inside { .. })), "{removed:?}");
+    assert_eq!(c.quota(QuotaKey::Directory(outer)).rule.state, QuotaState::Building);
+    check(&c);
+    for id in [inner, outer] {
+        c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
+    }
+    check(&c);
+    assert_eq!(c.meta.quotas().unwrap(), []);
 }
 
 /// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it
