@@ -351,8 +351,10 @@ fn hanging_server_times_out_and_is_used_again() {
     let url = server.url("op_timeout=1s&connect_timeout=1s&sslmode=disable");
     let engine = until_done(|| PostgresEngine::open(&url, false));
     let create = create(2, 10);
-    // An open connection is needed, because a request that cannot connect was certainly not sent.
-    persistently(|| engine.read(&[RecordKey::Usage]));
+    // A connection is needed that has committed, because a request that cannot connect or prepare its statement was
+    // certainly not sent.
+    let other = put_dir(3);
+    persistently(|| engine.commit(std::slice::from_ref(&other)));
     server.stop(true);
     let began = Instant::now();
     let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();

@@ -109,10 +109,10 @@ pub(super) fn read_inode(engine: &dyn Engine, ino: u64) -> Option<Inode> {
     found_inode(&read(engine, &[RecordKey::Inode(Ino(ino))]))
 }
 
-/// The inode whose record alone was read.
+/// The inode that was read. The records of its ACLs may follow.
 pub(super) fn found_inode(records: &[Record]) -> Option<Inode> {
     match records {
-        [Record::Inode(_, inode)] => *inode,
+        [Record::Inode(_, inode), ..] => *inode,
         other => panic!("not the record of the inode: {other:?}"),
     }
 }
