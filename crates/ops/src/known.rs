@@ -45,9 +45,8 @@ pub enum Key {
     Acl(AclId),
     /// The ACL that decides access in place of an NFSv4 ACL with SIDs that rules map, by the version of the rules.
     Mapped(AclId, u64),
-    /// The ACL that a new file inherits from this ACL of its directory, by the rwx bits of the file's mode
-    /// and its type.
-    Inherited(AclId, u32, FileType),
+    /// The ACL that a new file inherits from this ACL of its directory.
+    Inherited(AclId, Heir),
     /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by the
     /// owner and group of the inode. The flag tells whether the inode is a directory.
     Projection(AclId, u64, u32, u32, bool),
@@ -62,6 +61,18 @@ pub enum Key {
     Locks(Ino),
     Waits,
     Quota(QuotaKey),
+}
+
+/// All of a new file that its inherited ACL depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heir {
+    pub kind: FileType,
+    /// The rwx bits of the mode after the umask.
+    pub mode: u32,
+    /// On a volume of NFSv4 ACLs, the rwx bits before the umask, and the volume's policy: under
+    /// [`nfs4::AclMode::GroupMask`] the result depends on them. They are zero and the default on other volumes.
+    pub requested: u32,
+    pub policy: nfs4::Policy,
 }
 
 impl Key {

@@ -48,7 +48,7 @@ pub use backup::{BackupClaim, ClaimBackup, FinishBackup};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
-pub use known::{Acl, Key, KnownRecords, OwnReads, Value, known};
+pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use acl::nfs4::Policy;
 use acl::posix;
 use meta::{AclKind, DIR_BYTES, Effect, Inode};
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
+use crate::known::Heir;
 use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
@@ -196,7 +198,8 @@ impl Make {
         if minimal {
             return Ok(Inherited { mode: shown, access_acl: AclId::NONE, default_acl });
         }
-        if let Some((access_acl, _)) = view.inherited(default_id, shown, kind)
+        let heir = |mode: Mode| Heir { kind, mode: mode.rwx(), requested: 0, policy: Policy::default() };
+        if let Some((access_acl, _)) = view.inherited(default_id, heir(shown))
             && view.is_stored(access_acl)
         {
             return Ok(Inherited { mode: shown, access_acl, default_acl });
@@ -207,7 +210,7 @@ impl Make {
             None => AclId::NONE,
         };
         let remembered = (access_acl, inherited.mode.rwx());
-        view.remember_inherited(default_id, inherited.mode, kind, remembered);
+        view.remember_inherited(default_id, heir(inherited.mode), remembered);
         Ok(Inherited { mode: inherited.mode, access_acl, default_acl })
     }
 }

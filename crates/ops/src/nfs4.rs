@@ -17,6 +17,7 @@ use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
 use super::access::granted;
 use super::domains::Numbering;
 use super::xattr::XattrMode;
+use crate::known::Heir;
 use crate::op::{Authority, Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
@@ -501,18 +502,20 @@ pub(super) fn inherit(
     effects: &mut Vec<Effect>,
 ) -> Result<(Mode, AclId), PlanStop> {
     let asked = mode.without(umask & 0o777);
+    let policy = ctx.volume.policy;
+    let heir = Heir { kind, mode: asked.rwx(), requested: mode.rwx(), policy };
     let parent = if kind == FileType::Symlink { None } else { view.nfs4_acl(dir.access_acl)? };
     let parent = parent.as_deref().map(Compiled::acl).filter(|acl| acl.is_inheritable());
     if let Some(from) = parent.map(|_| dir.access_acl)
-        && let Some((access_acl, rwx)) = view.inherited(from, asked, kind)
+        && let Some((access_acl, rwx)) = view.inherited(from, heir)
         && (access_acl.is_none() || view.is_stored(access_acl))
     {
         return Ok((asked.without(0o777).with(rwx), access_acl));
     }
-    let made = nfs4::inherit(parent, mode, umask, kind, ctx.volume.policy).map_err(Errno::from)?;
+    let made = nfs4::inherit(parent, mode, umask, kind, policy).map_err(Errno::from)?;
     let access_acl = made.acl.map_or(AclId::NONE, |acl| put(view, &acl, effects));
     if parent.is_some() {
-        view.remember_inherited(dir.access_acl, asked, kind, (access_acl, made.mode.rwx()));
+        view.remember_inherited(dir.access_acl, heir, (access_acl, made.mode.rwx()));
     }
     Ok((made.mode, access_acl))
 }

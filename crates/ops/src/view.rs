@@ -11,9 +11,9 @@ use meta::{
     Counter, Dirent, Guard, Inode, Lock, LockWait, Quota, QuotaKey, QuotaRule, RecordKey, Usage, Xattrs,
     xattr_blocks,
 };
-use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, QuotaId, Slice, XattrName};
+use types::{AclId, ChunkIndex, Errno, Ino, Name, QuotaId, Slice, XattrName};
 
-use crate::known::{Acl, Key, KnownRecords, OwnReads, Value};
+use crate::known::{Acl, Heir, Key, KnownRecords, OwnReads, Value};
 
 /// Why a plan has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,19 +345,18 @@ impl<'a> View<'a> {
         matches!(self.find(&Key::Acl(id)), Some(Value::Acl(Some(_))))
     }
 
-    /// The access ACL and the rwx bits that a new file of this kind gets by inheritance from the ACL `from`,
-    /// if this client has computed them before. `mode` is the same as in [`View::remember_inherited`].
-    pub fn inherited(&self, from: AclId, mode: Mode, kind: FileType) -> Option<(AclId, u32)> {
-        match self.known.get(&Key::Inherited(from, mode.rwx(), kind), None) {
+    /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client
+    /// has computed them before.
+    pub fn inherited(&self, from: AclId, heir: Heir) -> Option<(AclId, u32)> {
+        match self.known.get(&Key::Inherited(from, heir), None) {
             Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
             _ => None,
         }
     }
 
     /// Caches the result for [`View::inherited`]. Like the ACLs themselves, it never changes.
-    pub fn remember_inherited(&self, from: AclId, mode: Mode, kind: FileType, (access, rwx): (AclId, u32)) {
-        let key = Key::Inherited(from, mode.rwx(), kind);
-        self.known.put(key, Value::Inherited(access, rwx));
+    pub fn remember_inherited(&self, from: AclId, heir: Heir, (access, rwx): (AclId, u32)) {
+        self.known.put(Key::Inherited(from, heir), Value::Inherited(access, rwx));
     }
 
     /// Whether an access ACL lets everybody search a directory, if this client has computed that before. The

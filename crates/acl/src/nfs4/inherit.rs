@@ -6,7 +6,7 @@ use super::mode::{around, group_mask};
 use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl};
 
 /// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AclInherit {
     /// No entry passes.
     Discard,
@@ -47,7 +47,7 @@ impl AclInherit {
 }
 
 /// The volume's two policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Policy {
     pub mode: AclMode,
     pub inherit: AclInherit,

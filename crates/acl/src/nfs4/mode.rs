@@ -10,7 +10,7 @@ use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use crate::evaluate::Class;
 
 /// The effect of a chmod on the ACL: the volume's `aclmode`, see `zfsprops(7)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AclMode {
     /// The ACL is removed. The mode alone decides.
     Discard,

@@ -419,21 +419,26 @@ fn new_inodes_inherit_the_same_cached_or_not(factory: Factory<'_>) {
     ];
     for inherit in AclInherit::ALL {
         let policy = Policy { inherit, mode: AclMode::GroupMask };
-        let c = fresh_with(factory, &nfs4_volume(policy));
+        let mut c = fresh_with(factory, &nfs4_volume(policy));
         for (i, text) in parents.iter().enumerate() {
             let parent = acl(text);
             let d = c.mkdir(ROOT, &format!("d{i}")).unwrap();
             c.run(&set(d, text)).unwrap();
             for round in 0..2 {
-                for mode in [0o777, 0o640, 0o6711] {
-                    let stranger = c.stranger();
+                // The last two modes are equal after the umask.
+                for (mode, umask) in
+                    [(0o777, 0o022), (0o640, 0o022), (0o6711, 0o022), (0o666, 0o077), (0o600, 0o077)]
+                {
+                    c.umask = umask;
+                    let mut stranger = c.stranger();
+                    stranger.umask = umask;
                     for (number, client) in [&c, &stranger].into_iter().enumerate() {
                         let link = MakeKind::Symlink(b"t".as_slice().into());
                         for kind in [MakeKind::Regular, MakeKind::Directory, MakeKind::Fifo, link] {
                             let name = format!("{number}-{round}-{mode:o}-{}", client.next_ino());
                             let made = client.make(d, &name, kind, mode).unwrap();
                             let rule =
-                                nfs4::inherit(Some(&parent), Mode::new(mode), 0o022, made.kind, policy);
+                                nfs4::inherit(Some(&parent), Mode::new(mode), umask, made.kind, policy);
                             let rule = rule.unwrap();
                             let id = rule.acl.map_or(AclId::NONE, |acl| acl.id());
                             let got = (made.mode, made.access_acl, made.default_acl);
