@@ -7,6 +7,7 @@ use ops::{Fate, RenameFlags, XattrMode};
 use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource, XattrName};
 
 use crate::dice::Dice;
+use crate::quotas::{self, Limits};
 use crate::scan::scan_all;
 use crate::xattrs::{self, Value, Values};
 
@@ -172,6 +173,11 @@ pub(crate) enum Step {
         ino: Ino,
         name: XattrName,
     },
+    /// Sets the limits of a quota, by its position in [`quotas::LIMITED`].
+    SetLimits {
+        quota: usize,
+        limits: Limits,
+    },
     Lookup {
         dir: Ino,
         name: &'static str,
@@ -254,6 +260,9 @@ pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// Draws an act on the inodes that exist now.
 pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
+    if !quotas::all(engine).is_empty() && dice.one_in(25) {
+        return Act::Step(Step::SetLimits { quota: dice.below(2), limits: Limits::draw(dice) });
+    }
     let mut dirs = Vec::new();
     let mut files = Vec::new();
     scan_all(

@@ -9,6 +9,7 @@ use types::{Errno, Ino};
 use crate::act::{Got, Reply, Step};
 use crate::client::LEASE;
 use crate::model::{Model, Object};
+use crate::quotas::Limits;
 use crate::shared::{Ended, Shared};
 use crate::shown::{contents, inodes};
 use crate::world::Commit;
@@ -19,7 +20,8 @@ pub(crate) fn check_history(shared: &Shared) {
     let steps = shared.steps();
     let mut findings = Vec::new();
     let commits = commits(shared, &steps, &mut findings);
-    let states = replay(&commits, &steps, &mut findings);
+    let limits = shared.world().limits;
+    let states = replay(&commits, &steps, limits, &mut findings);
     if !findings.is_empty() {
         findings.into_iter().for_each(|finding| shared.world().find(finding));
         return;
@@ -75,10 +77,15 @@ impl States {
     }
 }
 
-fn replay(commits: &BTreeMap<usize, Commit>, steps: &[Ended], findings: &mut Vec<String>) -> States {
+fn replay(
+    commits: &BTreeMap<usize, Commit>,
+    steps: &[Ended],
+    limits: Option<[Limits; 2]>,
+    findings: &mut Vec<String>,
+) -> States {
     let mut order: Vec<&Commit> = commits.values().collect();
     order.sort_unstable_by_key(|commit| commit.seq);
-    let mut model = Model::new();
+    let mut model = Model::new(limits);
     let mut states = States(BTreeMap::from([(0, model.clone())]));
     for commit in order {
         let (seq, number) = (commit.seq, commit.step);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use client::{Doubt, Failure, Meta};
 use meta::{Changes, Counter, Engine, ErrorKind, Inode, Lock, LockOwner, Process, Session};
 use ops::{
-    Append, Authority, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs, Link, Lookup,
-    Make, MakeKind, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock, Unlink, Unlock, Write,
-    XattrMode,
+    Append, Authority, ChangeQuota, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, GetXattrs,
+    Link, Lookup, Make, MakeKind, QuotaLimits, Reap, RemoveXattr, Rename, Rmdir, SetAttr, SetXattr, TakeLock,
+    Unlink, Unlock, Write, XattrMode,
 };
 use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
@@ -21,6 +21,7 @@ use crate::act::{Act, Beside, Got, Reply, Seen, Step};
 use crate::model;
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
+use crate::quotas::{self, Limits};
 use crate::shared::{Ended, LONG, Shared};
 use crate::xattrs;
 
@@ -263,6 +264,12 @@ impl Client {
             Step::RemoveXattr { ino, name } => meta.run(&RemoveXattr { ino, name }, &KERNEL).map(nothing),
             Step::ListXattrs { ino } => {
                 meta.run(&GetXattrs(ino), &KERNEL).map(|found| Reply::Xattrs(xattrs::values(&found)))
+            }
+            Step::SetLimits { quota, limits: Limits { inodes, blocks } } => {
+                let (max_inodes, max_blocks) = (Some(inodes), Some(blocks));
+                let limits = QuotaLimits { max_inodes, max_blocks, ..QuotaLimits::default() };
+                let key = quotas::LIMITED[quota];
+                meta.run(&ChangeQuota { key, limits, state: None }, &KERNEL).map(|_| Reply::Nothing)
             }
             Step::Lookup { dir, name } => {
                 let found = meta.run(&Lookup { parent: dir, name: n(name) }, &KERNEL)?;

@@ -19,6 +19,7 @@ mod model;
 mod mounts;
 mod mutant;
 mod port;
+mod quotas;
 mod scan;
 mod schedule;
 mod shared;

@@ -7,6 +7,7 @@ use ops::{Fate, XattrMode};
 use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
 
 use crate::act::{Reply, Seen, Step};
+use crate::quotas::Limits;
 use crate::xattrs::{self, Values};
 
 /// The source of one byte of a file: a byte of a slice in the object store, or one in the row itself.
@@ -31,16 +32,35 @@ pub(crate) struct Object {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) objects: BTreeMap<Ino, Object>,
+    /// The limits of the quotas around the tree, if there are any.
+    pub(crate) limits: Option<[Limits; 2]>,
 }
 
 impl Model {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(limits: Option<[Limits; 2]>) -> Self {
         let root = Object { is_dir: true, mode: 0o755, size: 4096, ..Object::default() };
-        Model { objects: BTreeMap::from([(Ino::ROOT, root)]) }
+        Model { objects: BTreeMap::from([(Ino::ROOT, root)]), limits }
     }
 
-    /// Applies the step, or returns the errno with which it must fail.
+    /// Applies the step, or returns the errno with which it must fail. What it adds must fit below all limits.
     pub(crate) fn apply(&mut self, step: &Step) -> Result<Reply, Errno> {
+        if self.limits.is_none() {
+            return self.change(step);
+        }
+        let before = self.clone();
+        let reply = self.change(step)?;
+        let (was, is) = (before.usage(), self.usage());
+        let exceeds = |limits: &Limits| {
+            is.inodes > was.inodes.max(limits.inodes) || is.blocks > was.blocks.max(limits.blocks)
+        };
+        if self.limits.iter().flatten().any(exceeds) {
+            *self = before;
+            return Err(Errno::EDQUOT);
+        }
+        Ok(reply)
+    }
+
+    fn change(&mut self, step: &Step) -> Result<Reply, Errno> {
         match step.clone() {
             Step::Make { dir, name, ino, is_dir, mode } => {
                 if self.entry(dir, name)?.is_some() {
@@ -168,6 +188,10 @@ impl Model {
                 self.object(ino)?.xattrs.remove(&name).map(|_| Reply::Nothing).ok_or(Errno::ENODATA)
             }
             Step::ListXattrs { ino } => Ok(Reply::Xattrs(self.xattrs(ino))),
+            Step::SetLimits { quota, limits } => {
+                self.limits.as_mut().ok_or(Errno::ENOENT)?[quota] = limits;
+                Ok(Reply::Nothing)
+            }
             Step::Lookup { dir, name } => {
                 let ino = self.entry(dir, name)?;
                 Ok(Reply::Found(ino.and_then(|ino| Some((ino, self.seen(ino)?)))))

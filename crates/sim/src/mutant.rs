@@ -24,6 +24,10 @@ pub enum Mutant {
     NoXattrBlocks,
     /// The blocks of an extended attribute still count after its removal or replacement by a shorter one.
     KeepsXattrBlocks,
+    /// A quota is charged although it is full.
+    NoQuota,
+    /// What is removed from a quota still counts in it.
+    KeepsCharges,
     /// Every transaction is applied twice.
     Twice,
     /// The count of a slice that several rows name is not kept.
@@ -67,7 +71,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::NoSession,
         Mutant::ForgetsIds,
         Mutant::NoAccess,
@@ -81,6 +85,8 @@ impl Mutant {
         Mutant::NoXattr,
         Mutant::NoXattrBlocks,
         Mutant::KeepsXattrBlocks,
+        Mutant::NoQuota,
+        Mutant::KeepsCharges,
         Mutant::Twice,
         Mutant::NoShare,
         Mutant::LosesEffect,
@@ -127,6 +133,7 @@ impl Mutant {
                     | (Mutant::NoCounter, Guard::Counter { .. })
                     | (Mutant::NoXattr, Guard::Xattr { .. })
                     | (Mutant::NoXattrBlocks, Guard::XattrBlocks { .. })
+                    | (Mutant::NoQuota, Guard::Quota { .. })
             );
             let is_of_renewal = renews && matches!(guard, Guard::Session { .. } | Guard::Term { .. });
             !(is_left_out || self == Mutant::RenewalCreates && is_of_renewal)
@@ -136,6 +143,12 @@ impl Mutant {
             Mutant::NoShare => txn.effects.retain(|effect| !matches!(effect, Effect::Share { .. })),
             Mutant::KeepsXattrBlocks => {
                 let frees = |effect: &Effect| matches!(effect, Effect::AddXattrBlocks { delta: ..0, .. });
+                txn.effects.retain(|effect| !frees(effect));
+            }
+            Mutant::KeepsCharges => {
+                let frees = |effect: &Effect| {
+                    matches!(effect, Effect::Charge { inodes: ..0, .. } | Effect::Charge { blocks: ..0, .. })
+                };
                 txn.effects.retain(|effect| !frees(effect));
             }
             Mutant::LosesEffect if count % 8 == 7 && txn.effects.len() > 2 => txn.effects.truncate(2),

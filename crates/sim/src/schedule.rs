@@ -16,6 +16,7 @@ use crate::dice::Dice;
 use crate::machine::{Clocks, Simulated};
 use crate::mutant::Mutant;
 use crate::port::{self, Answer, Ask, Asked, Port};
+use crate::quotas;
 use crate::shared::Shared;
 use crate::worker::{self, Clients};
 use crate::world::{World, removes};
@@ -110,6 +111,8 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     if let Err(error) = volume().format(&engine) {
         return History { findings: vec![error.to_string()], ..History::new(seed) };
     }
+    // A dice of its own, so that the rest of a history does not depend on whether there are quotas.
+    let limits = quotas::set_up(&engine, &mut Dice::of(seed, Kind::COUNT as u64 + 1, 0));
     let mut dice = Dice::new(seed);
     let weather = Weather {
         faults: dice.pick(&[0, 30, 12, 6, 4]),
@@ -121,10 +124,10 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         acts: 40 + dice.below(80),
     };
     let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
-    let world = World::new(engine, mutant, Arc::clone(&clocks));
+    let world = World::new(engine, limits, mutant, Arc::clone(&clocks));
     let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
     let clients = Arc::new(Clients::new(CLIENTS));
-    shared.world().trace.push(format!("seed {seed}: {weather:?}"));
+    shared.world().trace.push(format!("seed {seed}: {weather:?}, {limits:?}"));
     let (ask, asks) = channel();
     let mut answers = Vec::with_capacity(WORKERS);
     let mut threads = Vec::with_capacity(WORKERS);

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, RecordKey, Txn};
+use meta::{Effect, Engine, Guard, MemEngine, Outcome, Quota, QuotaKey, Record, RecordKey, Txn, Usage};
 use types::{OpId, SessionId, Slice, SliceId, SliceSource};
 
 use crate::machine::Clocks;
 use crate::mutant::Mutant;
+use crate::quotas::{self, Limits};
 
 /// An applied transaction.
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ pub(crate) struct Commit {
 pub(crate) struct World {
     pub(crate) engine: MemEngine,
     mutant: Option<Mutant>,
+    /// The limits at the beginning, if the volume has quotas.
+    pub(crate) limits: Option<[Limits; 2]>,
+    /// The quotas after the last commit.
+    quotas: Vec<(QuotaKey, Quota)>,
     clocks: Arc<Clocks>,
     /// The time of each commit, in order.
     times: Vec<(Duration, u64)>,
@@ -43,10 +48,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(engine: MemEngine, mutant: Option<Mutant>, clocks: Arc<Clocks>) -> Self {
-        let seq = newest(&engine);
+    pub(crate) fn new(
+        engine: MemEngine,
+        limits: Option<[Limits; 2]>,
+        mutant: Option<Mutant>,
+        clocks: Arc<Clocks>,
+    ) -> Self {
+        let (seq, quotas) = (newest(&engine), quotas::all(&engine));
         World {
             engine,
+            limits,
+            quotas,
             mutant,
             clocks,
             times: Vec::new(),
@@ -92,6 +104,7 @@ impl World {
             self.seq = newest(&self.engine);
             self.times.push((self.clocks.now(), self.seq));
             self.note(step, txn);
+            self.check_quotas(step);
         }
         let what = match &outcome {
             Outcome::Conflict(_) => "conflict",
@@ -100,6 +113,36 @@ impl World {
         };
         self.trace.push(format!("  step {step}: {} {what} at {}", shown(txn), self.seq));
         outcome
+    }
+
+    /// Every quota counts exactly what the volume counts, and no commit adds anything above a limit.
+    fn check_quotas(&mut self, step: usize) {
+        if self.quotas.is_empty() {
+            return;
+        }
+        let quotas = quotas::all(&self.engine);
+        let usage = self.engine.read(&[RecordKey::Usage]).map(|snapshot| snapshot.records);
+        let usage = match usage.as_deref() {
+            Ok([Record::Usage(Usage { inodes, blocks })]) => (*inodes as i64, *blocks as i64),
+            _ => return,
+        };
+        let mut findings = Vec::new();
+        for ((key, is), (_, was)) in quotas.iter().zip(&self.quotas) {
+            if (is.inodes, is.blocks) != usage {
+                findings.push(format!("step {step}: {key:?} counts {is:?}, but the volume has {usage:?}"));
+            }
+            let exceeds = |is: i64, was: i64, most: u64| is > was && is > most as i64;
+            if exceeds(is.inodes, was.inodes, is.rule.max_inodes)
+                || exceeds(is.blocks, was.blocks, is.rule.max_blocks)
+            {
+                findings.push(format!("step {step}: {key:?} goes above a limit: {is:?}"));
+            }
+        }
+        if quotas.len() != self.quotas.len() {
+            findings.push(format!("step {step}: quotas are lost: {quotas:?}"));
+        }
+        self.quotas = quotas;
+        findings.into_iter().for_each(|finding| self.find(finding));
     }
 
     fn note(&mut self, step: usize, txn: &Txn) {

@@ -57,7 +57,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     weather.horizon = cut.until.unwrap_or(weather.horizon);
     let (horizon, events) = (weather.horizon, weather.events.clone());
     let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
-    let mut world = World::new(engine, mutant, Arc::clone(&clocks));
+    let mut world = World::new(engine, None, mutant, Arc::clone(&clocks));
     world.trace.push(format!("seed {seed}: {weather:?}"));
     let shared = Arc::new(Shared {
         seed,
