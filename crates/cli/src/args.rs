@@ -25,6 +25,7 @@ use crate::schemes;
 use crate::sid::SidArgs;
 use crate::stats::StatsArgs;
 use crate::status::StatusArgs;
+use crate::summary::SummaryArgs;
 use crate::umount::UmountArgs;
 use crate::version::VersionArgs;
 use crate::warmup::WarmupArgs;
@@ -90,6 +91,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// List directories with attributes and ACLs in bulk, on a mount or directly from a volume's database
     Ls(LsArgs),
+    /// Show how many bytes, files and directories are below a directory, as a tree
+    Summary(SummaryArgs),
     /// Explain why an access is allowed or denied, list who has access, and preview permission changes
     Access(AccessArgs),
     /// Show what a mount does, one line a second

@@ -5,7 +5,7 @@
 //! | `args`, `parse` | the command line; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
 //! | `dump`, `load`, `backup` | all metadata of a volume as a file or in its object store, and a volume from it |
-//! | `ls`, `access` | listings; permissions and their reasons |
+//! | `ls`, `summary`, `access` | listings; sizes of trees; permissions and their reasons |
 //! | `quota` | limits of directories, users and groups |
 //! | `sid` | rules that map SIDs to uids and gids |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
@@ -75,6 +75,7 @@ mod staged;
 mod stats;
 mod status;
 mod store;
+mod summary;
 mod target;
 mod umount;
 mod url;
@@ -130,6 +131,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Backup(args) => backup::run(&args),
         Command::Quota(args) => quota::run(&args),
         Command::Sid(args) => sid::run(&args),
+        Command::Summary(args) => summary::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 use clap::Subcommand;
 use client::{Failure, Meta, QuotaError, Retagging};
@@ -11,14 +9,13 @@ use command::fault::Fault;
 use command::interrupt::Interrupt;
 use command::output;
 use command::units::{parse_size, show_size};
-use inspect::{Operation, QueryError, Route, VolumeTree};
 use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, Usage, blocks_of};
 use ops::{Authority, GetInode, GetQuotas, QuotaLimits};
 use serde_json::{Value, json};
 use types::{Errno, Ino, Name, QuotaId};
 
 use crate::maintenance::require_none;
-use crate::target::{Target, path_to_json, show_name, volume_behind};
+use crate::target::{Target, path_to_json, show_name};
 use crate::url::Database;
 use crate::users::Users;
 
@@ -240,29 +237,8 @@ impl Place {
     fn open(target: &OsStr) -> Result<Place, Fault> {
         let target = Target::parse(target)?;
         let shown = target.show();
-        let ((database, volume), ino) = match &target {
-            Target::Local(path) => {
-                let found = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
-                (volume_behind(path, found.dev())?, Some(Ino(found.ino())))
-            }
-            Target::Volume(url, _) => (url.open_volume()?, None),
-        };
+        let (database, _, ino) = target.open()?;
         let engine = database.engine();
-        let failed = |error: QueryError| Fault::new(error).at(&shown);
-        let ino = match (ino, &target) {
-            (Some(ino), _) => ino,
-            (None, Target::Volume(_, path)) => {
-                let tree = VolumeTree::new(&*engine, volume.acl);
-                let route = Route::find(&tree, path, Operation::Chmod).map_err(failed)?;
-                match (route.end, route.target()) {
-                    (Ok(()), Some(check)) => Ino(check.access_attrs.ino),
-                    (end, _) => {
-                        return Err(Fault::new(end.err().unwrap_or(Errno::ENOENT)).at(&shown));
-                    }
-                }
-            }
-            (None, Target::Local(_)) => Ino::ROOT,
-        };
         let meta = Meta::open(engine, 10_000).map_err(|error| Fault::new(error).at(&shown))?;
         if let Target::Volume(url, _) = &target {
             require_none(url, &meta)?;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use command::fault::Fault;
 use command::registry::{self, Entry};
+use inspect::{Operation, QueryError, Route, VolumeTree};
 use meta::Volume;
+use types::{Errno, Ino};
 
 use crate::url::{Database, MetaUrl};
 
@@ -38,6 +40,31 @@ impl Target {
         let url = std::str::from_utf8(&bytes[..url_end])
             .map_err(|_| Fault::usage("the metadata URL is not UTF-8").at(text.display()))?;
         Ok(Target::Volume(MetaUrl::parse(url)?, path.to_vec()))
+    }
+
+    /// Opens the volume of the target, and finds the file in it. A symbolic link is followed.
+    ///
+    /// # Errors
+    /// The file does not exist; those of [`volume_behind`] and [`MetaUrl::open_volume`].
+    pub(crate) fn open(&self) -> Result<(Database, Volume, Ino), Fault> {
+        match self {
+            Target::Local(path) => {
+                let found = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+                let (database, volume) = volume_behind(path, found.dev())?;
+                Ok((database, volume, Ino(found.ino())))
+            }
+            Target::Volume(url, path) => {
+                let (database, volume) = url.open_volume()?;
+                let engine = database.engine();
+                let failed = |error: QueryError| Fault::new(error).at(self.show());
+                let tree = VolumeTree::new(&*engine, volume.acl);
+                let route = Route::find(&tree, path, Operation::Chmod).map_err(failed)?;
+                match (route.end, route.target()) {
+                    (Ok(()), Some(check)) => Ok((database, volume, Ino(check.access_attrs.ino))),
+                    (end, _) => Err(Fault::new(end.err().unwrap_or(Errno::ENOENT)).at(self.show())),
+                }
+            }
+        }
     }
 
     /// The text for messages, without a password.
@@ -102,6 +129,12 @@ pub(crate) fn show_name(name: &[u8]) -> String {
         shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
     shown
+}
+
+/// The path of a name in a directory.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    [dir, slash, name].concat()
 }
 
 fn split_at<'a>(text: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {

@@ -17,9 +17,9 @@ use command::fault::Fault;
 use command::output;
 use types::Name;
 
-use self::print::{Printer, join};
+use self::print::Printer;
 use self::source::{Lister, Operand, Place};
-use crate::target::{Target, show_name};
+use crate::target::{Target, join, show_name};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]

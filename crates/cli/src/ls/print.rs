@@ -7,7 +7,7 @@ use types::{FileType, Time};
 
 use super::source::{AclText, Attr, Row};
 use crate::modes;
-use crate::target::{path_to_json, show_name};
+use crate::target::{join, path_to_json, show_name};
 use crate::users::Users;
 
 /// The number of lines that are held back to compute the widths of their columns.
@@ -159,12 +159,6 @@ impl Printer {
 fn minute(time: Time) -> String {
     let whole = time.to_string();
     whole.rsplit_once(':').map_or(whole.clone(), |(minute, _)| minute.to_owned())
-}
-
-/// The path of a name in a directory.
-pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, slash, name].concat()
 }
 
 #[cfg(test)]
