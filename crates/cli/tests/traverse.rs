@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use common::limen;
 use harness::{Mounted, as_member, as_user, refused};
 use rustix::io::Errno;
 use wire::set;
@@ -156,4 +157,35 @@ fn bypass_traverse_fails_without_nfs4_acls_or_for_unknown_names() {
     }
     volume.place.mount(&["--bypass-traverse", "no-such-group"]).failed(2, &["no-such-group"]);
     volume.place.mount(&["-o", "bypass_traverse=u:no-such-user"]).failed(2, &["no-such-user"]);
+}
+
+#[test]
+fn lookups_in_directories_that_everybody_may_search_are_counted() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    for (name, acl) in
+        [("open", "A::OWNER@:rwaxD,A::5:rx,A::EVERYONE@:x"), ("closed", "A::OWNER@:rwaxD,A::5:x")]
+    {
+        fs::create_dir(volume.at(name)).unwrap();
+        (0..20).for_each(|n| fs::write(volume.at(&format!("{name}/{n}")), "text").unwrap());
+        set(&volume.at(name), acl).unwrap();
+    }
+    volume.remount();
+    let stat = |name: &str, count: usize| {
+        (0..count).for_each(|n| assert!(fs::metadata(volume.at(&format!("{name}/{n}"))).unwrap().is_file()));
+    };
+    let before = volume.searches();
+    stat("open", 20);
+    stat("closed", 5);
+    let counted = |after: [u64; 2]| [after[0] - before[0], after[1] - before[1]];
+    // The directories themselves are in the root, which everybody may search.
+    assert_eq!(counted(volume.searches()), [22, 5]);
+    // The result follows the permissions.
+    set(&volume.at("closed"), "A::OWNER@:rwaxD,A::EVERYONE@:x").unwrap();
+    (5..10).for_each(|n| assert!(fs::metadata(volume.at(&format!("closed/{n}"))).unwrap().is_file()));
+    set(&volume.at("closed"), "A::OWNER@:rwaxD,D::7:x,A::EVERYONE@:x").unwrap();
+    (10..13).for_each(|n| assert!(fs::metadata(volume.at(&format!("closed/{n}"))).unwrap().is_file()));
+    let [skipped, checked] = counted(volume.searches());
+    assert!(skipped >= 27 && checked == 8, "{skipped} and {checked}");
+    let status = limen(&["status", &volume.place.url()]).ok();
+    assert!(status.contains("lookups needed no access check"), "{status}");
 }

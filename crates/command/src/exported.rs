@@ -57,7 +57,7 @@ fn requests(text: &mut Text, counters: &Counters) {
     let searches = counters.vfs.access.search_counts();
     text.counters(
         "limen_search_checks_total",
-        "Lookups for which the mount itself checks the search permission: made, or skipped because everyone can search.",
+        "Lookups on volumes with NFSv4 ACLs or by squashed callers: whether search permission was checked, or skipped because everyone can search.",
         "result",
         [("skipped", searches.skipped), ("checked", searches.checked)],
     );

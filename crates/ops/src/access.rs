@@ -214,7 +214,10 @@ impl Ctx<'_> {
     }
 
     /// Whether everybody may search the directory. The result for an ACL is computed once and cached.
-    fn anyone_may_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<bool, PlanStop> {
+    ///
+    /// # Errors
+    /// EIO if the ACL is missing or damaged.
+    pub(super) fn anyone_may_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<bool, PlanStop> {
         if self.volume.acl == AclKind::Nfs4 {
             return self.anyone_may_search_nfs4(view, dir);
         }

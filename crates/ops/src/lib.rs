@@ -52,7 +52,9 @@ pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
-pub use look::{GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
+pub use look::{
+    CountedLookup, GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink,
+};
 pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use nfs4::{Admit, GetDeciding, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};

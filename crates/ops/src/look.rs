@@ -37,6 +37,28 @@ impl Op for Lookup {
     }
 }
 
+/// As [`Lookup`]. Replies also with whether everybody may search the directory, which needs no further read: it is
+/// computed once for each ACL, or from the mode.
+#[derive(Debug)]
+pub struct CountedLookup<'a>(pub &'a Lookup);
+
+impl Op for CountedLookup<'_> {
+    type Reply = (Option<Inode>, bool);
+    const NAME: &'static str = Lookup::NAME;
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        let found = self.0.plan(view, ctx)?.reply;
+        let dir = view.dir(self.0.parent)?;
+        let passes = match ctx.anyone_may_search(view, &dir) {
+            // Nobody passes by a damaged ACL, but the lookup does not fail.
+            Err(PlanStop::Refused(_)) => false,
+            passes => passes?,
+        };
+        Ok(Plan::answer((found, passes)))
+    }
+}
+
 /// Reads an inode.
 ///
 /// # Errors

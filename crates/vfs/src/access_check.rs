@@ -22,7 +22,7 @@ use acl::posix::{self, Compiled};
 use client::{Failure, Meta};
 use host::HashMap;
 use meta::{AclKind, Inode};
-use ops::{Admit, Authority, GetAcl, GetDeciding, Lookup};
+use ops::{Admit, Authority, CountedLookup, GetAcl, GetDeciding, Lookup};
 use types::{AclId, Errno, Ino};
 
 use crate::caller::{BY_KERNEL, Caller, Identity};
@@ -63,13 +63,13 @@ impl Prepared {
     }
 }
 
-/// Counts of lookups for which this client, not the kernel, decides whether the caller may search the
-/// directory. It does so only if callers are squashed.
+/// Counts of lookups on volumes with NFSv4 ACLs, and on mounts that squash callers. On other mounts only the kernel
+/// checks search permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SearchCounts {
-    /// Lookups in directories that everyone may search; the caller's credential was not needed.
+    /// Lookups in directories that everyone may search: no credential matters.
     pub skipped: u64,
-    /// Lookups that depended on the caller's credential.
+    /// Lookups in other directories. The caller's credential decides; the kernel evaluates it if it can.
     pub checked: u64,
 }
 
@@ -138,8 +138,14 @@ impl AccessCheck {
     /// Looks up a name for a caller. If everyone may search the directory, the caller's credential is not
     /// read.
     pub(crate) fn look_up(&self, caller: &Caller<'_>, op: &Lookup) -> Result<Option<Inode>, Errno> {
-        if !self.is_squashing() {
+        if self.kernel_check_suffices() {
             return Ok(self.meta.run(op, &BY_KERNEL)?);
+        }
+        if !self.is_squashing() {
+            let (found, passes) = self.meta.run(&CountedLookup(op), &BY_KERNEL)?;
+            let count = if passes { &self.skipped } else { &self.checked };
+            count.fetch_add(1, Ordering::Relaxed);
+            return Ok(found);
         }
         if let Ok(found) = self.meta.run(op, &Authority::Anyone) {
             self.skipped.fetch_add(1, Ordering::Relaxed);
