@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::{Engine, EngineError, Inode, Quota, QuotaKey, Record, Scan};
+use meta::{Engine, EngineError, Inode, Quota, QuotaKey, QuotaTag, Record, Scan};
 use types::QuotaId;
 
 use super::{Problem, walk};
@@ -13,16 +13,50 @@ use super::{Problem, walk};
 #[derive(Debug, Default)]
 pub(crate) struct Counts(BTreeMap<QuotaKey, (i64, i64)>);
 
+/// What an inode counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InodeUsage {
+    pub(crate) tag: QuotaTag,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) blocks: u64,
+}
+
+impl From<&Inode> for InodeUsage {
+    fn from(inode: &Inode) -> Self {
+        InodeUsage { tag: inode.quota, uid: inode.uid, gid: inode.gid, blocks: inode.blocks() }
+    }
+}
+
+/// A quota whose counter is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub key: QuotaKey,
+    /// The inodes and blocks that it says; `None` if the quota does not exist, although inodes count in it.
+    pub says: Option<(i64, i64)>,
+    /// The inodes and blocks that its inodes count.
+    pub is: (i64, i64),
+}
+
 impl Counts {
     pub(crate) fn add(&mut self, inode: &Inode) {
-        let used = (1, inode.blocks() as i64);
-        if inode.quota.directory != QuotaId(0) {
-            self.add_to(QuotaKey::Directory(inode.quota.directory), used);
+        self.add_usage(&InodeUsage::from(inode), 1);
+    }
+
+    /// Adds what an inode counts, `sign` times.
+    pub(crate) fn add_usage(&mut self, usage: &InodeUsage, sign: i64) {
+        let used = (sign, sign.wrapping_mul(usage.blocks as i64));
+        if usage.tag.directory != QuotaId(0) {
+            self.add_to(QuotaKey::Directory(usage.tag.directory), used);
         }
-        if inode.quota.owners {
-            self.add_to(QuotaKey::User(inode.uid), used);
-            self.add_to(QuotaKey::Group(inode.gid), used);
+        if usage.tag.owners {
+            self.add_to(QuotaKey::User(usage.uid), used);
+            self.add_to(QuotaKey::Group(usage.gid), used);
         }
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = QuotaKey> {
+        self.0.keys().copied()
     }
 
     fn add_to(&mut self, key: QuotaKey, (inodes, blocks): (i64, i64)) {
@@ -44,6 +78,14 @@ pub(crate) fn check(
         }
         Ok::<_, EngineError>(())
     })?;
+    for Difference { key, says, is } in compare(counts, &quotas) {
+        report(Problem::Quota { key, says, is });
+    }
+    Ok(())
+}
+
+/// The quotas that count something else than their inodes do, in the order of their keys.
+pub(crate) fn compare(counts: &Counts, quotas: &BTreeMap<QuotaKey, Quota>) -> Vec<Difference> {
     let mut is = Counts::default();
     for (key, used) in &counts.0 {
         let mut at = Some(*key);
@@ -55,14 +97,14 @@ pub(crate) fn check(
             at = (outer != QuotaId(0)).then_some(QuotaKey::Directory(outer));
         }
     }
-    for (key, quota) in &quotas {
+    let mut differences = Vec::new();
+    for (key, quota) in quotas {
         let is = is.0.remove(key).unwrap_or_default();
         if (quota.inodes, quota.blocks) != is {
-            report(Problem::Quota { key: *key, says: Some((quota.inodes, quota.blocks)), is });
+            differences.push(Difference { key: *key, says: Some((quota.inodes, quota.blocks)), is });
         }
     }
-    for (key, is) in is.0 {
-        report(Problem::Quota { key, says: None, is });
-    }
-    Ok(())
+    let missing = is.0.into_iter().filter(|(_, is)| *is != (0, 0));
+    differences.extend(missing.map(|(key, is)| Difference { key, says: None, is }));
+    differences
 }

@@ -2,6 +2,7 @@
 //! tests also run with windows of a few records.
 
 mod nfs4;
+mod recount;
 
 use std::sync::Arc;
 

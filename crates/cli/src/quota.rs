@@ -1,25 +1,29 @@
 //! `limen quota`: limits of directories, users and groups.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `check` | counts quotas again |
+//! | `place` | the volume and directory of a target; the name of a quota |
+
+mod check;
+mod place;
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::Subcommand;
-use client::{Failure, Meta, QuotaError, Retagging};
 use command::fault::Fault;
-use command::interrupt::Interrupt;
 use command::output;
 use command::units::{parse_size, show_size};
-use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan, Usage, blocks_of};
-use ops::{Authority, GetInode, GetQuotas, QuotaLimits};
+use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Usage, blocks_of};
+use ops::QuotaLimits;
 use serde_json::{Value, json};
-use types::{Errno, Ino, Name, QuotaId};
+use types::{Ino, QuotaId};
 
-use crate::maintenance::require_none;
-use crate::target::{Target, path_to_json, show_name};
-use crate::url::Database;
+use self::place::{Place, whose};
+use crate::target::path_to_json;
 use crate::users::Users;
-
-const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -29,6 +33,7 @@ Examples:
   limen quota set /mnt/projects/a --bytes 500G --inodes 1000000
   limen quota set redis://db.example.org/1 --user ann --bytes 50G --soft-bytes 40G
   limen quota list redis://db.example.org/1
+  limen quota check redis://db.example.org/1
   limen quota delete /mnt/projects/a")]
 pub(crate) struct QuotaArgs {
     #[command(subcommand)]
@@ -46,6 +51,8 @@ enum QuotaCommand {
     List(ListArgs),
     /// Remove the quota of a directory, or the limits of a user or group
     Delete(DeleteArgs),
+    /// Count quotas again, and compare; the volume may be in use
+    Check(check::CheckArgs),
 }
 
 /// Whose quota.
@@ -111,25 +118,21 @@ struct DeleteArgs {
     id: Option<u64>,
 }
 
-/// A volume, and the file in it that a target names.
-struct Place {
-    shown: String,
-    database: Database,
-    meta: Meta,
-    ino: Ino,
-}
-
-pub(crate) fn run(args: &QuotaArgs) -> Result<(), Fault> {
-    match &args.command {
+pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode, Fault> {
+    let done = match &args.command {
         QuotaCommand::Set(args) => set(args),
         QuotaCommand::Get(args) => get(args),
-        QuotaCommand::List(args) => {
-            let place = Place::open(&args.target)?;
-            let quotas = place.quotas()?;
-            place.show(&quotas, args.json)
-        }
+        QuotaCommand::List(args) => list(args),
         QuotaCommand::Delete(args) => delete(args),
-    }
+        QuotaCommand::Check(args) => return Ok(check::run(args)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> Result<(), Fault> {
+    let place = Place::open(&args.target)?;
+    let quotas = place.quotas()?;
+    show(&place, &quotas, args.json)
 }
 
 fn set(args: &SetArgs) -> Result<(), Fault> {
@@ -158,7 +161,7 @@ fn set(args: &SetArgs) -> Result<(), Fault> {
     place.sync()?;
     let quotas = place.quotas()?;
     let set: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
-    place.show(&set, args.json)
+    show(&place, &set, args.json)
 }
 
 fn get(args: &GetArgs) -> Result<(), Fault> {
@@ -175,7 +178,7 @@ fn get(args: &GetArgs) -> Result<(), Fault> {
     if found.is_empty() {
         return Err(Fault::new("there is no such quota").at(&place.shown));
     }
-    place.show(&found, args.json)
+    show(&place, &found, args.json)
 }
 
 fn delete(args: &DeleteArgs) -> Result<(), Fault> {
@@ -233,155 +236,27 @@ impl Whose {
     }
 }
 
-impl Place {
-    fn open(target: &OsStr) -> Result<Place, Fault> {
-        let target = Target::parse(target)?;
-        let shown = target.show();
-        let (database, _, ino) = target.open()?;
-        let engine = database.engine();
-        let meta = Meta::open(engine, 10_000).map_err(|error| Fault::new(error).at(&shown))?;
-        if let Target::Volume(url, _) = &target {
-            require_none(url, &meta)?;
-        }
-        Ok(Place { shown, database, meta, ino })
+fn show(place: &Place, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), Fault> {
+    let users = Users::default();
+    let mut paths: HashMap<Ino, Vec<u8>> = HashMap::new();
+    for root in quotas.iter().map(|(_, quota)| quota.rule.root).filter(|root| *root != Ino(0)) {
+        paths.extend(place.find_path(root).map_err(|error| place.failed(error))?.map(|path| (root, path)));
     }
-
-    /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
-    /// volume meanwhile: a mount of the embedded engine would not see the changes.
-    fn lock(&self, walks: bool) -> Result<Option<engine_sqlite::MountLock>, Fault> {
-        if !walks {
-            return Ok(None);
-        }
-        self.database.lock(false).map_err(|_| {
-            Fault::new("the volume is mounted, and its database serves one process at a time")
-                .at(&self.shown)
-                .advise("unmount it first; limits of quotas that exist can be changed at any time")
-        })
+    let path = |quota: &Quota| paths.get(&quota.rule.root).map(|path| &path[..]);
+    if json {
+        let all = quotas.iter().map(|(key, quota)| to_json(*key, quota, path(quota), &users));
+        return output::print_json(&json!({ "quotas": all.collect::<Vec<Value>>() }));
     }
-
-    fn failed(&self, error: impl std::fmt::Display) -> Fault {
-        Fault::new(error).at(&self.shown)
-    }
-
-    fn sync(&self) -> Result<(), Fault> {
-        self.meta.sync().map_err(|error| self.failed(error))
-    }
-
-    fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, Fault> {
-        self.meta.quotas().map_err(|error| self.failed(error))
-    }
-
-    fn quota_of(&self, dir: Ino) -> Result<Option<(QuotaId, Quota)>, Fault> {
-        Ok(self.quotas()?.into_iter().find_map(|(key, quota)| match key {
-            QuotaKey::Directory(id) if quota.rule.root == dir => Some((id, quota)),
-            _ => None,
-        }))
-    }
-
-    fn counts_owners(&self) -> Result<bool, Fault> {
-        let (_, owners) = self.meta.run(&GetQuotas, &BY_TOOL).map_err(|error| self.failed(error))?;
-        Ok(owners == Some(QuotaState::Settled))
-    }
-
-    /// Runs `work`, which may walk through inodes, and shows its progress. Ctrl-C ends the walk.
-    fn walk<T>(
-        &self,
-        work: impl FnOnce(&Meta, &mut dyn FnMut(&Retagging) -> bool) -> Result<T, QuotaError>,
-    ) -> Result<T, Fault> {
-        let interrupt = Interrupt::install()?;
-        let bar = output::progress("inodes");
-        let done = work(&self.meta, &mut |done| {
-            bar.set_position(done.seen);
-            !interrupt.is_set()
-        });
-        bar.finish_and_clear();
-        done.map_err(|error| match error {
-            QuotaError::Inside { dir } => {
-                Fault::new(format!("{} below it has a quota", self.path(dir))).at(&self.shown).advise(
-                    "delete that quota first, and set it again afterwards: quotas nest from the outside in",
-                )
-            }
-            QuotaError::Removing => {
-                Fault::new(&error).at(&self.shown).advise("complete it with limen quota delete")
-            }
-            QuotaError::Interrupted => {
-                Fault::new("interrupted").at(&self.shown).advise("give the same command again to go on")
-            }
-            QuotaError::Failed(Failure::Refused(Errno::ELOOP)) => self.failed(format!(
-                "the directory is already in {} quotas, and more cannot be nested",
-                ops::MAX_NESTED_QUOTAS
-            )),
-            error => self.failed(error),
-        })
-    }
-
-    /// The path of a directory, or its inode number.
-    fn path(&self, dir: Ino) -> String {
-        let found = self.find_path(dir).ok().flatten();
-        found.map_or_else(|| format!("inode {dir}"), |path| show_name(&path))
-    }
-
-    /// The path of a directory, from the names in the directories above it; `None` if it does not exist.
-    fn find_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, Failure> {
-        const DEPTH: usize = 4096;
-        let mut names: Vec<Name> = Vec::new();
-        let mut at = dir;
-        while at != Ino::ROOT && names.len() < DEPTH {
-            let parent = match self.meta.run(&GetInode(at), &BY_TOOL) {
-                Err(Failure::Refused(_)) => return Ok(None),
-                inode => inode?.parent,
-            };
-            let Some(name) = self.find_name(parent, at)? else { return Ok(None) };
-            names.push(name);
-            at = parent;
-        }
-        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", name.as_bytes()].concat()).collect();
-        Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
-    }
-
-    fn find_name(&self, parent: Ino, ino: Ino) -> Result<Option<Name>, Failure> {
-        let scan = Scan::Dir { parent, after: None, limit: 1000, beside: Beside::Nothing };
-        for page in scan.pages(|scan| self.meta.scan(scan)) {
-            let found = page?.iter().find_map(|record| match record {
-                Record::Dirent(_, name, Some(dirent)) if dirent.ino == ino => Some(name.clone()),
-                _ => None,
-            });
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
-    }
-
-    fn show(&self, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), Fault> {
-        let users = Users::default();
-        let mut paths: HashMap<Ino, Vec<u8>> = HashMap::new();
-        for root in quotas.iter().map(|(_, quota)| quota.rule.root).filter(|root| *root != Ino(0)) {
-            paths.extend(self.find_path(root).map_err(|error| self.failed(error))?.map(|path| (root, path)));
-        }
-        let path = |quota: &Quota| paths.get(&quota.rule.root).map(|path| &path[..]);
-        if json {
-            let all = quotas.iter().map(|(key, quota)| to_json(*key, quota, path(quota), &users));
-            return output::print_json(&json!({ "quotas": all.collect::<Vec<Value>>() }));
-        }
-        let rows = quotas.iter().map(|(key, quota)| {
-            let whose = match key {
-                QuotaKey::Directory(id) => match path(quota) {
-                    Some(path) => show_name(path),
-                    None => format!("(directory removed; --id {id})"),
-                },
-                QuotaKey::User(uid) => format!("user {}", users.user(*uid)),
-                QuotaKey::Group(gid) => format!("group {}", users.group(*gid)),
-            };
-            let rule = &quota.rule;
-            let size = |blocks: u64| show_size(blocks.saturating_mul(Usage::BLOCK_BYTES));
-            let bytes = of(quota.blocks, rule.soft_blocks, rule.max_blocks, &size);
-            let inodes = of(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count.to_string());
-            [whose, bytes, inodes, notes(quota)]
-        });
-        let head = ["QUOTA", "BYTES (USED, SOFT, HARD)", "INODES (USED, SOFT, HARD)", ""].map(str::to_owned);
-        output::print(&columns([head].into_iter().chain(rows).collect()))
-    }
+    let rows = quotas.iter().map(|(key, quota)| {
+        let whose = whose(*key, path(quota), &users);
+        let rule = &quota.rule;
+        let size = |blocks: u64| show_size(blocks.saturating_mul(Usage::BLOCK_BYTES));
+        let bytes = of(quota.blocks, rule.soft_blocks, rule.max_blocks, &size);
+        let inodes = of(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count.to_string());
+        [whose, bytes, inodes, notes(quota)]
+    });
+    let head = ["QUOTA", "BYTES (USED, SOFT, HARD)", "INODES (USED, SOFT, HARD)", ""].map(str::to_owned);
+    output::print(&columns([head].into_iter().chain(rows).collect()))
 }
 
 /// Formats what is used, the soft limit and the hard limit.
@@ -390,23 +265,13 @@ fn of(used: i64, soft: u64, hard: u64, show: &dyn Fn(u64) -> String) -> String {
     format!("{} / {} / {}", show(used.max(0).unsigned_abs()), limit(soft), limit(hard))
 }
 
-fn is_over(quota: &Quota) -> (bool, bool) {
-    let Quota { inodes, blocks, rule } = quota;
-    let over = |used: i64, limit: u64| used.max(0).unsigned_abs() > limit;
-    let full = |used: i64, limit: u64| used.max(0).unsigned_abs() >= limit;
-    (
-        over(*inodes, rule.soft_inodes) || over(*blocks, rule.soft_blocks),
-        full(*inodes, rule.max_inodes) || full(*blocks, rule.max_blocks),
-    )
-}
-
 fn notes(quota: &Quota) -> String {
     let state = match quota.rule.state {
         QuotaState::Settled => "",
         QuotaState::Building => "incomplete: give limen quota set again",
         QuotaState::Removing => "being removed: give limen quota delete again",
     };
-    let fill = match is_over(quota) {
+    let fill = match (quota.is_above_soft_limit(), quota.is_full()) {
         (_, true) => "full",
         (true, false) => "above the soft limit",
         (false, false) => "",
@@ -433,7 +298,6 @@ fn to_json(key: QuotaKey, quota: &Quota, path: Option<&[u8]>, users: &Users) -> 
         QuotaKey::User(uid) => ("user", uid.into(), Some(users.user(uid))),
         QuotaKey::Group(gid) => ("group", gid.into(), Some(users.group(gid))),
     };
-    let (above_soft, full) = is_over(quota);
     json!({
         "kind": kind,
         "id": number,
@@ -451,7 +315,7 @@ fn to_json(key: QuotaKey, quota: &Quota, path: Option<&[u8]>, users: &Users) -> 
             QuotaState::Building => "building",
             QuotaState::Removing => "removing",
         },
-        "above_soft_limit": above_soft,
-        "full": full,
+        "above_soft_limit": quota.is_above_soft_limit(),
+        "full": quota.is_full(),
     })
 }

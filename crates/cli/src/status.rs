@@ -9,7 +9,7 @@ use command::process::Process;
 use command::registry;
 use command::statistics::Statistics;
 use command::units::show_size;
-use meta::{Engine, EngineError, LastBackup, Maintenance, Record, RecordKey, Session, Usage, Volume};
+use meta::{Engine, EngineError, LastBackup, Maintenance, Record, RecordKey, Scan, Session, Usage, Volume};
 use serde_json::{Value, json};
 use types::Time;
 use vfs::process::{is_gone, is_process_gone};
@@ -18,7 +18,7 @@ use vfs::{Coherence, SearchCounts, SessionLoss};
 use crate::config::{backups, shown};
 use crate::maintenance;
 use crate::network::Network;
-use crate::records::{usage, used_bytes};
+use crate::records::{self, usage, used_bytes};
 use crate::sessions::{session_times, sessions};
 use crate::staged;
 use crate::url::{Database, MetaUrl};
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let sessions = sessions(&*engine).at(&url)?;
     let tool = maintenance::announced(&*engine).at(&url)?;
     let last_backup = last_backup(&*engine).at(&url)?;
+    let quotas = Quotas::count(&*engine).at(&url)?;
     let mounts: Vec<Option<Statistics>> = sessions.iter().map(mount_statistics).collect();
     let server = match &database {
         Database::Network(network) => Some(network),
@@ -54,6 +55,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         let mut status = to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged);
         status["last_backup"] = last_backup
             .map_or(Value::Null, |last| json!({ "began": rfc3339(last.began), "took_secs": last.took_secs }));
+        let Quotas { all, above_soft_limit, full } = quotas;
+        status["quotas"] = json!({ "all": all, "above_soft_limit": above_soft_limit, "full": full });
         return output::print_json(&status);
     }
     let mut table = Table::default();
@@ -86,6 +89,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             None => ", which is not complete".to_owned(),
         };
         table.row("", format!("the last one began at {began}{state}"));
+    }
+    if let Quotas { all: all @ 1.., above_soft_limit, full } = quotas {
+        table.row("quotas", format!("{all}, {above_soft_limit} above the soft limit, {full} full"));
     }
     for (session, mount) in sessions.iter().zip(&mounts) {
         let Session { id, host, pid, mountpoint, since, .. } = session;
@@ -141,6 +147,30 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         table.row("", format!("the object store does not accept them: {error}"));
     }
     output::print(&table.render())
+}
+
+/// How many quotas there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Quotas {
+    all: u64,
+    above_soft_limit: u64,
+    full: u64,
+}
+
+impl Quotas {
+    fn count(engine: &dyn Engine) -> Result<Quotas, EngineError> {
+        let mut quotas = Quotas::default();
+        let scan = Scan::Quotas { after: None, limit: records::PAGE };
+        for page in scan.pages(|scan| engine.scan(scan)) {
+            for record in page? {
+                let Record::Quota(_, Some(quota)) = record else { continue };
+                quotas.all += 1;
+                quotas.above_soft_limit += u64::from(quota.is_above_soft_limit());
+                quotas.full += u64::from(quota.is_full());
+            }
+        }
+        Ok(quotas)
+    }
 }
 
 /// A note about a session whose process is proven to be dead, or that was not renewed in time. The age of a

@@ -7,13 +7,18 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use common::{Place, limen};
+use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, NOBODY, as_user, refused};
+use meta::{Effect, Engine, QuotaKey, Txn};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use serde_json::Value;
 use servers::{Kind, Server};
+use types::{OpId, QuotaId};
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&limen(args).ok()).unwrap()
@@ -66,6 +71,11 @@ fn a_directory_quota_is_enforced_and_shown_by_statfs() {
     (0..9).for_each(|n| drop(File::create(volume.at(&format!("d/{n}"))).unwrap()));
     let listed = json(&["quota", "list", &volume.place.url(), "--json"]);
     assert_eq!(listed["quotas"][0]["above_soft_limit"], true);
+    let status = &volume.place.status()["quotas"];
+    assert_eq!(
+        (&status["all"], &status["above_soft_limit"], &status["full"]),
+        (&1.into(), &1.into(), &0.into())
+    );
     let shown = limen(&["quota", "list", &volume.place.url()]).ok();
     assert!(shown.contains("/d ") && shown.contains("above the soft limit"), "{shown}");
     // These commands fail, because the mount would not see tags that another process changes.
@@ -142,8 +152,81 @@ fn a_quota_is_set_and_removed_in_use() {
     limen(&["quota", "delete", at("d/x").to_str().unwrap()]).ok();
     limen(&["quota", "delete", path]).ok();
     drop(File::create(at("d/x/newer")).unwrap());
+    json(&["quota", "set", path, "--soft-inodes", "9", "--json"]);
+    while_files_change(&at("d/y"), || {
+        (0..3).for_each(|_| assert!(limen(&["quota", "check", path]).ok().contains("1 were compared")));
+    });
     place.umount(&[]).ok();
     limen(&["fsck", &server.url()]).ok();
+}
+
+/// Creates, resizes and removes files in a directory while `work` runs.
+fn while_files_change(dir: &Path, work: impl FnOnce()) {
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            for n in (0..7).cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let file = dir.join(format!("changing{n}"));
+                store(&file, n * 3000).unwrap();
+                fs::remove_file(dir.join(format!("changing{}", (n + 3) % 7))).ok();
+                // Other programs of the machine need a turn too.
+                thread::yield_now();
+            }
+        });
+        work();
+    });
+}
+
+#[test]
+fn a_wrong_quota_is_corrected_in_use() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    for dir in ["d", "d/sub", "e"] {
+        fs::create_dir(volume.at(dir)).unwrap();
+        (0..20).for_each(|n| fs::write(volume.at(&format!("{dir}/f{n}")), "text").unwrap());
+    }
+    volume.place.umount(&[]).ok();
+    let url = volume.place.url();
+    let of = |dir: &str| format!("{url}:/{dir}");
+    let set = json(&["quota", "set", &of("d"), "--inodes", "1000", "--json"]);
+    let id = QuotaId(set["quotas"][0]["id"].as_u64().unwrap());
+    json(&["quota", "set", &of("e"), "--inodes", "1000", "--json"]);
+    assert!(limen(&["quota", "check", &url]).ok().contains("2 were compared"));
+    let charge = Effect::Charge { key: QuotaKey::Directory(id), inodes: 5, blocks: -2 };
+    let txn = Txn { op_id: OpId(1 << 120), guards: Vec::new(), effects: vec![charge] };
+    let database = volume.place.path("vol.db");
+    SqliteEngine::open(&database, &Options::default()).unwrap().commit(&[txn]).unwrap();
+    volume.place.mount(&[]).ok();
+
+    while_files_change(&volume.at("d/sub"), || {
+        let check = |args: &[&str]| limen(&[&["quota", "check"], args].concat());
+        for _ in 0..3 {
+            let said = check(&[&url, "--json"]);
+            assert_eq!(said.code, Some(4), "{said:?}");
+            let wrong = &serde_json::from_str::<Value>(&said.out).unwrap()["wrong"][0];
+            let differs =
+                |what: &str| wrong["says"][what].as_i64().unwrap() - wrong["is"][what].as_i64().unwrap();
+            assert_eq!((differs("inodes"), differs("bytes"), &wrong["path"]), (5, -8192, &"/d".into()));
+        }
+        check(&[volume.at("e").to_str().unwrap()]).ok();
+        let said = check(&[&of("d")]);
+        assert!(said.code == Some(4) && said.out.contains("/d: counts "), "{said:?}");
+        let said = check(&[&url, "--repair"]);
+        assert!(said.code == Some(1) && said.out.contains("1 quotas were corrected"), "{said:?}");
+        (0..3).for_each(|_| _ = check(&[&url]).ok());
+    });
+    volume.place.umount(&[]).ok();
+    limen(&["fsck", &url]).ok();
+    limen(&["quota", "check", &of("none")]).failed(8, &["No such file"]);
 }
 
 #[test]

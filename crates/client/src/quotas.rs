@@ -206,7 +206,10 @@ impl Meta {
     }
 
     /// Whether directory `at` is below `dir`. A directory that no longer exists is not.
-    fn is_below(&self, mut at: Ino, dir: Ino) -> Result<bool, Failure> {
+    ///
+    /// # Errors
+    /// Those of the database; ELOOP if the directories are damaged.
+    pub fn is_below(&self, mut at: Ino, dir: Ino) -> Result<bool, Failure> {
         for _ in 0..MAX_DEPTH {
             if at == Ino::ROOT {
                 return Ok(false);

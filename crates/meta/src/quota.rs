@@ -146,6 +146,17 @@ impl Quota {
     /// The setting that says whether inodes count in the quotas of their owners: absent, `building` or `on`.
     pub const OWNERS_SETTING: &str = "owner_quotas";
 
+    /// Whether more is used than a soft limit.
+    pub fn is_above_soft_limit(&self) -> bool {
+        let above = |used: i64, limit: u64| used.max(0).unsigned_abs() > limit;
+        above(self.inodes, self.rule.soft_inodes) || above(self.blocks, self.rule.soft_blocks)
+    }
+
+    /// Whether nothing more fits below a hard limit.
+    pub fn is_full(&self) -> bool {
+        !self.fits(1, 0) || !self.fits(0, 1)
+    }
+
     /// Whether so many more inodes and blocks fit below the hard limits. Nothing more always fits, however much
     /// is used.
     pub fn fits(&self, inodes: u64, blocks: u64) -> bool {

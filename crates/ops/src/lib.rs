@@ -62,8 +62,8 @@ pub use nfs4_copy::{CopiedAcl, CopyAcl};
 pub use op::{Authority, BoundBy, Ctx, KernelRevisions, Op, Plan};
 pub use quota::{MAX_NESTED_QUOTAS, plan};
 pub use quota_rules::{
-    BeginQuota, ChangeQuota, DropQuota, GetQuotas, GetQuotasOf, QuotaLimits, Retag, RetagAt, Retagged,
-    SetOwnerQuotas, TagChange,
+    BeginQuota, ChangeQuota, CorrectQuotas, DropQuota, GetQuotas, GetQuotasOf, QuotaLimits, Retag, RetagAt,
+    Retagged, SetOwnerQuotas, TagChange,
 };
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
 pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};

@@ -183,6 +183,35 @@ impl Op for DropQuota {
     }
 }
 
+/// Corrects what quotas count, by the difference that a check has found. The difference does not depend on the moment,
+/// because each transaction changes inodes and counters by the same amount.
+///
+/// # Errors
+/// EAGAIN if a quota was corrected or a rule was changed since the check, which read `next`.
+#[derive(Debug)]
+pub struct CorrectQuotas {
+    pub next: Option<String>,
+    /// Each quota, and how many inodes and blocks to add.
+    pub corrections: Vec<(QuotaKey, i64, i64)>,
+}
+
+impl Op for CorrectQuotas {
+    /// The value for the next correction by the same check.
+    type Reply = String;
+    const NAME: &'static str = "correct quotas";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<String>, PlanStop> {
+        let (id, increment) = next(view)?;
+        if view.setting(NEXT)? != self.next {
+            return Err(Errno::EAGAIN.into());
+        }
+        let charge = |&(key, inodes, blocks): &_| Effect::Charge { key, inodes, blocks };
+        let charges = self.corrections.iter().map(charge);
+        let effects = [increment].into_iter().chain(charges).collect();
+        Ok(Plan { reply: (id + 1).to_string(), effects })
+    }
+}
+
 /// Sets whether inodes count in the quotas of their owners and groups.
 #[derive(Debug)]
 pub struct SetOwnerQuotas(pub QuotaState);

@@ -4,7 +4,7 @@
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
 //! | `limen-flush`     | flushes written data, makes it durable, writes access times | store, database |
-//! | `limen-cleanup`   | removes state of ended sessions, and results of operations  | database        |
+//! | `limen-cleanup`   | removes state of ended sessions, old results; logs quotas   | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //!
 //! Only the heartbeat must be on time; the other threads may be late.
@@ -20,6 +20,7 @@ use types::{BootInstant, Errno};
 use crate::cleanup::Watch;
 use crate::compact;
 use crate::lifecycle::Lifecycle;
+use crate::soft_limits::SoftLimits;
 
 /// How often the embedded engine is synced to disk: as often as ext4 with the mount option `commit=1`.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -32,6 +33,8 @@ const CLEAN_EVERY: Duration = Duration::from_secs(10);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// How long the results of operations stay stored if a mount changes little.
 const TERM_EVERY: Duration = Duration::from_secs(60);
+/// How often quotas are compared with their soft limits, for the log.
+const LOOK_AT_QUOTAS_EVERY: Duration = Duration::from_secs(60);
 /// How long a mount that lost its session waits before it tries again to begin a new one.
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
@@ -132,12 +135,19 @@ impl Lifecycle {
 
     fn run_cleanup(&self) {
         let (mut cleaned, mut began_term) = (Instant::now(), Instant::now());
+        let (mut limits, mut looked) = (SoftLimits::default(), Instant::now());
         while !self.base.stop.is_set() {
             host::park_timeout(SYNC_EVERY);
             if began_term.elapsed() >= TERM_EVERY {
                 began_term = Instant::now();
                 if let Err(error) = self.base.meta.begin_next_term() {
                     tracing::debug!(%error, "cannot remove stored results of operations; retrying");
+                }
+            }
+            if looked.elapsed() >= LOOK_AT_QUOTAS_EVERY {
+                looked = Instant::now();
+                if let Err(error) = limits.look(&self.base.meta) {
+                    tracing::debug!(%error, "cannot read the quotas; retrying");
                 }
             }
             let is_due = self.cleanup.is_elected()

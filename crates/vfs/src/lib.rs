@@ -59,6 +59,7 @@ mod lifecycle;
 mod locks;
 pub mod process;
 mod session;
+mod soft_limits;
 
 #[cfg(test)]
 mod fixture;

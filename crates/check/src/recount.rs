@@ -1,0 +1,331 @@
+//! Counts all quotas again while the volume is in use, exactly.
+//!
+//! Every transaction that changes what an inode counts changes the counters by the same amount. So the difference between
+//! a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any later
+//! moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some engines
+//! show the records of one moment ([`Engine::frozen`]).
+//!
+//! On the others, all inodes are read one page after another, and what each of them counts is kept in a file, while the
+//! stream of changes tells which inodes change. Those are read again, and replace what was counted for them before. The
+//! last few and the counters are read with one request. That is the moment of the result, if all other changes until then
+//! are known: so the stream is read once more, and if it names another inode, the last step is repeated. A new inode is
+//! not in the stream, but the entry that names it is. A file that is created without a name is neither; such files are
+//! found in the list of unlinked files, which is read before that last look at the stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meta::{
+    Changes, Engine, EngineError, Frozen, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
+    RecordKey, Scan,
+};
+use types::{Ino, Name, SessionId};
+
+use crate::quotas::{Counts, Difference, InodeUsage, compare};
+use crate::walk::PAGE;
+
+/// Why quotas were not counted.
+#[derive(Debug, thiserror::Error)]
+pub enum RecountError {
+    #[error("the volume changes faster than it can be counted")]
+    TooFast,
+    #[error("cannot keep counts in a file: {0}")]
+    Spool(#[from] io::Error),
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// The quotas at one moment.
+#[derive(Debug)]
+pub struct Recount {
+    pub quotas: BTreeMap<QuotaKey, Quota>,
+    /// The quotas whose counters are wrong.
+    pub differences: Vec<Difference>,
+    /// [`Quota::NEXT_SETTING`] at that moment.
+    pub next: Option<String>,
+}
+
+/// So many records are few: they are read with one request.
+const FEW: usize = 128;
+
+/// The most records that change meanwhile and are held in memory.
+const MOST_CHANGED: usize = 200_000;
+
+/// How often to read the last few records before giving up.
+const MOST_ROUNDS: u32 = 1_000;
+
+/// The most counters that one request reads.
+const MOST_COUNTERS: usize = 4_096;
+
+/// Called with the number of inodes counted so far; `false` ends the count.
+type Progress<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// Counts all quotas again. `spool` creates an empty file, which gets 32 bytes for each inode that counts in a quota.
+///
+/// # Errors
+/// [`RecountError`].
+pub fn recount(
+    engine: &Arc<dyn Engine>,
+    spool: impl FnOnce() -> io::Result<File>,
+    progress: Progress<'_>,
+) -> Result<Recount, RecountError> {
+    match engine.frozen()? {
+        Some(mut frozen) => recount_frozen(&mut *frozen, progress),
+        None => Live::new(engine, spool()?)?.recount(progress),
+    }
+}
+
+fn recount_frozen(frozen: &mut dyn Frozen, progress: Progress<'_>) -> Result<Recount, RecountError> {
+    let (mut counts, mut seen) = (Counts::default(), 0);
+    for_each_inode(&mut |scan| frozen.scan(scan), |inodes| {
+        inodes.iter().for_each(|inode| counts.add(inode));
+        seen += inodes.len() as u64;
+        if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
+    })?;
+    let quotas = all_quotas(&mut |scan| frozen.scan(scan))?;
+    let next = next_of(&frozen.read(&[RecordKey::Settings])?.records);
+    Ok(Recount { differences: compare(&counts, &quotas), quotas, next })
+}
+
+type Read<'a> = &'a mut dyn FnMut(&Scan) -> Result<Page, EngineError>;
+
+fn for_each_inode(
+    scan: Read<'_>,
+    mut each: impl FnMut(&[Inode]) -> Result<(), RecountError>,
+) -> Result<(), RecountError> {
+    for page in (Scan::Inodes { after: Ino(0), limit: PAGE }).pages(scan) {
+        let inodes: Vec<Inode> = page?
+            .iter()
+            .filter_map(|record| match record {
+                Record::Inode(_, inode) => *inode,
+                _ => None,
+            })
+            .collect();
+        each(&inodes)?;
+    }
+    Ok(())
+}
+
+fn all_quotas(scan: Read<'_>) -> Result<BTreeMap<QuotaKey, Quota>, EngineError> {
+    let mut quotas = BTreeMap::new();
+    for page in (Scan::Quotas { after: None, limit: PAGE }).pages(scan) {
+        quotas.extend(page?.iter().filter_map(quota_of));
+    }
+    Ok(quotas)
+}
+
+fn quota_of(record: &Record) -> Option<(QuotaKey, Quota)> {
+    match record {
+        Record::Quota(key, Some(quota)) => Some((*key, *quota)),
+        _ => None,
+    }
+}
+
+fn next_of(records: &[Record]) -> Option<String> {
+    records.iter().find_map(|record| match record {
+        Record::Settings(settings) => settings.get(Quota::NEXT_SETTING).cloned(),
+        _ => None,
+    })
+}
+
+/// What may have changed since it was read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Inode(Ino),
+    Entry(Ino, Name),
+}
+
+struct Live {
+    engine: Arc<dyn Engine>,
+    stream: Box<dyn Changes>,
+    spool: Spool,
+    counts: Counts,
+    changed: BTreeSet<Key>,
+    /// What the inodes count that were read again.
+    again: BTreeMap<Ino, InodeUsage>,
+}
+
+impl Live {
+    fn new(engine: &Arc<dyn Engine>, spool: File) -> Result<Live, RecountError> {
+        let none = || EngineError::permanent("the engine does not report changes");
+        Ok(Live {
+            engine: Arc::clone(engine),
+            stream: engine.watch()?.ok_or_else(none)?,
+            spool: Spool { file: spool, len: 0 },
+            counts: Counts::default(),
+            changed: BTreeSet::new(),
+            again: BTreeMap::new(),
+        })
+    }
+
+    fn recount(mut self, progress: Progress<'_>) -> Result<Recount, RecountError> {
+        let engine = Arc::clone(&self.engine);
+        let mut seen = 0;
+        let mut out = BufWriter::new(self.spool.file.try_clone()?);
+        for_each_inode(&mut |scan| engine.scan(scan), |inodes| {
+            for inode in inodes.iter().filter(|inode| inode.quota != QuotaTag::NONE) {
+                self.counts.add(inode);
+                out.write_all(&to_bytes(inode.ino, &inode.into()))?;
+                self.spool.len += 1;
+            }
+            self.look()?;
+            seen += inodes.len() as u64;
+            if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
+        })?;
+        out.flush()?;
+        let mut keys: BTreeSet<QuotaKey> = all_quotas(&mut |scan| engine.scan(scan))?.into_keys().collect();
+        keys.extend(self.counts.keys());
+        let keys: Vec<QuotaKey> = keys.into_iter().collect();
+        // The counter of a directory contains those of the quotas inside, so these are read together.
+        let directories = keys.iter().filter(|key| matches!(key, QuotaKey::Directory(_))).count();
+        let (directories, owners) = keys.split_at(directories);
+        let mut recount = self.count_at_one_moment(directories)?;
+        for some in owners.chunks(MOST_COUNTERS) {
+            let more = self.count_at_one_moment(some)?;
+            if more.next != recount.next {
+                return Err(RecountError::TooFast);
+            }
+            recount.quotas.extend(more.quotas);
+            recount.differences.extend(more.differences);
+        }
+        Ok(recount)
+    }
+
+    /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
+    fn count_at_one_moment(&mut self, keys: &[QuotaKey]) -> Result<Recount, RecountError> {
+        self.look()?;
+        for _ in 0..MOST_ROUNDS {
+            while self.changed.len() > FEW {
+                let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
+                self.changed.retain(|key| !some.contains(key));
+                self.read(&some, &[])?;
+                self.look()?;
+            }
+            let last = std::mem::take(&mut self.changed);
+            let records = self.read(&last, keys)?;
+            let quotas: BTreeMap<QuotaKey, Quota> = records.iter().filter_map(quota_of).collect();
+            let mut differences = compare(&self.counts, &quotas);
+            differences.retain(|difference| keys.binary_search(&difference.key).is_ok());
+            self.find_unnamed()?;
+            let news = self.look()?;
+            if self.changed.iter().all(|key| news.contains(key) && last.contains(key)) {
+                return Ok(Recount { quotas, differences, next: next_of(&records) });
+            }
+        }
+        Err(RecountError::TooFast)
+    }
+
+    /// Takes all changes from the stream. Returns what changed.
+    fn look(&mut self) -> Result<BTreeSet<Key>, RecountError> {
+        let mut news = BTreeSet::new();
+        loop {
+            let changes = self.stream.next(Duration::ZERO)?;
+            if changes.is_empty() {
+                break;
+            }
+            news.extend(changes.into_iter().flat_map(|change| change.invalidations).filter_map(
+                |invalidation| match invalidation {
+                    Invalidation::Inode(ino) => Some(Key::Inode(ino)),
+                    Invalidation::Dirent(dir, name) => Some(Key::Entry(dir, name)),
+                    Invalidation::Data(_) | Invalidation::Xattrs(_) | Invalidation::Locks(_) => None,
+                },
+            ));
+        }
+        self.changed.extend(news.iter().cloned());
+        match self.changed.len() + self.again.len() > MOST_CHANGED {
+            true => Err(RecountError::TooFast),
+            false => Ok(news),
+        }
+    }
+
+    /// Reads inodes again, and counters, with one request.
+    fn read(&mut self, keys: &BTreeSet<Key>, quotas: &[QuotaKey]) -> Result<Vec<Record>, RecountError> {
+        let inodes = keys.iter().map(|key| match key {
+            Key::Inode(ino) => RecordKey::Inode(*ino),
+            Key::Entry(dir, name) => RecordKey::Entry(*dir, name.clone()),
+        });
+        let wants = [RecordKey::Settings].into_iter().chain(inodes);
+        let wants: Vec<RecordKey> = wants.chain(quotas.iter().map(|key| RecordKey::Quota(*key))).collect();
+        let records = self.engine.read(&wants)?.records;
+        for record in &records {
+            if let Record::Inode(ino, inode) = record {
+                self.count_again(*ino, inode.as_ref().map(InodeUsage::from).unwrap_or_default())?;
+            }
+        }
+        Ok(records)
+    }
+
+    fn count_again(&mut self, ino: Ino, usage: InodeUsage) -> Result<(), RecountError> {
+        let before = match self.again.insert(ino, usage) {
+            Some(before) => before,
+            None => self.spool.find(ino)?.unwrap_or_default(),
+        };
+        self.counts.add_usage(&before, -1);
+        self.counts.add_usage(&usage, 1);
+        Ok(())
+    }
+
+    /// Notes files without a name that were not read before.
+    fn find_unnamed(&mut self) -> Result<(), RecountError> {
+        let scan = Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE };
+        let engine = Arc::clone(&self.engine);
+        for page in scan.pages(|scan| engine.scan(scan)) {
+            for record in page? {
+                if let Record::Orphan(_, ino) = record
+                    && !self.again.contains_key(&ino)
+                    && self.spool.find(ino)?.is_none()
+                {
+                    self.changed.insert(Key::Inode(ino));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What inodes count, in the order of their numbers.
+struct Spool {
+    file: File,
+    /// The number of inodes.
+    len: u64,
+}
+
+const SPOOLED_BYTES: usize = 32;
+
+fn to_bytes(ino: Ino, usage: &InodeUsage) -> [u8; SPOOLED_BYTES] {
+    let mut bytes = [0; SPOOLED_BYTES];
+    bytes[..8].copy_from_slice(&ino.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&usage.tag.to_number().to_le_bytes());
+    bytes[16..20].copy_from_slice(&usage.uid.to_le_bytes());
+    bytes[20..24].copy_from_slice(&usage.gid.to_le_bytes());
+    bytes[24..].copy_from_slice(&usage.blocks.to_le_bytes());
+    bytes
+}
+
+impl Spool {
+    fn find(&self, ino: Ino) -> io::Result<Option<InodeUsage>> {
+        let (mut from, mut to) = (0, self.len);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let mut bytes = [0; SPOOLED_BYTES];
+            self.file.read_exact_at(&mut bytes, middle * SPOOLED_BYTES as u64)?;
+            let [at, tag, owners, blocks] = [0, 8, 16, 24]
+                .map(|at| bytes[at..].first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk)));
+            match at.cmp(&ino.0) {
+                std::cmp::Ordering::Less => from = middle + 1,
+                std::cmp::Ordering::Greater => to = middle,
+                std::cmp::Ordering::Equal => {
+                    let (uid, gid) = (owners as u32, (owners >> 32) as u32);
+                    return Ok(Some(InodeUsage { tag: QuotaTag::from_number(tag), uid, gid, blocks }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

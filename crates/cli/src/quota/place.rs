@@ -1,0 +1,157 @@
+//! The volume and directory that the target of a quota command names.
+
+use std::ffi::OsStr;
+
+use client::{Failure, Meta, QuotaError, Retagging};
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output;
+use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
+use ops::{Authority, GetInode, GetQuotas};
+use types::{Errno, Ino, Name, QuotaId};
+
+use crate::maintenance::require_none;
+use crate::target::{Target, show_name};
+use crate::url::Database;
+use crate::users::Users;
+
+pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
+
+/// A volume, and the file in it that a target names.
+pub(super) struct Place {
+    pub(super) shown: String,
+    pub(super) database: Database,
+    pub(super) meta: Meta,
+    pub(super) ino: Ino,
+}
+
+impl Place {
+    pub(super) fn open(target: &OsStr) -> Result<Place, Fault> {
+        let target = Target::parse(target)?;
+        let shown = target.show();
+        let (database, _, ino) = target.open()?;
+        let engine = database.engine();
+        let meta = Meta::open(engine, 10_000).map_err(|error| Fault::new(error).at(&shown))?;
+        if let Target::Volume(url, _) = &target {
+            require_none(url, &meta)?;
+        }
+        Ok(Place { shown, database, meta, ino })
+    }
+
+    /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
+    /// volume meanwhile: a mount of the embedded engine would not see the changes.
+    pub(super) fn lock(&self, walks: bool) -> Result<Option<engine_sqlite::MountLock>, Fault> {
+        if !walks {
+            return Ok(None);
+        }
+        self.database.lock(false).map_err(|_| {
+            Fault::new("the volume is mounted, and its database serves one process at a time")
+                .at(&self.shown)
+                .advise("unmount it first; limits of quotas that exist can be changed at any time")
+        })
+    }
+
+    pub(super) fn failed(&self, error: impl std::fmt::Display) -> Fault {
+        Fault::new(error).at(&self.shown)
+    }
+
+    pub(super) fn sync(&self) -> Result<(), Fault> {
+        self.meta.sync().map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, Fault> {
+        self.meta.quotas().map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn quota_of(&self, dir: Ino) -> Result<Option<(QuotaId, Quota)>, Fault> {
+        Ok(self.quotas()?.into_iter().find_map(|(key, quota)| match key {
+            QuotaKey::Directory(id) if quota.rule.root == dir => Some((id, quota)),
+            _ => None,
+        }))
+    }
+
+    pub(super) fn counts_owners(&self) -> Result<bool, Fault> {
+        let (_, owners) = self.meta.run(&GetQuotas, &BY_TOOL).map_err(|error| self.failed(error))?;
+        Ok(owners == Some(QuotaState::Settled))
+    }
+
+    /// Runs `work`, which may walk through inodes, and shows its progress. Ctrl-C ends the walk.
+    pub(super) fn walk<T>(
+        &self,
+        work: impl FnOnce(&Meta, &mut dyn FnMut(&Retagging) -> bool) -> Result<T, QuotaError>,
+    ) -> Result<T, Fault> {
+        let interrupt = Interrupt::install()?;
+        let bar = output::progress("inodes");
+        let done = work(&self.meta, &mut |done| {
+            bar.set_position(done.seen);
+            !interrupt.is_set()
+        });
+        bar.finish_and_clear();
+        done.map_err(|error| match error {
+            QuotaError::Inside { dir } => {
+                Fault::new(format!("{} below it has a quota", self.path(dir))).at(&self.shown).advise(
+                    "delete that quota first, and set it again afterwards: quotas nest from the outside in",
+                )
+            }
+            QuotaError::Removing => {
+                Fault::new(&error).at(&self.shown).advise("complete it with limen quota delete")
+            }
+            QuotaError::Interrupted => {
+                Fault::new("interrupted").at(&self.shown).advise("give the same command again to go on")
+            }
+            QuotaError::Failed(Failure::Refused(Errno::ELOOP)) => self.failed(format!(
+                "the directory is already in {} quotas, and more cannot be nested",
+                ops::MAX_NESTED_QUOTAS
+            )),
+            error => self.failed(error),
+        })
+    }
+
+    /// The path of a directory, or its inode number.
+    pub(super) fn path(&self, dir: Ino) -> String {
+        let found = self.find_path(dir).ok().flatten();
+        found.map_or_else(|| format!("inode {dir}"), |path| show_name(&path))
+    }
+
+    /// The path of a directory, from the names in the directories above it; `None` if it does not exist.
+    pub(super) fn find_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, Failure> {
+        const DEPTH: usize = 4096;
+        let mut names: Vec<Name> = Vec::new();
+        let mut at = dir;
+        while at != Ino::ROOT && names.len() < DEPTH {
+            let parent = match self.meta.run(&GetInode(at), &BY_TOOL) {
+                Err(Failure::Refused(_)) => return Ok(None),
+                inode => inode?.parent,
+            };
+            let Some(name) = self.find_name(parent, at)? else { return Ok(None) };
+            names.push(name);
+            at = parent;
+        }
+        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", name.as_bytes()].concat()).collect();
+        Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
+    }
+
+    pub(super) fn find_name(&self, parent: Ino, ino: Ino) -> Result<Option<Name>, Failure> {
+        let scan = Scan::Dir { parent, after: None, limit: 1000, beside: Beside::Nothing };
+        for page in scan.pages(|scan| self.meta.scan(scan)) {
+            let found = page?.iter().find_map(|record| match record {
+                Record::Dirent(_, name, Some(dirent)) if dirent.ino == ino => Some(name.clone()),
+                _ => None,
+            });
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The directory, user or group of a quota.
+pub(super) fn whose(key: QuotaKey, path: Option<&[u8]>, users: &Users) -> String {
+    match (key, path) {
+        (QuotaKey::Directory(_), Some(path)) => show_name(path),
+        (QuotaKey::Directory(id), None) => format!("(directory removed; --id {id})"),
+        (QuotaKey::User(uid), _) => format!("user {}", users.user(uid)),
+        (QuotaKey::Group(gid), _) => format!("group {}", users.group(gid)),
+    }
+}
