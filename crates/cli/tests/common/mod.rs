@@ -5,11 +5,14 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Engine, Record, RecordKey, Volume};
 use tempfile::TempDir;
 
 pub(crate) const LIMEN: &str = env!("CARGO_BIN_EXE_limen");
@@ -77,6 +80,36 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(LIMEN);
     command.args(args).stdin(Stdio::null()).env_remove("LIMEN_LOG");
     command
+}
+
+/// Creates files with objects, which come first in a dump and whose rows must not be stored twice, and many empty files.
+pub(crate) fn make_many(place: &Place) {
+    let mdtest = |top, files, bytes| {
+        let tree = ["--depth", "1", "--dirs", "9", "--files", files, "--write", bytes, "--keep"];
+        limen(&[&["mdtest", &place.url(), top], &tree[..]].concat()).ok();
+    };
+    mdtest("/data", "20", "5000");
+    mdtest("/empty", "1000", "0");
+}
+
+/// Runs `limen`, which stores much in the embedded database at `database`, until the log of that has `bytes` bytes. Then
+/// the kernel kills it, at the same place on a slow and on a fast machine.
+pub(crate) fn killed_at(bytes: u64, database: &Path, args: &[&str]) {
+    // A reserve that is there is not allocated, which would be the longest file.
+    fs::write(database.with_added_extension("reserve"), "x").unwrap();
+    let mut prlimit = Command::new("prlimit");
+    prlimit.args([&format!("--fsize={bytes}"), "--core=0", LIMEN]).args(args);
+    let output = prlimit.stdin(Stdio::null()).env_remove("LIMEN_LOG").output().unwrap();
+    assert_eq!(output.status.signal(), Some(rustix::process::Signal::XFSZ.as_raw()), "{output:?}");
+}
+
+/// The number of lines of a dump that an incomplete load has stored in the embedded database at `database`.
+pub(crate) fn loaded_lines(database: &Path) -> u64 {
+    let engine = SqliteEngine::open(database, &Options::default()).unwrap();
+    let records = engine.read(&[RecordKey::Settings]).unwrap().records;
+    let [Record::Settings(settings)] = &records[..] else { panic!("{records:?}") };
+    let (_dump, lines) = settings[Volume::LOADING].split_once(' ').unwrap();
+    lines.parse().unwrap()
 }
 
 /// A temporary directory. Dropping it unmounts the volume that is mounted in it, and removes it.
