@@ -53,7 +53,8 @@ pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{
-    CountedLookup, GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink,
+    CountedLookup, GetAcl, GetByHandle, GetChunk, GetInode, GetParent, GetSlices, GetUsage, GetXattrs,
+    Lookup, ReadLink, StoredChunk,
 };
 pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
 pub use make::{Make, MakeKind, MakeOrphan};
@@ -66,7 +67,7 @@ pub use quota_rules::{
     Retagged, SetOwnerQuotas, TagChange,
 };
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
-pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};
+pub use remove::{DeletesOnly, Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked, Unlinks};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};
 pub use setattr::SetAttr;

@@ -98,8 +98,7 @@ impl Op for GetByHandle {
 ///
 /// # Errors
 /// ENOENT if the directory does not exist; ENOTDIR if it is not a directory; ESTALE if it is the root,
-/// because the root's parent is outside the volume; ENOENT if the parent does not exist; ENOTDIR if the
-/// parent is not a directory.
+/// because the root's parent is outside the volume; EIO if the parent does not exist or is not a directory.
 #[derive(Debug)]
 pub struct GetParent(pub Ino);
 
@@ -113,7 +112,10 @@ impl Op for GetParent {
         if dir.parent == self.0 {
             return Err(Errno::ESTALE.into());
         }
-        Ok(Plan::answer(view.dir(dir.parent)?))
+        // The two records may be of different moments: the directory was moved, and then its old parent was
+        // removed. After EIO both are read again.
+        let parent = view.find_inode(dir.parent)?.filter(|parent| parent.kind.is_dir());
+        Ok(Plan::answer(parent.ok_or(Errno::EIO)?))
     }
 }
 
@@ -179,6 +181,38 @@ impl Op for GetSlices {
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[Slice]>>, PlanStop> {
         Ok(Plan::answer(view.slices(self.ino, self.chunk)?))
+    }
+}
+
+/// Reads the slices of one chunk, as [`GetSlices`], and the size of the file at the same moment. Neither is from
+/// a cache: an older size would show zeros where newer rows have no data any more.
+///
+/// # Errors
+/// ESTALE if the inode does not exist.
+#[derive(Debug)]
+pub struct GetChunk {
+    pub ino: Ino,
+    pub chunk: ChunkIndex,
+}
+
+/// A chunk of a file as of one moment.
+#[derive(Clone, Debug)]
+pub struct StoredChunk {
+    /// The size of the file in bytes.
+    pub size: u64,
+    /// The slices of the chunk, in commit order.
+    pub rows: Arc<[Slice]>,
+}
+
+impl Op for GetChunk {
+    type Reply = StoredChunk;
+    const NAME: &'static str = "read";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<StoredChunk>, PlanStop> {
+        let (inode, rows) = view.fresh_chunk(self.ino, self.chunk)?;
+        let size = inode.ok_or(Errno::ESTALE)?.size;
+        Ok(Plan::answer(StoredChunk { size, rows }))
     }
 }
 

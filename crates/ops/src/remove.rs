@@ -1,9 +1,9 @@
 //! Removal of names (unlink and rmdir), and of inodes that have no name after their last close.
 
 use meta::{Effect, Inode, RecordKey};
-use types::{Errno, Ino, Name, SessionId};
+use types::{Errno, FileType, Ino, Name, SessionId};
 
-use crate::op::{Ctx, Op, Plan};
+use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
 /// Removes a name that does not refer to a directory. Equivalent to `vfs_unlink`.
@@ -91,6 +91,51 @@ pub(super) fn drop_link(
         effects.push(Effect::PutOrphan { session: ctx.session, ino });
     }
     Ok(Unlinked { inode: *inode, fate })
+}
+
+/// The reply of an operation that may remove a name.
+pub trait Unlinks {
+    /// The inode that lost a name; `None` if none did, or if it got another name instead.
+    fn unlinked(&self) -> Option<&Unlinked>;
+}
+
+impl Unlinks for Unlinked {
+    fn unlinked(&self) -> Option<&Unlinked> {
+        Some(self)
+    }
+}
+
+/// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`. The caller
+/// knows only of this file whether it is open, and another client may give the name to another file at any time.
+///
+/// # Errors
+/// Those of the operation; EAGAIN if it would delete another regular file. The caller then looks up the name
+/// again.
+#[derive(Debug)]
+pub struct DeletesOnly<'a, O> {
+    pub file: Option<Ino>,
+    pub op: &'a O,
+}
+
+impl<O: Op<Reply: Unlinks>> Op for DeletesOnly<'_, O> {
+    type Reply = O::Reply;
+    const NAME: &'static str = O::NAME;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
+        let plan = self.op.plan(view, ctx)?;
+        match plan.reply.unlinked() {
+            Some(Unlinked { inode, fate: Fate::Gone })
+                if inode.kind == FileType::Regular && Some(inode.ino) != self.file =>
+            {
+                Err(Errno::EAGAIN.into())
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        self.op.bound_by()
+    }
 }
 
 /// Removes an empty directory. Equivalent to `vfs_rmdir`.

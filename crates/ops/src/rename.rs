@@ -5,7 +5,7 @@ use types::{Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::op::{Ctx, Op, Plan};
 use crate::quota::move_between;
-use crate::remove::{Unlinked, drop_link};
+use crate::remove::{Unlinked, Unlinks, drop_link};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
 
@@ -71,6 +71,12 @@ pub struct Renamed {
     pub exchanged: Option<Inode>,
     /// The inode that lost the new name, because it was replaced.
     pub replaced: Option<Unlinked>,
+}
+
+impl Unlinks for Renamed {
+    fn unlinked(&self) -> Option<&Unlinked> {
+        self.replaced.as_ref()
+    }
 }
 
 impl Op for Rename {

@@ -381,6 +381,22 @@ impl<'a> View<'a> {
         lookup!(self, Slices(ino, chunk))
     }
 
+    /// An inode and the rows of one of its chunks, as this operation has read both together. Not guarded, because
+    /// only reads depend on them.
+    pub fn fresh_chunk(
+        &mut self,
+        ino: Ino,
+        chunk: ChunkIndex,
+    ) -> Result<(Option<Inode>, Arc<[Slice]>), PlanStop> {
+        match (self.find_fresh(&Key::Inode(ino)), self.find_fresh(&Key::Slices(ino, chunk))) {
+            (Some(Value::Inode(inode)), Some(Value::Slices(rows))) => Ok((inode, rows)),
+            _ => {
+                self.wants.extend([RecordKey::Inode(ino), RecordKey::Slices(ino, chunk)]);
+                Err(PlanStop::Missing)
+            }
+        }
+    }
+
     /// All rows of a chunk, guarded: they must still be there when the transaction commits.
     pub fn all_rows(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
         let rows = self.slices(ino, chunk)?;

@@ -75,8 +75,8 @@ impl Files {
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
     ///
     /// # Errors
-    /// EBADF if the file is not open; EIO if it was lost with the session, if the data is damaged, or if the
-    /// object store or the database fails.
+    /// EBADF if the file is not open; ESTALE if another mount has deleted it; EIO if it was lost with the
+    /// session, if the data is damaged, or if the object store or the database fails.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
         let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
         self.read_file(&file, offset, len)
@@ -113,18 +113,19 @@ impl Files {
         } else {
             // The rows are read under the lock, so they include every write that ended before this read
             // began.
-            let rows = self.rows(file, &mut data, offset, len)?;
+            let stored = self.stored(file, &mut data, offset, len)?;
+            let (rows, len) = (stored.rows, stored.len);
             self.read_ahead(file, &mut data, offset..offset + len, size);
             drop(data);
             self.bytes_of(&rows, offset, len).or_else(|first| {
                 // Compaction may have replaced the slices and deleted their blocks: read the rows again.
                 let mut data = file.lock();
                 data.rows.clear();
-                let fresh = self.rows(file, &mut data, offset, len)?;
-                if fresh == rows {
+                let fresh = self.stored(file, &mut data, offset, len)?;
+                if fresh.rows == rows {
                     return Err(data_error(ino, offset, &first));
                 }
-                self.bytes_of(&fresh, offset, len).map_err(|error| data_error(ino, offset, &error))
+                self.bytes_of(&fresh.rows, offset, fresh.len).map_err(|error| data_error(ino, offset, &error))
             })
         }
     }
@@ -268,7 +269,7 @@ mod tests {
 
     use super::*;
     use crate::caller::BY_KERNEL;
-    use crate::fixture;
+    use crate::fixture::{self, NO_WAIT, Shared};
     use crate::{Vfs, VfsOptions};
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -311,6 +312,47 @@ mod tests {
         while vfs.base.store.requests().gets < 3 {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_read_ends_at_the_size_that_the_file_has_with_the_rows() {
+        let shared = Shared::new();
+        let [vfs, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
+        // This mount uses the size that it has cached, however old it is.
+        vfs.meta().set_lifetime(Duration::from_secs(3600));
+        let ino = fixture::make(&vfs, "f");
+        vfs.files.write(ino, 0, &[7; 6000]).unwrap();
+        vfs.files.flush(ino).unwrap();
+        let cut = |size| {
+            let cut = crate::AttrChange { size_bytes: Some(size), ..Default::default() };
+            other.setattr(&fixture::root(), ino, cut).unwrap();
+        };
+        let read = |is: u64, was: u64| {
+            assert_eq!(vfs.attributes.inode(ino).unwrap().size, was, "the cached size");
+            let before = shared.engine.counts();
+            let bytes = vfs.files.read(ino, 0, 9000).unwrap();
+            assert_eq!(bytes, vec![7; is as usize]);
+            assert_eq!((shared.engine.counts() - before).round_trips(), 1);
+        };
+        read(6000, 6000);
+        cut(100);
+        read(100, 6000);
+        // Unflushed bytes of this mount are part of the file.
+        vfs.files.write(ino, 100, &[7; 20]).unwrap();
+        cut(50);
+        cut(100);
+        let bytes = vfs.files.read(ino, 0, 9000).unwrap();
+        assert_eq!((bytes.len(), &bytes[..50], &bytes[100..]), (120, &[7; 50][..], &[7; 20][..]));
+        vfs.files.flush(ino).unwrap();
+        vfs.files.read(ino, 0, 9000).unwrap();
+        cut(0);
+        read(0, 120);
+        vfs.files.write(ino, 0, &[7; 10]).unwrap();
+        vfs.files.flush(ino).unwrap();
+        other.names.unlink(&fixture::root(), Ino::ROOT, b"f").unwrap();
+        assert_eq!(vfs.attributes.inode(ino).unwrap().size, 10, "the cached size");
+        assert_eq!(vfs.files.read(ino, 0, 10), Err(Errno::ESTALE));
+        vfs.files.close(ino).unwrap();
     }
 
     /// A mount that does not retry, and an empty file. Another file was flushed before, so that slice numbers

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use meta::Counter;
 use ops::{
-    Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
-    Rmdir, Unlink, Unlinked, Whiteout,
+    DeletesOnly, Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename,
+    RenameFlags, Rmdir, Unlink, Unlinked, Unlinks, Whiteout,
 };
 use types::{Caps, Errno, FileType, Ino, Mode, Name};
 
@@ -22,6 +22,8 @@ use crate::open::UnlinkGuard;
 
 /// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
 const MAX_TARGET_BYTES: usize = 4095;
+/// How often a removal of a name begins again because another mount has given the name to another file.
+const MAX_ROUNDS: usize = 64;
 
 /// A request to create an inode.
 #[derive(Clone, Debug)]
@@ -160,9 +162,11 @@ impl Names {
     pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
         let held = self.base.caches.held_by_kernel();
         let name = Name::new(bytes)?;
-        let guard = self.unlink_guard(parent, &name)?;
-        let unlink = |open| self.base.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
-        self.unlink_guarded(guard, unlink, |unlinked| Some(unlinked))
+        let unlink = |file, open| {
+            let op = Unlink { parent, name: name.clone(), open };
+            self.base.change_inodes(caller, held, &DeletesOnly { file, op: &op }, [parent])
+        };
+        self.remove_name(|| self.unlink_guard(parent, &name), unlink)
     }
 
     /// Removes an empty directory.
@@ -198,12 +202,13 @@ impl Names {
         } else {
             None
         };
-        let guard = if flags.exchange { None } else { self.unlink_guard(new_parent, &new_name)? };
-        let rename = |open| {
-            let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-            self.base.change_inodes(caller, held, &rename, [parent, new_parent])
+        let guard = || if flags.exchange { Ok(None) } else { self.unlink_guard(new_parent, &new_name) };
+        let rename = |file, open| {
+            let (name, new_name) = (name.clone(), new_name.clone());
+            let op = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
+            self.base.change_inodes(caller, held, &DeletesOnly { file, op: &op }, [parent, new_parent])
         };
-        self.unlink_guarded(guard, rename, |renamed| renamed.replaced.as_ref())
+        self.remove_name(guard, rename)
     }
 
     /// Creates a regular file without a name and opens it, `O_TMPFILE`.
@@ -236,18 +241,37 @@ impl Names {
             .map(|inode| self.base.open.unlink_guard(inode.ino)))
     }
 
+    /// Runs an operation that may remove the name of the file that `guard` keeps from being opened. If the
+    /// name refers to another file by then, which may be open, the operation fails with EAGAIN
+    /// ([`DeletesOnly`]), and that file is guarded in the next round.
+    ///
+    /// # Errors
+    /// Those of `guard` and `run`; EIO if other mounts gave the name to another file in each round.
+    fn remove_name<'a, T: Unlinks>(
+        &'a self,
+        guard: impl Fn() -> Result<Option<UnlinkGuard<'a>>, Errno>,
+        run: impl Fn(Option<Ino>, Option<Ino>) -> Result<T, Errno>,
+    ) -> Result<(), Errno> {
+        for _ in 0..MAX_ROUNDS {
+            match self.unlink_guarded(guard()?, &run) {
+                Err(Errno::EAGAIN) => {}
+                done => return done,
+            }
+        }
+        tracing::error!("gave up: other mounts gave the name to another file {MAX_ROUNDS} times meanwhile");
+        Err(Errno::EIO)
+    }
+
     /// Runs an operation that may remove a name of the guarded file, and updates that file if it is open.
-    /// `run` gets the inode number of the file if it is open; `unlinked` finds in the reply what was
-    /// unlinked.
-    fn unlink_guarded<T>(
+    /// `run` gets the inode number of the guarded file, and again if that file is open.
+    fn unlink_guarded<T: Unlinks>(
         &self,
         guard: Option<UnlinkGuard<'_>>,
-        run: impl FnOnce(Option<Ino>) -> Result<T, Errno>,
-        unlinked: impl Fn(&T) -> Option<&Unlinked>,
+        run: impl FnOnce(Option<Ino>, Option<Ino>) -> Result<T, Errno>,
     ) -> Result<(), Errno> {
         let file = guard.as_ref().and_then(|guard| guard.file.clone());
-        let done = run(file.as_ref().map(|file| file.ino));
-        match (done.as_ref().ok().and_then(unlinked), &file) {
+        let done = run(guard.as_ref().map(|guard| guard.ino), file.as_ref().map(|file| file.ino));
+        match (done.as_ref().ok().and_then(Unlinks::unlinked), &file) {
             (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
             (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.base.attributes.keep_deleted(inode),
             _ => {}
@@ -262,13 +286,64 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use acl::credential::Credentials;
     use acl::idmap::{Ids, Squash};
+    use meta::{Engine, MemEngine};
+    use suite::{Fault, FaultRates, Faulty};
     use types::Cred;
 
     use super::*;
-    use crate::fixture::{make, root, user, volume_with};
-    use crate::{Identity, VfsOptions};
+    use crate::fixture::{format, make, mount, root, user, volume_with};
+    use crate::{Identity, Vfs, VfsOptions};
+
+    #[test]
+    fn a_file_that_gets_the_name_before_the_commit_stays_open() {
+        // The name is removed or replaced. Before that it refers to a file that is not open, or to none.
+        for (removes, exists) in [(true, true), (false, true), (false, false)] {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            format(&*engine);
+            let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+            let (vfs, other) = (mount(faulty.clone()), mount(engine));
+            if exists {
+                vfs.files.close(make(&vfs, "f")).unwrap();
+            }
+            vfs.files.close(make(&vfs, "new")).unwrap();
+            let open = make(&vfs, "g");
+            vfs.files.write(open, 0, b"text").unwrap();
+
+            let rename = |vfs: &Vfs, old: &[u8]| {
+                let (from, to) = ((Ino::ROOT, old), (Ino::ROOT, &b"f"[..]));
+                vfs.names.rename(&root(), from, to, RenameFlags::default(), false)
+            };
+            let mut waits = true;
+            faulty.set_rival(move |_| {
+                if std::mem::take(&mut waits) {
+                    rename(&other, b"g").unwrap();
+                }
+            });
+            faulty.script([Fault::Rival; 6]);
+            faulty.arm(true);
+            let done =
+                if removes { vfs.names.unlink(&root(), Ino::ROOT, b"f") } else { rename(&vfs, b"new") };
+            faulty.arm(false);
+            done.unwrap();
+
+            vfs.meta().set_lifetime(Duration::ZERO);
+            let gone = |name| vfs.names.lookup(&root(), Ino::ROOT, name).unwrap().is_none();
+            assert!(gone(b"g") && gone(if removes { b"f" } else { b"new" }));
+            vfs.files.flush(open).unwrap();
+            assert_eq!(vfs.files.read(open, 0, 10).unwrap(), &b"text"[..]);
+            assert_eq!(vfs.attributes.getattr(open).unwrap().nlink, 0);
+            vfs.files.close(open).unwrap();
+            assert_eq!(
+                vfs.attributes.getattr(open).map(drop),
+                Err(Errno::ESTALE),
+                "the last close deletes it"
+            );
+        }
+    }
 
     #[test]
     fn file_handle_resolves_named_inodes_for_permitted_callers() {

@@ -285,7 +285,7 @@ impl OpenTable {
 #[derive(Debug)]
 pub(crate) struct UnlinkGuard<'a> {
     shard: &'a Shard,
-    ino: Ino,
+    pub(crate) ino: Ino,
     /// The file, if it is open.
     pub(crate) file: Option<Arc<OpenFile>>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunk::ChunkError;
-use ops::GetSlices;
+use ops::{GetChunk, StoredChunk};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Slice};
 
 use crate::caller::BY_KERNEL;
@@ -16,16 +16,26 @@ use crate::flush::data_error;
 use crate::open::{FileData, OpenFile};
 use crate::readahead;
 
+/// The stored data of a range.
+pub(crate) struct Stored {
+    /// The rows of every chunk that the range overlaps, up to the end of the file.
+    pub(crate) rows: Vec<Arc<[Slice]>>,
+    /// How many bytes of the range are before the end of the file.
+    pub(crate) len: u64,
+}
+
 impl Files {
+    /// Replaces `buf` by the stored bytes at `offset`; fewer at the end of the file.
     pub(crate) fn read_stored(
         &self,
         file: &OpenFile,
         data: &mut FileData,
         offset: u64,
-        buf: &mut [u8],
+        buf: &mut Vec<u8>,
     ) -> Result<(), Errno> {
-        let rows = self.rows(file, data, offset, buf.len() as u64)?;
-        self.read_rows(&rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
+        let stored = self.stored(file, data, offset, buf.len() as u64)?;
+        buf.truncate(stored.len as usize);
+        self.read_rows(&stored.rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
     }
 
     /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
@@ -36,41 +46,53 @@ impl Files {
         while at < end {
             let (_, pos) = ChunkIndex::of(at);
             let len = (CHUNK_BYTES - u64::from(pos)).min(end - at);
-            match self.rows(file, data, at, len).as_deref() {
-                Ok([rows]) => self.base.store.prefetch(rows, pos, len as u32),
+            match self.stored(file, data, at, len) {
+                Ok(Stored { rows, len }) if len > 0 => {
+                    rows.iter().for_each(|rows| self.base.store.prefetch(rows, pos, len as u32));
+                }
                 _ => return,
             }
             at += len;
         }
     }
 
-    /// The rows of every chunk that the range overlaps.
-    pub(crate) fn rows(
+    /// The stored data of a range, which ends at the end of the file as of when the rows were read: the caller's
+    /// size may be older, and where the file was truncated since, rows are missing that the older size covers.
+    /// Unflushed writes count as part of the file.
+    ///
+    /// # Errors
+    /// ESTALE if another mount has deleted the file; EIO if the database fails.
+    pub(crate) fn stored(
         &self,
         file: &OpenFile,
         data: &mut FileData,
         offset: u64,
         len: u64,
-    ) -> Result<Vec<Arc<[Slice]>>, Errno> {
-        let chunks = offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES);
+    ) -> Result<Stored, Errno> {
+        let ino = file.ino;
+        let (mut at, mut end) = (offset, offset + len);
         let mut found = Vec::with_capacity(2);
-        for chunk in chunks.map(ChunkIndex) {
-            // Cached rows are valid only while no other client can add to them.
+        while at < end {
+            let (chunk, _) = ChunkIndex::of(at);
+            // Cached rows are valid only while no other client can add to them. The caller's size is then exact.
             let rows = match data.rows.get(&chunk).filter(|_| self.base.meta.is_exclusive()) {
                 Some(rows) => Arc::clone(rows),
                 None => {
-                    let rows = self.base.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
+                    let StoredChunk { size, rows } =
+                        self.base.meta.run(&GetChunk { ino, chunk }, &BY_KERNEL)?;
+                    end = end.min(size.max(file.dirty_end()));
                     if data.rows.len() >= MAX_CHUNKS_HELD {
                         data.rows.clear();
                     }
                     data.rows.insert(chunk, Arc::clone(&rows));
-                    self.base.candidates.note(file.ino, chunk, rows.len());
+                    self.base.candidates.note(ino, chunk, rows.len());
                     rows
                 }
             };
             found.push(rows);
+            at = chunk.start() + CHUNK_BYTES;
         }
-        Ok(found)
+        Ok(Stored { rows: found, len: end.saturating_sub(offset) })
     }
 
     /// The bytes at `offset` according to the rows of the chunks.

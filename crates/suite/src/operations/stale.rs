@@ -1,6 +1,8 @@
 //! The cache of one client right after another client's change: results must still be right.
 
-use ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
+use std::time::Duration;
+
+use ops::{GetParent, GetXattrs, KillPriv, RemoveXattr, XattrMode};
 use types::{Errno, Mode};
 
 use super::case::{Case, Factory};
@@ -13,6 +15,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_stale_xattr_causes_no_error", a_stale_xattr_causes_no_error),
     ("stale_xattrs_hide_no_capability", stale_xattrs_hide_no_capability),
     ("stale_parents_that_form_a_cycle_are_read_again", stale_parents_that_form_a_cycle_are_read_again),
+    ("the_parent_of_a_moved_directory_is_read_again", the_parent_of_a_moved_directory_is_read_again),
     ("stale_link_counts_stay_exact", stale_link_counts_stay_exact),
 ];
 
@@ -97,6 +100,21 @@ fn stale_parents_that_form_a_cycle_are_read_again(factory: Factory<'_>) {
     assert_eq!(reader.inode(outer).parent, inner);
     reader.rename(ROOT, "moving", outer, "moving", REPLACE).unwrap();
     check(&a);
+}
+
+fn the_parent_of_a_moved_directory_is_read_again(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let outer = a.mkdir(ROOT, "outer").unwrap();
+    let dir = a.mkdir(outer, "dir").unwrap();
+    let reader = client(a.engine());
+    reader.meta.set_lifetime(Duration::from_secs(3600));
+    assert_eq!(reader.inode(dir).parent, outer);
+    b.rename(outer, "dir", ROOT, "dir", REPLACE).unwrap();
+    b.rmdir(ROOT, "outer").unwrap();
+    assert_eq!(reader.run(&GetParent(dir)).map(|parent| parent.ino), Ok(ROOT));
+    b.rmdir(ROOT, "dir").unwrap();
+    let reader = client(a.engine());
+    assert_eq!(reader.run(&GetParent(dir)), Err(Errno::ENOENT));
 }
 
 fn stale_link_counts_stay_exact(factory: Factory<'_>) {
