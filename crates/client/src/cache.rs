@@ -105,6 +105,9 @@ struct Slot {
     value: Value,
     seq: Seq,
     since: Instant,
+    /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
+    /// the answer may have taken long.
+    began: Instant,
     /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
     /// order.
     committed: bool,
@@ -134,7 +137,7 @@ impl Cache {
             drop(shard);
             return if oldest.is_none() { self.absence(key) } else { None };
         };
-        if oldest.is_some_and(|oldest| slot.since < oldest) && !key.is_immutable() {
+        if oldest.is_some_and(|oldest| slot.began < oldest) && !key.is_immutable() {
             return None;
         }
         slot.used = true;
@@ -323,7 +326,9 @@ impl Cache {
             Origin::Read(began) => (Some(began), Some(began)),
             Origin::Own(began) => (None, began),
         };
-        let fresh = Slot { value, seq, since: Instant::now(), committed: read.is_none(), used: true };
+        let since = Instant::now();
+        let fresh =
+            Slot { value, seq, since, began: began.unwrap_or(since), committed: read.is_none(), used: true };
         let is_before = |began: Option<Instant>, event: Instant| {
             began.is_some_and(|began| began <= event) && !key.is_immutable()
         };

@@ -115,15 +115,17 @@ impl Meta {
         };
         if quota.rule.state == QuotaState::Building {
             let change = TagChange::Directory { from: quota.rule.outer, to: id };
-            self.walk(dir, change, progress)?;
-            match self.change_state(id, QuotaState::Building, QuotaState::Settled) {
+            let done = self
+                .walk(dir, change, progress)
+                .and_then(|()| Ok(self.change_state(id, QuotaState::Building, QuotaState::Settled)?));
+            match done {
                 // Another tool has completed the walk, or removes the quota.
-                Err(Failure::Refused(Errno::EBUSY)) => {
-                    if self.directory_quota(id)?.rule.state == QuotaState::Removing {
+                Err(QuotaError::Failed(Failure::Refused(Errno::EBUSY))) => {
+                    if self.directory_quota(id)?.rule.state != QuotaState::Settled {
                         return Err(QuotaError::Removing);
                     }
                 }
-                changed => changed?,
+                done => done?,
             }
         }
         Ok(id)
@@ -150,12 +152,18 @@ impl Meta {
             return Err(QuotaError::Inside { dir: inside.rule.root });
         }
         let change = TagChange::Directory { from: id, to: rule.outer };
-        self.walk(rule.root, change, progress)?;
-        // Files without a name, and files whose names are elsewhere, still count in the quota.
-        if self.directory_quota(id)?.inodes != 0 {
-            self.retag_inodes(change, progress)?;
+        let done = self.walk(rule.root, change, progress).and_then(|()| {
+            // Files without a name, and files whose names are elsewhere, still count in the quota.
+            if self.directory_quota(id)?.inodes != 0 {
+                self.retag_inodes(change, progress)?;
+            }
+            Ok(self.run(&DropQuota(id), &BY_TOOL)?)
+        });
+        if let Err(QuotaError::Failed(Failure::Refused(Errno::EBUSY))) = done {
+            // Most likely another tool has completed the removal.
+            self.directory_quota(id)?;
         }
-        Ok(self.run(&DropQuota(id), &BY_TOOL)?)
+        done
     }
 
     /// Sets the limits of a user or group, which are in force at once. For the first such quota of a volume, a walk

@@ -169,7 +169,8 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
-        let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
+        let mut view =
+            View::new(&self.meta.cache, oldest, &self.fresh).of_moments(self.is_exclusive, self.reads <= 1);
         if O::READ && self.doubt.is_none() {
             view = view.without_guards();
         }
@@ -184,6 +185,11 @@ impl<'a, O: Op> Run<'a, O> {
             Ok(Plan { reply, effects }) if effects.is_empty() => (Decided::Reply, Ok(reply), effects),
             Ok(Plan { reply, effects }) => (Decided::Effects, Ok(reply), effects),
         };
+        debug_assert!(
+            !O::READ || self.doubt.is_none() && effects.is_empty(),
+            "{}: a read commits nothing",
+            O::NAME
+        );
         let evidence = Evidence {
             in_doubt: self.doubt.is_some(),
             is_read: O::READ,

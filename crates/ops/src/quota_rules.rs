@@ -161,7 +161,8 @@ impl Op for ChangeQuota {
     }
 }
 
-/// Removes a directory quota that has no inodes left: from then on none can get its tag.
+/// Removes a directory quota that has no inodes left: from then on none can get its tag. Until the commit none can
+/// either: no directory has the tag, and [`Retag`] gives it only while the quota is being built.
 ///
 /// # Errors
 /// EBUSY if it has inodes, or is not being removed.
@@ -249,6 +250,20 @@ impl TagChange {
             TagChange::Owners => Some(QuotaTag { owners: true, ..tag }),
         }
     }
+
+    /// Requires that the quota is being built or removed by a walk that makes this change, and guards that.
+    fn require_walk(self, view: &mut View<'_>) -> Result<(), PlanStop> {
+        let TagChange::Directory { from, to } = self else { return Ok(()) };
+        // Every change of a rule increments it.
+        view.setting(NEXT)?;
+        for (id, outer, state) in [(to, from, QuotaState::Building), (from, to, QuotaState::Removing)] {
+            let quota = view.quota(QuotaKey::Directory(id))?;
+            if quota.is_some_and(|quota| quota.rule.state == state && quota.rule.outer == outer) {
+                return Ok(());
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
 }
 
 /// Which inodes get other tags.
@@ -262,6 +277,9 @@ pub enum RetagAt {
 
 /// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do not
 /// matter. An inode that no longer exists or has moved is passed over.
+///
+/// # Errors
+/// EBUSY unless the quota is being built or removed by this change: another tool has ended the walk.
 #[derive(Debug)]
 pub struct Retag {
     pub change: TagChange,
@@ -284,6 +302,8 @@ impl Op for Retag {
     const NAME: &'static str = "retag";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Retagged>, PlanStop> {
+        self.prefetch(view)?;
+        self.change.require_walk(view)?;
         let mut done = Retagged::default();
         let mut effects = Vec::new();
         let mut retag = |inode: &Inode| match self.change.of(inode.quota) {
@@ -308,8 +328,6 @@ impl Op for Retag {
                 }
             }
             RetagAt::Entries { dir, entries } => {
-                let wants = entries.iter().map(|(name, _)| RecordKey::Entry(*dir, name.clone()));
-                view.prefetch(wants.chain([RecordKey::Inode(*dir)]))?;
                 let Some(parent) = view.find_inode(*dir)? else { return Ok(Plan::answer(done)) };
                 // The directory was moved to another quota, and with it what is in it.
                 if self.change.of(parent.quota) != Some(parent.quota) {
@@ -329,5 +347,24 @@ impl Op for Retag {
 
     fn bound_by(&self) -> BoundBy {
         BoundBy::NoQuota
+    }
+}
+
+impl Retag {
+    /// Reads all records in one request. The rules must not be older than the setting that guards them.
+    fn prefetch(&self, view: &mut View<'_>) -> Result<(), PlanStop> {
+        let (at, entries) = match &self.at {
+            RetagAt::Inode(ino) => (*ino, &[][..]),
+            RetagAt::Entries { dir, entries } => (*dir, &entries[..]),
+        };
+        let entries = entries.iter().map(|(name, _)| RecordKey::Entry(at, name.clone()));
+        let rules = match self.change {
+            TagChange::Directory { from, to } => {
+                let quotas = [from, to].map(|id| RecordKey::Quota(QuotaKey::Directory(id)));
+                quotas.into_iter().chain([RecordKey::Settings]).collect()
+            }
+            TagChange::Owners => Vec::new(),
+        };
+        view.prefetch(entries.chain([RecordKey::Inode(at)]).chain(rules))
     }
 }

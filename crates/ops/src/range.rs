@@ -98,7 +98,15 @@ impl Op for CopyRange {
         if !fits(self.offset) || !fits(self.to_offset) {
             return Err(Errno::EFBIG.into());
         }
-        view.prefetch([RecordKey::Inode(self.from), RecordKey::Inode(self.to)])?;
+        let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
+        let last = (self.offset + self.len).min(furthest);
+        let chunks = (self.offset / CHUNK_BYTES..last.div_ceil(CHUNK_BYTES)).map(ChunkIndex);
+        // The size and the rows of all chunks must be of one moment. Otherwise the copy could have a later write without
+        // an earlier one, or zeros where rows were written after others were read. How many chunks the copy has is not
+        // known before the size is read, so those beyond the end are read and guarded too.
+        let inodes = [self.from, self.to].map(RecordKey::Inode);
+        let rows = chunks.clone().map(|chunk| RecordKey::Slices(self.from, chunk));
+        view.prefetch_at_one_moment(inodes.into_iter().chain(rows).collect())?;
         let source = view.inode(self.from)?;
         let target = view.inode(self.to)?;
         let regular = |inode: &Inode| inode.kind == FileType::Regular;
@@ -106,21 +114,15 @@ impl Op for CopyRange {
         if !regular(&source) || !regular(&target) || (self.from == self.to && overlap) {
             return Err(Errno::EINVAL.into());
         }
-        let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
-        // The cached size may be old. Without this guard, the copy could lack data that others have written
-        // since.
-        let size = view.size(self.from)?;
-        let end = (self.offset + self.len).min(size).min(furthest);
+        let end = view.size(self.from)?.min(last);
         let copied = end.saturating_sub(self.offset);
         if copied == 0 {
             return Ok(Plan::answer(0));
         }
         make_room_to(view, ctx, &target, self.to_offset + copied)?;
-        let chunks = self.offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES);
-        view.prefetch(chunks.clone().map(|chunk| RecordKey::Slices(self.from, ChunkIndex(chunk))))?;
         let mut effects = Vec::new();
         zero(self.to, self.to_offset, self.to_offset + copied, &mut effects);
-        for chunk in chunks.map(ChunkIndex) {
+        for chunk in chunks {
             // The blocks of a row are kept only while a row refers to them, so all source rows must still
             // exist when the copy commits.
             for row in view.all_rows(self.from, chunk)?.iter() {

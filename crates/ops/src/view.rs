@@ -1,5 +1,7 @@
 //! The view that a plan has of the volume. It turns each lookup into a guard.
 
+mod limits;
+
 use host::Instant;
 use std::sync::Arc;
 
@@ -7,11 +9,8 @@ use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
 use acl::sid_rules::SidRules;
 use host::HashSet;
-use meta::{
-    Counter, Dirent, Guard, Inode, Lock, LockWait, Quota, QuotaKey, QuotaRule, RecordKey, Usage, Xattrs,
-    xattr_blocks,
-};
-use types::{AclId, ChunkIndex, Errno, Ino, Name, QuotaId, Slice, XattrName};
+use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xattrs, xattr_blocks};
+use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice, XattrName};
 
 use crate::known::{Acl, Heir, Key, KnownRecords, OwnReads, Value};
 
@@ -51,6 +50,10 @@ pub struct View<'a> {
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
+    /// Whether no other client can change the volume, so that all records are current.
+    is_exclusive: bool,
+    /// Whether all records in `fresh` are of one moment.
+    is_one_moment: bool,
 }
 
 /// How many records a view keeps from [`View::prefetch`]: those of a name in a directory.
@@ -90,12 +93,20 @@ impl<'a> View<'a> {
             wants: Vec::new(),
             used_known: false,
             assumed: false,
+            is_exclusive: false,
+            is_one_moment: true,
         }
     }
 
     /// The view of an operation that never commits, and so needs no guards.
     pub fn without_guards(self) -> Self {
         View { is_guarded: false, ..self }
+    }
+
+    /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one moment.
+    /// Without this call, only the second holds.
+    pub fn of_moments(self, is_exclusive: bool, is_one_moment: bool) -> Self {
+        View { is_exclusive, is_one_moment, ..self }
     }
 
     /// Names the records that will be looked up, so that all missing ones are read together.
@@ -111,6 +122,8 @@ impl<'a> View<'a> {
                 RecordKey::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
                 RecordKey::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
                 RecordKey::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
+                RecordKey::Settings => self.find(&Key::Settings).is_some(),
+                RecordKey::Quota(key) => self.find_fresh(&Key::Quota(*key)).is_some(),
                 _ => false,
             };
             if !known {
@@ -118,6 +131,21 @@ impl<'a> View<'a> {
             }
         }
         if self.wants.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
+    }
+
+    /// As [`View::prefetch`], for inodes and slices that must be of one moment. If this operation has not read all of
+    /// them, all are read in one request, also those that are cached. No other request reads only some of them.
+    pub fn prefetch_at_one_moment(&mut self, wants: Vec<RecordKey>) -> Result<(), PlanStop> {
+        let is_fresh = |want: &RecordKey| match want {
+            RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
+            RecordKey::Slices(ino, chunk) => self.find_fresh(&Key::Slices(*ino, *chunk)).is_some(),
+            _ => false,
+        };
+        if wants.iter().all(is_fresh) {
+            return Ok(());
+        }
+        self.wants = wants;
+        Err(PlanStop::Missing)
     }
 
     /// Looks up an inode, and guards all its fields that access depends on.
@@ -205,17 +233,6 @@ impl<'a> View<'a> {
         Ok(None)
     }
 
-    /// Whether a directory is empty. If this operation has not found an entry in it, it is assumed to be
-    /// empty, and a guard checks that.
-    pub fn is_empty(&mut self, ino: Ino) -> bool {
-        let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
-        if empty {
-            self.assumed = true;
-            self.guard(Guard::Empty { ino });
-        }
-        empty
-    }
-
     /// The size of an xattr in blocks, 0 if it does not exist. If the size is unknown, `likely` is assumed. A
     /// guard checks the returned size in any case.
     pub fn xattr_blocks(&mut self, inode: &Inode, name: &XattrName, likely: u16) -> u16 {
@@ -241,7 +258,7 @@ impl<'a> View<'a> {
             self.guard(Guard::XattrBlocks { ino, least: most + 1, most: u16::MAX });
             return false;
         }
-        self.assumed = true;
+        self.assumed |= self.find_fresh(&Key::Inode(ino)).is_none();
         self.guard(Guard::XattrBlocks { ino, least: 0, most });
         true
     }
@@ -300,7 +317,11 @@ impl<'a> View<'a> {
         Ok(Some(deciding))
     }
 
-    fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
+    /// The ACL with this id, of either kind; `None` for [`AclId::NONE`].
+    ///
+    /// # Errors
+    /// EIO if the ACL is not stored or corrupt.
+    pub(crate) fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
         if id.is_none() {
             return Ok(None);
         }
@@ -444,61 +465,6 @@ impl<'a> View<'a> {
 
     pub fn usage(&mut self) -> Result<Usage, PlanStop> {
         lookup!(self, Usage)
-    }
-
-    /// Requires that the volume has room below its limits. Returns `false` if the volume is known to be full;
-    /// otherwise adds a guard that checks it.
-    pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
-        let full = match self.find(&Key::Usage) {
-            Some(Value::Usage(usage)) => usage.inodes >= max_inodes || usage.blocks >= max_blocks,
-            _ => false,
-        };
-        if !full {
-            self.assumed = true;
-            self.guard(Guard::Room { max_inodes, max_blocks });
-        }
-        !full
-    }
-
-    /// The rule of a directory quota; `None` if it does not exist. Its directory never changes. The quota around
-    /// it is guarded by [`View::fits_quota`] and [`View::guard_chain`], and not here.
-    pub fn directory_quota(&mut self, id: QuotaId) -> Result<Option<QuotaRule>, PlanStop> {
-        let key = QuotaKey::Directory(id);
-        match self.lookup(Key::Quota(key)) {
-            Some(Value::Quota(quota)) => Ok(quota.map(|quota| quota.rule)),
-            _ => self.missing(RecordKey::Quota(key)),
-        }
-    }
-
-    /// A quota as this operation has read it. Not guarded.
-    pub fn quota(&mut self, key: QuotaKey) -> Result<Option<Quota>, PlanStop> {
-        match self.find_fresh(&Key::Quota(key)) {
-            Some(Value::Quota(quota)) => Ok(quota),
-            _ => self.missing(RecordKey::Quota(key)),
-        }
-    }
-
-    /// Requires that so many more inodes and blocks fit below the limits of the quota, and guards that and the
-    /// quota around it. Returns `false` if this operation has read that they do not fit.
-    pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
-        let full = match self.find_fresh(&Key::Quota(key)) {
-            Some(Value::Quota(Some(quota))) => !quota.fits(inodes, blocks),
-            _ => false,
-        };
-        if full {
-            self.guard_chain(key, outer);
-        } else {
-            self.assumed = true;
-            self.guard(Guard::Quota { key, outer, inodes, blocks });
-        }
-        !full
-    }
-
-    /// Requires that a directory quota still has this quota around it.
-    pub fn guard_chain(&mut self, key: QuotaKey, outer: Option<QuotaId>) {
-        if outer.is_some() {
-            self.guard(Guard::Quota { key, outer, inodes: 0, blocks: 0 });
-        }
     }
 
     /// Adds a guard for a record that was not looked up.

@@ -29,6 +29,20 @@ fn older_values_never_replace_newer_ones() {
 }
 
 #[test]
+fn a_record_is_as_old_as_the_start_of_its_request() {
+    let cache = Cache::new(1000, AclKind::Posix);
+    let began = Instant::now();
+    let next = began + std::time::Duration::from_nanos(1);
+    let (read, changed) = (Key::Inode(Ino(3)), Key::Inode(Ino(4)));
+    cache.absorb(&Snapshot { seq: Seq(9), records: vec![Record::Inode(Ino(3), None)] }, began);
+    cache.committed(changed.clone(), Value::Inode(None), Seq(9), began);
+    for key in [read, changed] {
+        assert!(cache.get(&key, Some(began)).is_some());
+        assert!(cache.get(&key, Some(next)).is_none(), "another client may have changed it since then");
+    }
+}
+
+#[test]
 fn an_evicted_record_bars_older_values_of_itself() {
     let cache = Cache::new(SHARDS, AclKind::Posix);
     let keys: Vec<_> = (0..1000u64).map(|i| Key::Dirent(Ino(i), Name::new(b"a").unwrap())).collect();

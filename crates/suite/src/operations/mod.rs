@@ -18,6 +18,7 @@ mod model;
 mod names;
 mod nfs4;
 mod nfs4_callers;
+mod quota_races;
 mod quotas;
 mod races;
 mod random;
@@ -51,6 +52,7 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("names", names::CASES),
     ("nfs4", nfs4::CASES),
     ("nfs4_callers", nfs4_callers::CASES),
+    ("quota_races", quota_races::CASES),
     ("quotas", quotas::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
@@ -93,7 +95,7 @@ where
 macro_rules! operations {
     (if $can:expr, $new:expr) => {
         $crate::operations! { @common $can, $new }
-        $crate::operations! { @groups $can, $new; heard quotas }
+        $crate::operations! { @groups $can, $new; heard quotas quota_races }
     };
     (without_quotas, $new:expr) => {
         $crate::operations! { @common || true, $new }
@@ -101,7 +103,7 @@ macro_rules! operations {
     };
     (without_stream, $new:expr) => {
         $crate::operations! { @common || true, $new }
-        $crate::operations! { @groups || true, $new; quotas }
+        $crate::operations! { @groups || true, $new; quotas quota_races }
     };
     (@common $can:expr, $new:expr) => {
         $crate::operations! { @groups $can, $new;

@@ -28,10 +28,10 @@ pub(super) const CASES: &[Case] = &[
     ("many_clients_under_nested_quotas_count_exactly", many_clients),
 ];
 
-const NONE: QuotaLimits =
+pub(super) const NONE: QuotaLimits =
     QuotaLimits { max_inodes: None, max_blocks: None, soft_inodes: None, soft_blocks: None };
 
-fn inodes(most: u64) -> QuotaLimits {
+pub(super) fn inodes(most: u64) -> QuotaLimits {
     QuotaLimits { max_inodes: Some(most), ..NONE }
 }
 
@@ -40,11 +40,11 @@ fn blocks(most: u64) -> QuotaLimits {
 }
 
 impl Client {
-    fn limit(&self, dir: Ino, limits: QuotaLimits) -> Result<QuotaId, QuotaError> {
+    pub(super) fn limit(&self, dir: Ino, limits: QuotaLimits) -> Result<QuotaId, QuotaError> {
         self.meta.set_directory_quota(dir, limits, &mut |_| true)
     }
 
-    fn quota(&self, key: QuotaKey) -> Quota {
+    pub(super) fn quota(&self, key: QuotaKey) -> Quota {
         let quotas = self.meta.quotas().unwrap();
         let found = quotas.iter().find(|(found, _)| *found == key);
         found.unwrap_or_else(|| panic!("no quota {key:?}")).1
@@ -233,7 +233,7 @@ fn the_directory_of_a_quota_moves(factory: Factory<'_>) {
 }
 
 /// A tree with directories, files with blocks and xattrs, a symlink and a second name: 14 inodes.
-fn tree(c: &Client, top: Ino) -> (i64, i64) {
+pub(super) fn tree(c: &Client, top: Ino) -> (i64, i64) {
     for name in ["x", "y", "z"] {
         let dir = c.mkdir(top, name).unwrap();
         for (at, file) in ["f", "g"].into_iter().enumerate() {

@@ -32,17 +32,17 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A client and a rival that acts right before the client's next commit.
-struct Race {
-    client: Client,
-    rival: Arc<Mutex<Client>>,
-    faulty: Arc<Faulty<Arc<dyn Engine>>>,
+pub(super) struct Race {
+    pub(super) client: Client,
+    pub(super) rival: Arc<Mutex<Client>>,
+    pub(super) faulty: Arc<Faulty<Counting<Arc<dyn Engine>>>>,
 }
 
 impl Race {
-    fn new(factory: Factory<'_>) -> Self {
+    pub(super) fn new(factory: Factory<'_>) -> Self {
         let engine = factory();
         volume().format(&*engine).unwrap();
-        let faulty = Arc::new(Faulty::new(engine.clone(), 1, FaultRates::default()));
+        let faulty = Arc::new(Faulty::new(Counting::new(engine.clone()), 1, FaultRates::default()));
         let wrapped: Arc<dyn Engine> = faulty.clone();
         let race = Race { client: client(&wrapped), rival: Arc::new(Mutex::new(client(&engine))), faulty };
         race.faulty.arm(true);
@@ -50,7 +50,7 @@ impl Race {
     }
 
     /// The result of `act` if `first` commits before it. Reads of the client meet no fault.
-    fn lose<R: 'static, T>(&self, first: fn(&Client) -> R, act: impl FnOnce(&Client) -> T) -> T {
+    pub(super) fn lose<R: 'static, T>(&self, first: fn(&Client) -> R, act: impl FnOnce(&Client) -> T) -> T {
         let rival = self.rival.clone();
         let mut waiting = true;
         self.faulty.set_rival(move |_| {

@@ -15,6 +15,7 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Ti
 use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, blocks, client, fresh, fresh_with, n, volume};
 use super::invariants::check;
+use super::races::Race;
 
 pub(super) const CASES: &[Case] = &[
     ("allocate_checks_errors_in_order", allocate_checks_errors_in_order),
@@ -26,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_shared_slice_is_garbage_after_its_last_row", a_shared_slice_is_garbage_after_its_last_row),
     ("a_copy_has_the_source_data_of_its_commit", a_copy_has_the_source_data_of_its_commit),
     ("a_copy_ends_at_the_source_size_of_its_commit", a_copy_ends_at_the_source_size_of_its_commit),
+    ("a_copy_is_of_one_moment", a_copy_is_of_one_moment),
     ("compaction_replaces_only_the_rows_it_read", compaction_replaces_only_the_rows_it_read),
     ("unnamed_files_are_linked_or_removed", unnamed_files_are_linked_or_removed),
     ("a_whiteout_takes_the_old_name", a_whiteout_takes_the_old_name),
@@ -366,6 +368,37 @@ fn a_copy_ends_at_the_source_size_of_its_commit(factory: Factory<'_>) {
     other.truncate(b, 0).unwrap();
     assert_eq!((copy(&c, (a, 0), (b, 0), 20), c.inode(b).size), (Ok(3), 3));
     check(&c);
+}
+
+/// Another client writes the source in several steps while its chunks are read.
+fn a_copy_is_of_one_moment(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let [source, target] = ["source", "target"].map(|name| race.client.create(ROOT, name).unwrap());
+    // The client has cached the size, and the rival has written one half of the file anew.
+    put(&race.client, source, 0, 16, 1);
+    {
+        let rival = race.rival.lock().unwrap();
+        rival.truncate(source, 0).unwrap();
+        put(&rival, source, 0, 8, 2);
+    }
+    let copied =
+        race.lose(|r| put(r, r.at(ROOT, "source").ino, 8, 8, 3), |c| copy(c, (source, 0), (target, 0), 16));
+    assert_eq!(copied, Ok(16));
+    let expected = [of_slice(2, 0, 8), of_slice(3, 0, 8)].concat();
+    assert_eq!(read(&race.client, target, 0, 16), expected, "no zeros in place of a later row");
+    // The rival extends the file to another chunk. A read of this chunk alone could miss a write to the first one
+    // that came earlier.
+    let counts = || race.faulty.inner().counts();
+    let before = counts();
+    let copied = race.lose(
+        |r| put(r, r.at(ROOT, "source").ino, CHUNK, 8, 4),
+        |c| copy(c, (source, 0), (target, 0), 2 * CHUNK),
+    );
+    assert_eq!(copied, Ok(CHUNK + 8));
+    assert_eq!(read(&race.client, target, CHUNK, 8), of_slice(4, 0, 8));
+    let done = counts() - before;
+    assert_eq!((done.reads, done.commits), (1, 2), "all chunks are read together");
+    check(&race.client);
 }
 
 fn compaction_replaces_only_the_rows_it_read(factory: Factory<'_>) {

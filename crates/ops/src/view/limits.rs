@@ -1,0 +1,142 @@
+//! Limits of the volume and of quotas, and whether a directory is empty: claims whose opposite no guard can confirm.
+
+use meta::{Guard, Quota, QuotaKey, QuotaRule, RecordKey};
+use types::{Ino, QuotaId};
+
+use super::{PlanStop, View};
+use crate::known::{Key, Value};
+
+impl View<'_> {
+    /// Whether the plan may refuse because of a record that no guard can confirm: that the volume or a quota is full, or
+    /// a directory not empty. If the records are of several moments, there may be none at which the error is right. The
+    /// plan then assumes the opposite. A guard checks that, and after the conflict all records are of one moment.
+    fn may_refuse(&self) -> bool {
+        !self.assumed && (self.is_exclusive || (self.is_one_moment && !self.used_known))
+    }
+
+    /// Whether a directory is empty. Returns `false` if this operation has found an entry in it and may refuse for
+    /// that. Otherwise it is assumed to be empty, and a guard checks that.
+    pub fn is_empty(&mut self, ino: Ino) -> bool {
+        let found = match self.find_fresh(&Key::Empty(ino)) {
+            Some(Value::Empty(empty)) => Some(empty),
+            _ => None,
+        };
+        self.is_or_assumed(found, Guard::Empty { ino })
+    }
+
+    /// Returns `false` if the guard is known not to hold and the plan may refuse for that. Otherwise adds it.
+    fn is_or_assumed(&mut self, found: Option<bool>, guard: Guard) -> bool {
+        if found == Some(false) && self.may_refuse() {
+            return false;
+        }
+        self.assumed |= found != Some(true);
+        self.guard(guard);
+        true
+    }
+
+    /// Requires that the volume has room below its limits. Returns `false` if this operation has read that it is full
+    /// and may refuse for that; otherwise adds a guard that checks it.
+    pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
+        let found = match self.find_fresh(&Key::Usage) {
+            Some(Value::Usage(usage)) => Some(usage.inodes < max_inodes && usage.blocks < max_blocks),
+            _ => None,
+        };
+        self.is_or_assumed(found, Guard::Room { max_inodes, max_blocks })
+    }
+
+    /// The rule of a directory quota; `None` if it does not exist. Its directory never changes. The quota around
+    /// it is guarded by [`View::fits_quota`] and [`View::guard_chain`], and not here. So this does not count as a use of
+    /// a known record: a plan that charges nothing to the quota does not depend on it.
+    pub fn directory_quota(&mut self, id: QuotaId) -> Result<Option<QuotaRule>, PlanStop> {
+        let key = QuotaKey::Directory(id);
+        match self.find(&Key::Quota(key)) {
+            Some(Value::Quota(quota)) => Ok(quota.map(|quota| quota.rule)),
+            _ => self.missing(RecordKey::Quota(key)),
+        }
+    }
+
+    /// A quota as this operation has read it. Not guarded.
+    pub fn quota(&mut self, key: QuotaKey) -> Result<Option<Quota>, PlanStop> {
+        match self.find_fresh(&Key::Quota(key)) {
+            Some(Value::Quota(quota)) => Ok(quota),
+            _ => self.missing(RecordKey::Quota(key)),
+        }
+    }
+
+    /// Requires that so many more inodes and blocks fit below the limits of the quota, and guards that and the
+    /// quota around it. Returns `false` if this operation has read that they do not fit and may refuse for that.
+    pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
+        let found = match self.find_fresh(&Key::Quota(key)) {
+            Some(Value::Quota(quota)) => Some(quota.is_none_or(|quota| quota.fits(inodes, blocks))),
+            _ => None,
+        };
+        self.is_or_assumed(found, Guard::Quota { key, outer, inodes, blocks })
+    }
+
+    /// Requires that a directory quota still has this quota around it.
+    pub fn guard_chain(&mut self, key: QuotaKey, outer: Option<QuotaId>) {
+        if outer.is_some() {
+            self.used_known |= self.find_fresh(&Key::Quota(key)).is_none();
+            self.guard(Guard::Quota { key, outer, inodes: 0, blocks: 0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Usage;
+    use types::Name;
+
+    use super::*;
+    use crate::known::OwnReads;
+
+    const INO: Ino = Ino::ROOT;
+    const KEY: QuotaKey = QuotaKey::User(7);
+
+    /// What no guard can confirm if it does not hold.
+    const CLAIMS: [fn(&mut View<'_>) -> bool; 3] =
+        [|view| view.is_empty(INO), |view| view.has_room(3, 3), |view| view.fits_quota(KEY, None, 1, 0)];
+
+    fn records(is_full: bool) -> OwnReads {
+        let quota = Quota {
+            rule: QuotaRule { max_inodes: u64::from(!is_full), ..QuotaRule::default() },
+            ..Quota::default()
+        };
+        let usage = Usage { inodes: if is_full { 3 } else { 2 }, ..Usage::default() };
+        OwnReads::from_iter([
+            (Key::Empty(INO), Value::Empty(!is_full)),
+            (Key::Usage, Value::Usage(usage)),
+            (Key::Quota(KEY), Value::Quota(Some(quota))),
+        ])
+    }
+
+    #[test]
+    fn an_error_that_no_guard_confirms_is_of_one_moment() {
+        let (full, known) = (records(true), OwnReads::from_iter([(Key::Inode(INO), Value::Inode(None))]));
+        let view = || View::new(&known, None, &full);
+        let name = Name::new(b"a").unwrap();
+        for holds in CLAIMS {
+            assert!(!holds(&mut view()), "all is of one moment");
+            assert!(!holds(&mut view().of_moments(true, false)), "all is current");
+            let mut assuming = view();
+            assert_eq!(assuming.dirent_unlikely(INO, &name), Ok(None));
+            let mut mixed = view();
+            assert_eq!(mixed.find_inode(INO), Ok(None));
+            for mut view in [view().of_moments(false, false), assuming, mixed] {
+                let before = view.guards.len();
+                assert!(holds(&mut view) && view.assumed());
+                assert_eq!(view.into_guards().len(), before + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_read_is_not_assumed() {
+        let (nothing, free) = (OwnReads::default(), records(false));
+        for holds in CLAIMS {
+            let mut view = View::new(&nothing, None, &free);
+            assert!(holds(&mut view) && !view.assumed());
+            assert_eq!(view.into_guards().len(), 1);
+        }
+    }
+}

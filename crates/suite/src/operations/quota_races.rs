@@ -1,0 +1,88 @@
+//! Quotas while another client or tool acts.
+
+use client::QuotaError;
+use meta::{QuotaKey, QuotaState};
+use ops::{BeginQuota, GetQuotas, Retag, RetagAt, TagChange};
+use types::{Errno, QuotaId};
+
+use super::case::{Case, Factory};
+use super::fixture::{Client, REPLACE, ROOT};
+use super::invariants::check;
+use super::quotas::{NONE, inodes, tree};
+use super::races::Race;
+
+pub(super) const CASES: &[Case] = &[
+    ("a_full_quota_refuses_only_what_it_does_not_fit", a_full_quota_refuses_only_what_it_does_not_fit),
+    ("a_walk_ends_if_another_tool_removes_the_quota", a_walk_ends_if_another_tool_removes_the_quota),
+];
+
+/// A quota is full only while the name exists: EEXIST is right then, and later success.
+fn a_full_quota_refuses_only_what_it_does_not_fit(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let rival = race.rival.lock().unwrap();
+    let outer = rival.mkdir(ROOT, "outer").unwrap();
+    rival.limit(outer, inodes(100)).unwrap();
+    let d = rival.mkdir(outer, "d").unwrap();
+    rival.limit(d, inodes(2)).unwrap();
+    rival.create(d, "n").unwrap();
+    drop(rival);
+    // The client knows the directory, and nothing of its quota or of the name.
+    assert_eq!(race.client.at(outer, "d").ino, d);
+    let made =
+        race.lose(|r| r.unlink(r.at(r.at(ROOT, "outer").ino, "d").ino, "n").unwrap(), |c| c.create(d, "n"));
+    assert!(made.is_ok(), "{made:?}");
+    // The move of a file between two quotas, one of them full, in a third one that counts the same as before.
+    let c = &race.client;
+    let e = c.mkdir(outer, "e").unwrap();
+    c.limit(e, NONE).unwrap();
+    c.create(e, "f").unwrap();
+    let counts = || race.faulty.inner().counts();
+    let before = counts();
+    assert_eq!(c.rename(e, "f", d, "f", REPLACE).map(drop), Err(Errno::EDQUOT));
+    assert!((counts() - before).round_trips() <= 3, "{:?}", counts() - before);
+    check(c);
+}
+
+/// No inode may get the tag of a quota that does not exist any more.
+fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let c = &race.client;
+    let d = c.mkdir(ROOT, "d").unwrap();
+    tree(c, d);
+    let remove = |r: &Client| {
+        let [(QuotaKey::Directory(id), _)] = r.meta.quotas().unwrap()[..] else { panic!("one quota") };
+        r.meta.remove_directory_quota(id, &mut |_| true).unwrap();
+    };
+    // Right before the first commit of the walk.
+    let next = c.run(&GetQuotas).unwrap().0;
+    let to = c.run(&BeginQuota { dir: d, next, limits: NONE }).unwrap();
+    let change = TagChange::Directory { from: QuotaId(0), to };
+    let first = || Retag { change, at: RetagAt::Inode(d) };
+    assert_eq!(race.lose(remove, |c| c.run(&first())), Err(Errno::EBUSY));
+    assert_eq!(c.run(&first()), Err(Errno::EBUSY));
+    check(c);
+    // Later in the walk.
+    let set = c.meta.set_directory_quota(d, NONE, &mut |done| {
+        if done.seen < 10 {
+            remove(&race.rival.lock().unwrap());
+        }
+        true
+    });
+    assert!(matches!(set, Err(QuotaError::NoQuota)), "{set:?}");
+    check(c);
+    // Another tool completes the walk, or the removal.
+    let set = c.meta.set_directory_quota(d, NONE, &mut |_| {
+        race.rival.lock().unwrap().limit(d, NONE).unwrap();
+        true
+    });
+    let id = set.unwrap();
+    assert_eq!(c.quota(QuotaKey::Directory(id)).rule.state, QuotaState::Settled);
+    check(c);
+    let removed = c.meta.remove_directory_quota(id, &mut |_| {
+        remove(&race.rival.lock().unwrap());
+        true
+    });
+    assert!(matches!(removed, Err(QuotaError::NoQuota)), "{removed:?}");
+    assert_eq!(c.meta.quotas().unwrap(), []);
+    check(c);
+}
