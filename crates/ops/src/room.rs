@@ -1,6 +1,6 @@
 //! Requires room below the limits of the volume.
 
-use meta::{Inode, blocks_of};
+use meta::{Guard, Inode, blocks_of};
 use types::Errno;
 
 use crate::op::Ctx;
@@ -28,6 +28,10 @@ pub(super) fn make_room_to(
     inode: &Inode,
     end: u64,
 ) -> Result<(), PlanStop> {
+    if ctx.volume.limits().is_some_and(|(_, max_blocks)| max_blocks != u64::MAX) {
+        // The file grows by more blocks if another client has truncated it since its size was read.
+        view.guard(Guard::Size { ino: inode.ino, size: inode.size });
+    }
     make_room(view, ctx, blocks_of(end).saturating_sub(inode.data_blocks()))
 }
 

@@ -8,8 +8,8 @@ use meta::{
     AclKind, Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
 use ops::{
-    BackupClaim, ClaimBackup, Configure, FinishBackup, GetUsage, RemoveXattr, Rename, SetXattr, Whiteout,
-    XattrMode,
+    Allocate, AllocateMode, BackupClaim, ClaimBackup, Configure, FinishBackup, GetUsage, RemoveXattr, Rename,
+    SetXattr, Whiteout, XattrMode,
 };
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_new_volume_has_a_root", a_new_volume_has_a_root),
     ("the_inode_limit_is_enforced", the_inode_limit_is_enforced),
     ("the_capacity_limit_is_enforced", the_capacity_limit_is_enforced),
+    ("a_stale_size_exceeds_no_capacity", a_stale_size_exceeds_no_capacity),
     ("the_capacity_limit_includes_xattrs", the_capacity_limit_includes_xattrs),
     ("numbers_are_leased_once", numbers_are_leased_once),
     ("sessions_are_put_and_dropped", sessions_are_put_and_dropped),
@@ -189,6 +190,24 @@ fn the_capacity_limit_is_enforced(factory: Factory<'_>) {
     assert_eq!(c.write(file, 4096, 4097, 3), Err(Errno::ENOSPC), "one free block is not enough for two");
     stranger.write(file, 4096, 1, 4).unwrap();
     assert_eq!(c.run(&GetUsage).unwrap(), Usage { inodes: 2, blocks: 2 });
+    check(&c);
+}
+
+fn a_stale_size_exceeds_no_capacity(factory: Factory<'_>) {
+    let c = fresh_with(factory, &Volume { capacity_bytes: 8192, ..volume() });
+    let [a, b] = ["a", "b"].map(|name| c.create(ROOT, name).unwrap());
+    let other = c.stranger();
+    let allocate = Allocate { ino: a, offset: 0, len: 8192, mode: AllocateMode::Extend };
+    let grow: [&dyn Fn() -> Result<(), Errno>; 3] =
+        [&|| c.write(a, 0, 8192, 2), &|| c.truncate(a, 8192), &|| c.run(&allocate)];
+    for grow in grow {
+        c.write(a, 0, 8192, 1).unwrap();
+        other.truncate(a, 0).unwrap();
+        other.write(b, 0, 8192, 3).unwrap();
+        assert_eq!(c.inode(a).size, 8192, "the cached size, by which nothing grows");
+        assert_eq!(grow(), Err(Errno::ENOSPC));
+        other.truncate(b, 0).unwrap();
+    }
     check(&c);
 }
 
