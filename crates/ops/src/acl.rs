@@ -1,10 +1,12 @@
 //! Setting and removing ACLs.
 
+use acl::idmap::Ids;
 use acl::posix::{self, PosixAcl};
 use meta::{Access, AclKind, Effect};
 use types::{AclId, Errno, Ino};
 
-use crate::op::{Ctx, Op, Plan};
+use crate::known::Acl;
+use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
 /// Selects one of an inode's two ACLs.
@@ -72,6 +74,51 @@ impl Op for SetAcl {
         effects.push(Effect::SetAccess { ino: self.ino, access });
         effects.push(super::touch_ctime(self.ino, ctx.now));
         Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Runs an operation that replaces or removes an inode's ACL only if each id in this ACL has a mapping on this machine.
+/// The caller was not shown the other entries, so those users and groups would lose their permissions unnoticed.
+///
+/// # Errors
+/// Those of the operation; EIO if a POSIX ACL is not stored or corrupt; EOVERFLOW if an id has no mapping here.
+#[derive(Debug)]
+pub struct KeepsUnmapped<'a, O> {
+    pub ino: Ino,
+    pub which: AclType,
+    pub ids: &'a Ids,
+    /// How many entries of an ACL have no mapping here.
+    pub unmapped: fn(&Ids, &Acl) -> Result<usize, Errno>,
+    pub op: &'a O,
+}
+
+impl<O: Op> Op for KeepsUnmapped<'_, O> {
+    type Reply = O::Reply;
+    const NAME: &'static str = O::NAME;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
+        let plan = self.op.plan(view, ctx)?;
+        if !self.ids.is_mapping() {
+            return Ok(plan);
+        }
+        let inode = view.inode(self.ino)?;
+        let old = match self.which {
+            AclType::Access => inode.access_acl,
+            AclType::Default => inode.default_acl,
+        };
+        let old = match view.any_acl(old) {
+            // A damaged NFSv4 ACL has nothing to keep.
+            Err(PlanStop::Refused(Errno::EIO)) if ctx.volume.acl == AclKind::Nfs4 => None,
+            old => old?,
+        };
+        match old.map_or(Ok(0), |old| (self.unmapped)(self.ids, &old))? {
+            0 => Ok(plan),
+            _ => Err(Errno::EOVERFLOW.into()),
+        }
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        self.op.bound_by()
     }
 }
 

@@ -43,7 +43,7 @@ mod write;
 mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
-pub use acl::{AclType, SetAcl};
+pub use acl::{AclType, KeepsUnmapped, SetAcl};
 pub use backup::{BackupClaim, ClaimBackup, FinishBackup};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;

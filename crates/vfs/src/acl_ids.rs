@@ -4,6 +4,7 @@ use acl::identity::Id;
 use acl::idmap::{Ids, UNMAPPED};
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
+use ops::Acl;
 use types::Errno;
 
 /// Converts an ACL to the ids of this machine. Entries whose id has no mapping here are left out; also
@@ -44,6 +45,14 @@ pub(crate) fn nfs4_here(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
         // An id without a mapping here becomes the unmapped id.
         (Some(gid), true) => Id::system(ids.group_here(gid)),
         (Some(uid), false) => Id::system(ids.user_here(uid)),
+    })
+}
+
+/// The number of entries whose id has no mapping here, for [`ops::KeepsUnmapped`].
+pub(crate) fn unmapped(ids: &Ids, acl: &Acl) -> Result<usize, Errno> {
+    Ok(match acl {
+        Acl::Posix(acl) => posix_here(ids, acl)?.1,
+        Acl::Nfs4(acl) => nfs4_here(ids, acl.acl()).1,
     })
 }
 

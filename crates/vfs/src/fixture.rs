@@ -67,13 +67,16 @@ pub(crate) fn format(engine: &dyn Engine) {
 
 /// Adds a mount of a volume.
 pub(crate) fn mount(engine: Arc<dyn Engine>) -> Arc<Vfs> {
+    mount_with(engine, VfsOptions { times: NO_WAIT, ..VfsOptions::default() })
+}
+
+pub(crate) fn mount_with(engine: Arc<dyn Engine>, options: VfsOptions) -> Arc<Vfs> {
     let store = BlockStore::open(&in_memory(), DEFAULT_CACHE_BYTES).unwrap();
-    begin(Meta::open(engine, 100_000).unwrap(), store, NO_WAIT)
+    begin(Meta::open(engine, 100_000).unwrap(), store, options)
 }
 
 /// A mount whose session has begun, and whose root was read, as the kernel does when it mounts.
-fn begin(meta: Meta, store: Arc<BlockStore>, times: SessionTimes) -> Arc<Vfs> {
-    let options = VfsOptions { atime: AtimeMode::Never, times, ..VfsOptions::default() };
+fn begin(meta: Meta, store: Arc<BlockStore>, options: VfsOptions) -> Arc<Vfs> {
     let vfs = Arc::new(Vfs::new(Arc::new(meta), store, options));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: "m".into() };
     vfs.lifecycle.begin(info).unwrap();
@@ -106,7 +109,7 @@ impl Shared {
     pub(crate) fn mount(&self, times: SessionTimes) -> Arc<Vfs> {
         let meta = Meta::open(self.engine.clone(), 100_000).unwrap();
         meta.set_lifetime(Duration::ZERO);
-        begin(meta, Arc::clone(&self.store), times)
+        begin(meta, Arc::clone(&self.store), VfsOptions { times, ..VfsOptions::default() })
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<Session> {

@@ -15,7 +15,7 @@
 use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use client::Failure;
-use ops::{CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
+use ops::{AclType, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
 use crate::acl_ids;
@@ -47,7 +47,7 @@ impl Xattrs {
     /// # Errors
     /// EOPNOTSUPP if this mount writes no references, or if the ACL may be a projection but refers to no
     /// file; EINVAL if it names an id that has no mapping in the volume; those of
-    /// [`Self::keep_unmapped_nfs4_entries`] and [`CopyAcl`].
+    /// [`KeepsUnmapped`](ops::KeepsUnmapped) and [`CopyAcl`].
     pub(crate) fn set_posix_over_nfs4(
         &self,
         caller: &Caller<'_>,
@@ -64,8 +64,8 @@ impl Xattrs {
                 CopiedAcl::Foreign(acl_ids::posix_in_volume(&self.base.access.ids, acl.clone())?)
             }
         };
-        self.keep_unmapped_nfs4_entries(ino)?;
-        let set = self.base.change_for(caller, &CopyAcl { ino, from, kill_sgid });
+        let copy = CopyAcl { ino, from, kill_sgid };
+        let set = self.base.change_for(caller, &self.keeping_unmapped(ino, AclType::Access, &copy));
         self.base.caches.forget_attributes(ino);
         set
     }
@@ -85,24 +85,11 @@ impl Xattrs {
         Ok(here.to_xattr(scope, &self.principals.now(table))?)
     }
 
-    /// Fails if the inode's ACL has entries whose id has no mapping here, because a new ACL would remove the
-    /// permissions of those users and groups unnoticed.
+    /// Sets an ACL from its wire form; `None` removes it.
     ///
     /// # Errors
-    /// EOVERFLOW if there is such an entry.
-    fn keep_unmapped_nfs4_entries(&self, ino: Ino) -> Result<(), Errno> {
-        if !self.base.access.ids.is_mapping() {
-            return Ok(());
-        }
-        match self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL) {
-            Ok(acl) if acl_ids::nfs4_here(&self.base.access.ids, &acl).1 > 0 => Err(Errno::EOVERFLOW),
-            // A damaged ACL has nothing to keep. Other errors are returned by the operation itself.
-            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
-            Err(failure) => Err(failure.into()),
-        }
-    }
-
-    /// Sets an ACL from its wire form; `None` removes it.
+    /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; EINVAL if it names an id that has no
+    /// mapping in the volume; those of [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
         &self,
         caller: &Caller<'_>,
@@ -123,9 +110,9 @@ impl Xattrs {
             Err(error) => Err(error.into()),
         });
         let acl = acl.transpose()?;
-        self.keep_unmapped_nfs4_entries(ino)?;
         let numbering = Numbering { table: names.sids.into_table(), known };
-        let set = self.base.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
+        let set = SetNfs4Acl { ino, acl, mode, numbering };
+        let set = self.base.change_for(caller, &self.keeping_unmapped(ino, AclType::Access, &set));
         // For the kernel this is an ordinary xattr: it keeps its cached mode and ACL unless told to drop
         // them.
         self.base.caches.forget_attributes(ino);

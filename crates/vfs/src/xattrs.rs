@@ -7,7 +7,7 @@ use std::sync::Arc;
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
 use meta::AclKind;
-use ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
+use ops::{AclType, GetAcl, GetXattrs, KeepsUnmapped, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Caps, Errno, Ino};
 
 use crate::access_check::Perm;
@@ -143,7 +143,6 @@ impl Xattrs {
                     Some(acl) => Some(acl_ids::posix_in_volume(&self.base.access.ids, acl)?),
                     None => None,
                 };
-                self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
@@ -167,7 +166,6 @@ impl Xattrs {
             // There is never a default ACL, but programs that copy a directory remove it.
             XattrName::Acl(AclType::Default) if self.base.access.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
-                self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
@@ -182,31 +180,27 @@ impl Xattrs {
     /// # Errors
     /// EOPNOTSUPP if the kernel was told at mount time that the volume has no ACLs. It then never reports
     /// that the SGID bit must be cleared, and before Linux 6.2 it does not check that the caller owns the
-    /// inode. Those of [`SetAcl`].
+    /// inode. Those of [`SetAcl`] and [`KeepsUnmapped`].
     fn set_acl(&self, caller: &Caller<'_>, held: Held<'_>, op: &SetAcl) -> Result<(), Errno> {
         if self.base.attributes.kernel_lacks_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let set = self.base.change_inodes(caller, held, op, [op.ino]);
+        let set =
+            self.base.change_inodes(caller, held, &self.keeping_unmapped(op.ino, op.which, op), [op.ino]);
         // The kernel itself invalidates the mode, but a GETATTR in flight could bring the old one back,
         // because `fuse_invalidate_attr` does not change the inode's `attr_version`.
         self.base.caches.forget_attributes(op.ino);
         set
     }
 
-    /// Fails if the inode's ACL has entries whose id has no mapping here: if it were replaced, those users
-    /// and groups would lose their permissions unnoticed.
-    ///
-    /// # Errors
-    /// EOVERFLOW if there is such an entry.
-    fn keep_unmapped_entries(&self, ino: Ino, which: AclType) -> Result<(), Errno> {
-        if !self.base.access.ids.is_mapping() {
-            return Ok(());
-        }
-        match self.acl(ino, which)? {
-            Some(acl) if acl_ids::posix_here(&self.base.access.ids, &acl)?.1 > 0 => Err(Errno::EOVERFLOW),
-            _ => Ok(()),
-        }
+    /// An operation that replaces or removes an ACL, unless it has entries whose id has no mapping here.
+    pub(crate) fn keeping_unmapped<'a, O>(
+        &'a self,
+        ino: Ino,
+        which: AclType,
+        op: &'a O,
+    ) -> KeepsUnmapped<'a, O> {
+        KeepsUnmapped { ino, which, ids: &self.base.access.ids, unmapped: acl_ids::unmapped, op }
     }
 
     /// Checks that a squashed caller may read an xattr, like `xattr_permission` in the kernel.
@@ -239,5 +233,52 @@ impl Xattrs {
             AclType::Default => inode.default_acl,
         };
         Ok(self.base.meta.run(&GetAcl(id), &BY_KERNEL)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::idmap::Ids;
+    use meta::{Engine, MemEngine, Volume};
+    use ops::SetNfs4Acl;
+    use suite::{Fault, FaultRates, Faulty};
+
+    use super::*;
+    use crate::VfsOptions;
+    use crate::fixture::{NO_WAIT, make, mount, mount_with, root};
+
+    #[test]
+    fn no_acl_is_replaced_that_gets_an_unmapped_entry_meanwhile() {
+        for kind in [AclKind::Posix, AclKind::Nfs4] {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            Volume { acl: kind, ..Volume::in_memory("v") }.format(&*engine).unwrap();
+            let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+            let ids = Ids { users: Some("0:0:1000".parse().unwrap()), ..Ids::default() };
+            let options = VfsOptions { ids, times: NO_WAIT, ..VfsOptions::default() };
+            let (vfs, other) = (mount_with(faulty.clone(), options), mount(engine));
+            let ino = make(&vfs, "f");
+            faulty.set_rival(move |_| {
+                let acl = "u::rw-,u:5000:r--,g::---,m::r--,o::---";
+                let (acl, which) = (PosixAcl::from_storage(acl).ok(), AclType::Access);
+                let nfs4 = Some((acl::nfs4::Nfs4Acl::from_storage("A::5000:r").unwrap(), Scope::Entries));
+                let numbering = Default::default();
+                match kind {
+                    AclKind::Nfs4 => {
+                        other.commits.change(&SetNfs4Acl { ino, acl: nfs4, mode: XattrMode::Set, numbering })
+                    }
+                    _ => other.commits.change(&SetAcl { ino, which, acl, kill_sgid: false }),
+                }
+                .unwrap();
+            });
+            let inode = || vfs.meta().run(&ops::GetInode(ino), &BY_KERNEL).unwrap();
+            let name = if kind == AclKind::Nfs4 { NFS4_ACL } else { ACCESS };
+            faulty.script([Fault::Rival]);
+            faulty.arm(true);
+            let removed = vfs.xattrs.removexattr(&root(), ino, name);
+            faulty.arm(false);
+            assert_eq!(removed, Err(Errno::EOVERFLOW), "{kind:?}");
+            vfs.meta().set_lifetime(std::time::Duration::ZERO);
+            assert!(!inode().access_acl.is_none(), "{kind:?}");
+        }
     }
 }
