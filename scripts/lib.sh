@@ -6,9 +6,9 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034  # read by the scripts that source this one
 tools="$top/target/tools"
 
-# Test builds include TiKV's client, which the default build does not.
+# Test builds include what the default build does not: TiKV's client, and spans for OpenTelemetry.
 # shellcheck disable=SC2034
-test_features=(--features cli/tikv)
+test_features=(--features cli/tikv,cli/otel)
 
 say() { printf '%s\n' "$*"; }
 

@@ -140,7 +140,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             if state.loading.insert(key) {
                 break;
             }
-            state = wait_on(On::Store, || {
+            state = wait_on(On::Store("get"), || {
                 let began = Instant::now();
                 (host::wait(&self.loaded, &self.state, state), began.elapsed())
             });

@@ -54,8 +54,12 @@ impl Default for RequestMeter {
 }
 
 impl RequestMeter {
-    fn request<T>(&self, send: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
-        let answer = wait_on(On::Store, || {
+    fn request<T>(
+        &self,
+        call: &'static str,
+        send: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let answer = wait_on(On::Store(call), || {
             let began = Instant::now();
             let answer = send();
             let time = began.elapsed();
@@ -71,7 +75,7 @@ impl RequestMeter {
     }
 
     fn read(&self, send: impl FnOnce() -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
-        let bytes = self.request(send)?;
+        let bytes = self.request("get", send)?;
         self.bytes.record(bytes.len() as u64);
         Ok(bytes)
     }
@@ -92,7 +96,7 @@ impl Metered {
 impl Backend for Metered {
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         let size = data.len() + trailer.len();
-        self.meters.put.request(|| self.inner.put(key, data, trailer))?;
+        self.meters.put.request("put", || self.inner.put(key, data, trailer))?;
         self.meters.put.bytes.record(size as u64);
         Ok(())
     }
@@ -106,15 +110,15 @@ impl Backend for Metered {
     }
 
     fn delete(&self, key: &str) -> Result<(), Refusal> {
-        self.meters.delete.request(|| self.inner.delete(key))
+        self.meters.delete.request("delete", || self.inner.delete(key))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
-        self.meters.list.request(|| self.inner.list(prefix))
+        self.meters.list.request("list", || self.inner.list(prefix))
     }
 
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
-        self.meters.stat.request(|| self.inner.modified(key))
+        self.meters.stat.request("stat", || self.inner.modified(key))
     }
 
     fn prepare(&self) -> Result<(), Refusal> {
@@ -126,11 +130,11 @@ impl Backend for Metered {
     }
 
     fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
-        self.meters.sync.request(|| self.inner.sync(keys))
+        self.meters.sync.request("sync", || self.inner.sync(keys))
     }
 
     fn sync_all(&self) -> Result<(), Refusal> {
-        self.meters.sync.request(|| self.inner.sync_all())
+        self.meters.sync.request("sync", || self.inner.sync_all())
     }
 
     fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {

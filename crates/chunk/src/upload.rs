@@ -82,7 +82,7 @@ impl Upload {
         if !matches!(*state, State::Running(..)) {
             return;
         }
-        wait_on(On::Store, || {
+        wait_on(On::Store("put"), || {
             let began = Instant::now();
             while matches!(*state, State::Running(..)) {
                 state = host::wait(&self.ended, &self.state, state);

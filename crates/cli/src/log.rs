@@ -9,9 +9,12 @@ use std::sync::Arc;
 
 use command::fault::{Fault, OrFault};
 use command::paths;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::{Identity, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 use types::Time;
 
 const VARIABLE: &str = "LIMEN_LOG";
@@ -24,16 +27,29 @@ const ROTATE_BYTES: u64 = 16 << 20;
 /// # Errors
 /// The filter in `LIMEN_LOG` is malformed.
 pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
+    init_with(default, file, Identity::new())
+}
+
+/// As [`init`], with a layer for spans.
+pub(crate) fn init_with<L>(default: &str, file: Option<File>, spans: L) -> Result<(), Fault>
+where
+    L: Layer<Registry> + Send + Sync,
+{
     let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
     let filter = EnvFilter::try_new(filter)
         .usage()
         .at(format!("environment variable {VARIABLE}"))
         .advise("write e.g. info or vfs=debug")?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_timer(Utc).with_ansi(false);
-    match file {
-        Some(file) => log.with_writer(Arc::new(file)).init(),
-        None => log.with_writer(io::stderr).init(),
-    }
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(Arc::new(file)),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    let log = tracing_subscriber::fmt::layer()
+        .with_timer(Utc)
+        .with_ansi(false)
+        .with_writer(writer)
+        .with_filter(filter);
+    tracing_subscriber::registry().with(spans).with(log).init();
     Ok(())
 }
 

@@ -71,6 +71,8 @@ mod scrub;
 mod sessions;
 mod sid;
 mod sids;
+#[cfg(feature = "otel")]
+mod spans;
 mod staged;
 mod stats;
 mod status;

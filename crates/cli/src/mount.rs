@@ -36,6 +36,8 @@ use crate::open::{lock, open, open_meta};
 use crate::options::{MountArgs, Options};
 use crate::report::Report;
 use crate::sessions::session_times;
+#[cfg(feature = "otel")]
+use crate::spans::Spans;
 use crate::staged;
 use crate::store::open_store;
 use crate::url::{Database, MetaUrl};
@@ -55,7 +57,12 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
         Some(path) if !args.report => Some(log::open(path)?),
         _ => None,
     };
+    #[cfg(not(feature = "otel"))]
     log::init("info", file)?;
+    #[cfg(feature = "otel")]
+    let spans = Spans::start()?;
+    #[cfg(feature = "otel")]
+    log::init_with("info", file, spans.layer())?;
     let report = if args.report { Report::background() } else { Report::foreground() };
     serve(args, &report).map_err(|fault| report.fault(fault))
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fuse_proto::Request;
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
@@ -121,7 +122,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
             let meter = counted.begin(request.header.opcode);
             metrics::start_waiting();
             let began = Instant::now();
-            dispatch.handle(&request, meter, reply);
+            span(&request).in_scope(|| dispatch.handle(&request, meter, reply));
             let time = began.elapsed();
             meter.times.record_time(time);
             slow.check(&request, time);
@@ -182,6 +183,20 @@ impl Mounted {
         });
         ended.map(|()| self.counts)
     }
+}
+
+/// A span around the handling of a request. If no subscriber takes spans, this costs one comparison.
+fn span(request: &Request<'_>) -> tracing::Span {
+    let header = &request.header;
+    tracing::trace_span!(
+        target: metrics::SPANS,
+        "request",
+        otel.name = %header.opcode,
+        otel.kind = "server",
+        inode = header.nodeid.0,
+        uid = header.uid,
+        pid = header.pid,
+    )
 }
 
 fn default_workers() -> NonZeroUsize {

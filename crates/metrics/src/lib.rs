@@ -19,4 +19,4 @@ mod waited;
 pub use counter::Counter;
 pub use histogram::{Buckets, Histogram, Summary};
 pub use text::{Label, Samples, Text};
-pub use waited::{On, Waited, start_waiting, wait_on, waited};
+pub use waited::{On, SPANS, Waited, start_waiting, wait_on, waited};

@@ -1,4 +1,4 @@
-//! The time that the current request of this thread has waited so far, and for what.
+//! The time that the current request of this thread has waited so far, and for what, also as tracing spans.
 //!
 //! One thread handles a request from start to end, so the account is thread-local and costs no atomic operation.
 //! Threads that handle no request have an account too, which nobody reads.
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// What a request can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// The metadata engine.
-    Engine,
-    /// The object store, or an upload by another thread.
-    Store,
+    /// The metadata engine, which answers a request of this kind.
+    Engine(&'static str),
+    /// The object store, which answers a request of this kind, or another thread's request to it.
+    Store(&'static str),
     /// The pause before a retry.
     Pause,
 }
@@ -26,6 +26,20 @@ pub struct Waited {
     pub store_calls: u32,
     pub pauses: Duration,
     pub retries: u32,
+}
+
+/// The target of the spans, which a subscriber filters by.
+pub const SPANS: &str = "limen::spans";
+
+impl On {
+    /// A span around the wait. If no subscriber takes spans, this costs one comparison.
+    fn span(self) -> tracing::Span {
+        match self {
+            On::Engine(call) => tracing::trace_span!(target: SPANS, "engine", otel.kind = "client", call),
+            On::Store(call) => tracing::trace_span!(target: SPANS, "store", otel.kind = "client", call),
+            On::Pause => tracing::trace_span!(target: SPANS, "pause"),
+        }
+    }
 }
 
 thread_local! {
@@ -44,8 +58,8 @@ impl Waited {
 
     fn parts(&mut self, on: On) -> (&mut Duration, &mut u32) {
         match on {
-            On::Engine => (&mut self.engine, &mut self.engine_calls),
-            On::Store => (&mut self.store, &mut self.store_calls),
+            On::Engine(_) => (&mut self.engine, &mut self.engine_calls),
+            On::Store(_) => (&mut self.store, &mut self.store_calls),
             On::Pause => (&mut self.pauses, &mut self.retries),
         }
     }
@@ -70,7 +84,7 @@ pub fn waited() -> Waited {
 /// made calls of the same kind inside, they do not count, because its duration includes theirs.
 pub fn wait_on<T>(on: On, run: impl FnOnce() -> (T, Duration)) -> T {
     let mut before = waited();
-    let (value, time) = run();
+    let (value, time) = on.span().in_scope(run);
     let mut account = waited();
     let (sum, calls) = before.parts(on);
     let parts = account.parts(on);
@@ -88,12 +102,12 @@ mod tests {
     #[test]
     fn a_call_inside_another_counts_once() {
         start_waiting();
-        let value = wait_on(On::Engine, || {
-            wait_on(On::Engine, || ((), 3 * MS));
+        let value = wait_on(On::Engine("read"), || {
+            wait_on(On::Engine("read"), || ((), 3 * MS));
             wait_on(On::Pause, || ((), 2 * MS));
             (7, 4 * MS)
         });
-        wait_on(On::Engine, || ((), MS));
+        wait_on(On::Engine("read"), || ((), MS));
         let waited = waited();
         assert_eq!((value, waited.engine, waited.engine_calls), (7, 5 * MS, 2));
         assert_eq!((waited.pauses, waited.retries, waited.store_calls), (2 * MS, 1, 0));

@@ -104,10 +104,11 @@ impl Measured {
     /// Sends a request, and measures it.
     fn request<T>(
         &self,
+        call: &'static str,
         times: &Histogram,
         send: impl FnOnce() -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let answer = wait_on(On::Engine, || {
+        let answer = wait_on(On::Engine(call), || {
             let began = Instant::now();
             let answer = send();
             let time = began.elapsed();
@@ -152,24 +153,24 @@ impl<E: Engine> Engine for Counting<E> {
 
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.measured.request(&self.measured.reads, || self.inner.read(wants))
+        self.measured.request("read", &self.measured.reads, || self.inner.read(wants))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.txns.fetch_add(txns.len() as u64, Ordering::Relaxed);
         self.measured.batches.record(txns.len() as u64);
-        self.measured.request(&self.measured.commits, || self.inner.commit(txns))
+        self.measured.request("commit", &self.measured.commits, || self.inner.commit(txns))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         self.scans.fetch_add(1, Ordering::Relaxed);
-        self.measured.request(&self.measured.scans, || self.inner.scan(scan))
+        self.measured.request("scan", &self.measured.scans, || self.inner.scan(scan))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.measured.request(&self.measured.syncs, || self.inner.sync())
+        self.measured.request("sync", &self.measured.syncs, || self.inner.sync())
     }
 }
 
