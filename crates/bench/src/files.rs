@@ -89,7 +89,8 @@ pub(crate) fn run(
 
 fn heading(path: &Path, args: &Options, place: &Place) -> String {
     let volume = place.probe.entry().map_or_else(String::new, |entry| {
-        format!(", volume '{}' served by process {}", entry.volume, entry.process.pid)
+        let transport = place.probe.transport().map_or_else(String::new, |name| format!(" over {name}"));
+        format!(", volume '{}' served by process {}{transport}", entry.volume, entry.process.pid)
     });
     format!(
         "{}{volume}: {} files, {} threads, medians of {} rounds\n\n",
@@ -142,6 +143,7 @@ fn to_json(path: &Path, args: &Options, place: &Place, here: &Series, floor: Opt
         "version": env!("CARGO_PKG_VERSION"),
         "path": path.to_string_lossy(),
         "volume": place.probe.entry().map(|entry| &entry.volume),
+        "transport": place.probe.transport(),
         "threads": args.load.threads,
         "files": args.load.files,
         "rounds": args.rounds,

@@ -7,25 +7,33 @@ use command::statistics::Statistics;
 
 /// Queries the statistics of the mount that the scratch directory is on, if it is a limenfs mount.
 #[derive(Debug)]
-pub(crate) struct Probe(Option<Entry>);
+pub(crate) struct Probe {
+    entry: Option<Entry>,
+    transport: Option<&'static str>,
+}
 
 impl Probe {
     /// Finds the mount with this device number.
     pub(crate) fn find(device: u64) -> Self {
         let entry = registry::by_device(device);
-        let Some(entry) = entry else { return Probe(None) };
+        let Some(entry) = entry else { return Probe { entry, transport: None } };
         match Statistics::query(&entry) {
-            Ok(_) => Probe(Some(entry)),
+            Ok(found) => Probe { entry: Some(entry), transport: found.transport() },
             Err(fault) => {
                 output::note(fault);
-                Probe(None)
+                Probe { entry: None, transport: None }
             }
         }
     }
 
     /// The mount, if it is a limenfs mount that serves statistics.
     pub(crate) fn entry(&self) -> Option<&Entry> {
-        self.0.as_ref()
+        self.entry.as_ref()
+    }
+
+    /// The transport of the mount's requests, by its name in `-o transport`.
+    pub(crate) fn transport(&self) -> Option<&'static str> {
+        self.transport
     }
 
     /// The statistics of the mount.
@@ -33,6 +41,6 @@ impl Probe {
     /// # Errors
     /// The mount answered when it was found, but no longer answers.
     pub(crate) fn ask(&self) -> Result<Option<Statistics>, Fault> {
-        self.0.as_ref().map(Statistics::query).transpose()
+        self.entry.as_ref().map(Statistics::query).transpose()
     }
 }

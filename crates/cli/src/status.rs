@@ -115,6 +115,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
                 ),
             );
         }
+        if let Some(transport) = mount.as_ref().and_then(Statistics::transport) {
+            table.row(
+                "",
+                format!("requests over {}", if transport == "ring" { "io_uring" } else { "/dev/fuse" }),
+            );
+        }
         if let Some(address) = mount.as_ref().and_then(|mount| mount.metrics) {
             table.row("", format!("metrics at http://{address}/metrics"));
         }
@@ -230,6 +236,7 @@ fn to_json(
                 "files": loss.files,
             })),
             "coherence": mount.as_ref().and_then(|mount| mount.coherence).map(Coherence::name),
+            "transport": mount.as_ref().and_then(Statistics::transport),
             "metrics": mount.as_ref().and_then(|mount| mount.metrics).map(|address| address.to_string()),
         })
     };

@@ -340,3 +340,30 @@ fn server_that_dies_before_it_serves_is_reported() {
     place.mount(&[]).failed(1, &["object store of volume 'vol'", "vol.data"]);
     assert!(!place.is_mounted());
 }
+
+#[test]
+fn a_mount_tells_its_transport() {
+    let place = Place::formatted();
+    let note = "mount with -o transport=ring";
+    let told = place.mount(&["-o", "transport=dev"]);
+    assert!(!told.err.contains(note), "{told:?}");
+    let status = place.status();
+    assert_eq!(status["sessions"][0]["transport"], "dev", "{status}");
+    assert!(limen(&["status", &place.url()]).ok().contains("requests over /dev/fuse"));
+    let bench = ["bench", "--json", "--files", "4", "--rounds", "1", &place.mnt()];
+    let bench: serde_json::Value = serde_json::from_str(&limen(&bench).ok()).unwrap();
+    assert_eq!(bench["transport"], "dev");
+    place.umount(&[]).ok();
+    // Whether io_uring is used depends on the kernel, and only root is told how to allow it.
+    let told = place.mount(&[]);
+    let transport = place.status()["sessions"][0]["transport"].clone();
+    assert!(transport == "ring" || transport == "dev", "{transport}");
+    let parameter = "/sys/module/fuse/parameters/enable_uring";
+    let is_off = fs::read_to_string(parameter).is_ok_and(|value| value.trim() == "N");
+    let can_enable = is_off && rustix::process::geteuid().is_root();
+    assert_eq!(told.err.contains(note), can_enable, "{told:?}");
+    if can_enable {
+        assert_eq!(transport, "dev");
+    }
+    place.umount(&[]).ok();
+}

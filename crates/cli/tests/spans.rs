@@ -108,6 +108,6 @@ fn a_malformed_endpoint_is_refused() {
     let mut mount = command(&["mount", "-d", "--log", &place.text("log"), &place.url(), &place.mnt()]);
     mount.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a b");
     let said = common::Said::from(mount.output().unwrap());
-    said.failed(2, &["OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"]);
+    said.failed(1, &["OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"]);
     assert!(!place.is_mounted());
 }

@@ -20,6 +20,8 @@ pub struct Counters {
     pub store: Arc<BlockStore>,
     pub vfs: Arc<Vfs>,
     pub mountpoint: String,
+    /// Whether requests come through io_uring, not `/dev/fuse`.
+    pub uses_ring: bool,
     /// The address at which the metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
 }

@@ -44,6 +44,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const MAX_REQUEST_BYTES: u64 = 64;
+const RING: &str = "ring";
 
 /// The counters at one moment, or the difference between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct Statistics {
     pub coherence: Option<Coherence>,
     /// The last time that the mount lost its session, if there was one.
     pub session_loss: Option<SessionLoss>,
+    /// Whether requests come through io_uring, not `/dev/fuse`; `None` if the mount does not report it.
+    pub uses_ring: Option<bool>,
     /// The address at which the mount serves its metrics over HTTP.
     pub metrics: Option<SocketAddr>,
 }
@@ -124,6 +127,7 @@ impl Counters {
             searches: self.vfs.access.search_counts(),
             coherence: Some(self.vfs.caches.coherence()),
             session_loss: self.vfs.session_loss(),
+            uses_ring: Some(self.uses_ring),
             metrics: self.metrics,
         }
     }
@@ -149,6 +153,11 @@ impl Statistics {
             Statistics::from_json(&value).ok_or(Fault::new(UNKNOWN))
         };
         query().what(UNANSWERED).at(entry.mountpoint.display())
+    }
+
+    /// The transport of requests by its name in `-o transport`.
+    pub fn transport(&self) -> Option<&'static str> {
+        self.uses_ring.map(|ring| if ring { RING } else { "dev" })
     }
 
     pub fn all_requests(&self) -> u64 {
@@ -181,6 +190,7 @@ impl Statistics {
                 "at_ns": loss.at.nanos(),
                 "files": loss.files,
             })),
+            "transport": self.transport(),
             "metrics": self.metrics.map(|address| address.to_string()),
         })
     }
@@ -208,6 +218,7 @@ impl Statistics {
             },
             coherence: value["coherence"].as_str().and_then(Coherence::from_name),
             session_loss: session_loss(&value["session_loss"]),
+            uses_ring: value["transport"].as_str().map(|transport| transport == RING),
             metrics: value["metrics"].as_str().and_then(|address| address.parse().ok()),
         })
     }
@@ -233,6 +244,7 @@ impl Sub for &Statistics {
             },
             coherence: self.coherence,
             session_loss: self.session_loss,
+            uses_ring: self.uses_ring,
             metrics: self.metrics,
         }
     }
@@ -255,6 +267,7 @@ impl AddAssign<&Statistics> for Statistics {
         self.searches.checked += more.searches.checked;
         self.coherence = more.coherence;
         self.session_loss = more.session_loss;
+        self.uses_ring = more.uses_ring;
         self.metrics = more.metrics;
     }
 }
@@ -374,6 +387,7 @@ mod tests {
             searches: SearchCounts { skipped: lookups, checked: 1 },
             coherence: None,
             session_loss: None,
+            uses_ring: Some(lookups == 7),
             metrics: None,
         }
     }

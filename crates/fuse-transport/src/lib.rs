@@ -37,7 +37,7 @@ pub use mountpoint::{clean_stale, unmount};
 pub use notifier::{Notifier, NotifyError};
 pub use options::{MountOptions, UnmountMode};
 pub use reply::Reply;
-pub use ring::{Ring, enable_ring, ring_is_enabled};
+pub use ring::{Ring, can_enable_ring, enable_ring, ring_is_enabled};
 pub use serve::DevFuse;
 
 /// The file system type in `mount(8)` and `/proc/self/mountinfo`.

@@ -13,6 +13,8 @@
 
 use std::fs;
 
+use rustix::fs::Access;
+
 use crate::error::Error;
 use crate::handler::{Handler, Transport, Workers};
 use crate::lane::lanes;
@@ -44,6 +46,11 @@ impl Transport for Ring {
 /// Whether the kernel offers rings to FUSE file systems mounted from now on.
 pub fn ring_is_enabled() -> bool {
     fs::read(PARAMETER).is_ok_and(|value| value.starts_with(b"Y"))
+}
+
+/// Whether the kernel has rings that are off, and this process may turn them on with [`enable_ring`].
+pub fn can_enable_ring() -> bool {
+    !ring_is_enabled() && rustix::fs::access(PARAMETER, Access::WRITE_OK).is_ok()
 }
 
 /// Makes the kernel offer rings to all FUSE file systems mounted from now on, by any process.

@@ -18,6 +18,8 @@ mod waiters;
 pub use callers::knows_every_group;
 pub use counts::{RequestCounts, RequestMeter};
 pub use fuse_proto::Opcode;
-pub use fuse_transport::{Error, MountInfo, UnmountMode, clean_stale, return_freed_memory, unmount};
+pub use fuse_transport::{
+    Error, MountInfo, UnmountMode, can_enable_ring, clean_stale, return_freed_memory, unmount,
+};
 pub use profile::{Key, Process, Profile, Profiled, Profiler, Sums};
 pub use serve::{Channel, Mounted, Options, mount};

@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fuse_proto::Request;
+use fuse_proto::{InitFlags, Operation, Request};
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
@@ -61,6 +61,7 @@ pub struct Mounted {
     server: JoinHandle<Result<(), Error>>,
     counts: Arc<RequestCounts>,
     profile: Arc<Profile>,
+    uses_ring: Arc<AtomicBool>,
 }
 
 /// Mounts a volume and serves it on new threads. When this returns, the mount point answers.
@@ -107,6 +108,8 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let slow = SlowLog::new(options.slow);
     let profile = Arc::new(Profile::default());
     let profiled = Arc::clone(&profile);
+    let uses_ring = Arc::new(AtomicBool::new(false));
+    let chosen = Arc::clone(&uses_ring);
     // The notifier ends with the volume's session, after the last request. It is also needed if this mount
     // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
     // mode that results from an NFSv4 ACL.
@@ -119,6 +122,9 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     vfs.caches.start_watching(caches).map_err(starting)?;
     let serve = move || {
         let handler: &Handler<'_> = &|request, reply| {
+            if let Operation::Init(init) = &request.operation {
+                chosen.store(init.flags.contains(InitFlags::OVER_IO_URING), Ordering::Relaxed);
+            }
             let meter = counted.begin(request.header.opcode);
             metrics::start_waiting();
             let began = Instant::now();
@@ -142,7 +148,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
         tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
-    Ok(Mounted { mount, server, counts, profile })
+    Ok(Mounted { mount, server, counts, profile, uses_ring })
 }
 
 impl Mounted {
@@ -159,6 +165,11 @@ impl Mounted {
     /// The profilers of the mount.
     pub fn profile(&self) -> &Arc<Profile> {
         &self.profile
+    }
+
+    /// Whether requests come through io_uring, not `/dev/fuse`. This is known when [`mount`] has returned.
+    pub fn uses_ring(&self) -> bool {
+        self.uses_ring.load(Ordering::Relaxed)
     }
 
     /// Asks the kernel to unmount. Requests are served until the file system is unmounted.
