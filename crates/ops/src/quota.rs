@@ -56,6 +56,9 @@ fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Resu
         };
         let counted = &mut all[at];
         counted.is_resized |= matches!(effect, Effect::SetSize { .. } | Effect::Extend { .. });
+        if let Effect::AddXattrBlocks { delta, .. } = effect {
+            counted.make_room_for(*delta);
+        }
         match &mut counted.after {
             after if matches!(effect, Effect::DropInode { .. }) => *after = None,
             Some(after) => _ = effect.apply_to(after),
@@ -79,6 +82,16 @@ fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Resu
 }
 
 impl Counted {
+    /// Lets `delta` be counted exactly. The xattrs of the known inode may be older than what is known of the one that
+    /// changes, and take fewer blocks than are removed.
+    fn make_room_for(&mut self, delta: i32) {
+        let removed = u16::try_from(delta.min(0).unsigned_abs()).unwrap_or(u16::MAX);
+        let missing = self.after.map_or(0, |after| removed.saturating_sub(after.xattr_blocks));
+        for inode in [&mut self.before, &mut self.after].into_iter().flatten() {
+            inode.xattr_blocks = inode.xattr_blocks.saturating_add(missing);
+        }
+    }
+
     /// Whether the inode counts differently after the transaction.
     fn is_charged(&self) -> bool {
         let of = |inode: &Inode| (inode.quota, inode.uid, inode.gid, inode.blocks());

@@ -1,18 +1,21 @@
 //! Quotas while another client or tool acts.
 
+use std::time::Duration;
+
 use client::QuotaError;
 use meta::{QuotaKey, QuotaState};
-use ops::{BeginQuota, GetQuotas, Retag, RetagAt, TagChange};
+use ops::{BeginQuota, GetQuotas, GetXattrs, Retag, RetagAt, TagChange, XattrMode};
 use types::{Errno, QuotaId};
 
 use super::case::{Case, Factory};
-use super::fixture::{Client, REPLACE, ROOT};
+use super::fixture::{Client, REPLACE, ROOT, fresh};
 use super::invariants::check;
 use super::quotas::{NONE, inodes, tree};
 use super::races::Race;
 
 pub(super) const CASES: &[Case] = &[
     ("a_full_quota_refuses_only_what_it_does_not_fit", a_full_quota_refuses_only_what_it_does_not_fit),
+    ("stale_xattrs_are_charged_exactly", stale_xattrs_are_charged_exactly),
     ("a_walk_ends_if_another_tool_removes_the_quota", a_walk_ends_if_another_tool_removes_the_quota),
 ];
 
@@ -41,6 +44,24 @@ fn a_full_quota_refuses_only_what_it_does_not_fit(factory: Factory<'_>) {
     assert_eq!(c.rename(e, "f", d, "f", REPLACE).map(drop), Err(Errno::EDQUOT));
     assert!((counts() - before).round_trips() <= 3, "{:?}", counts() - before);
     check(c);
+}
+
+/// An inode that is older than the xattrs that are known of it has fewer blocks than are removed.
+fn stale_xattrs_are_charged_exactly(factory: Factory<'_>) {
+    let c = fresh(factory);
+    c.meta.set_exclusive(false);
+    let d = c.mkdir(ROOT, "d").unwrap();
+    let id = c.limit(d, NONE).unwrap();
+    let f = c.create(d, "f").unwrap();
+    let other = c.stranger();
+    other.meta.set_lifetime(Duration::from_secs(3600));
+    assert_eq!(other.inode(f).xattr_blocks, 0);
+    c.set_xattr(f, "user.a", &"a".repeat(8193), XattrMode::Set).unwrap();
+    assert_eq!(other.run(&GetXattrs(f)).unwrap().len(), 1);
+    assert_eq!(other.inode(f).xattr_blocks, 0, "the cached inode");
+    other.set_xattr(f, "user.a", "a", XattrMode::Set).unwrap();
+    assert_eq!(c.used(id), (2, 1));
+    check(&c.stranger());
 }
 
 /// No inode may get the tag of a quota that does not exist any more.

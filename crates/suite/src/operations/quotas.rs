@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// The inodes and blocks that a directory quota counts.
-    fn used(&self, id: QuotaId) -> (i64, i64) {
+    pub(super) fn used(&self, id: QuotaId) -> (i64, i64) {
         let quota = self.quota(QuotaKey::Directory(id));
         (quota.inodes, quota.blocks)
     }
