@@ -33,12 +33,12 @@ mod metered;
 #[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
 mod others;
 mod packed;
-#[cfg(feature = "remote")]
-mod patience;
 mod pool;
 mod read;
 mod remote;
 mod resolve;
+#[cfg(feature = "remote")]
+mod retry;
 #[cfg(feature = "s3")]
 mod s3;
 mod secret;

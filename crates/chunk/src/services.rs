@@ -79,7 +79,7 @@ pub(crate) fn open(
 
 #[cfg(feature = "remote")]
 fn remote(operator: Operator, put: Put, runtime: &Handle) -> Result<Box<dyn Backend>, ChunkError> {
-    Ok(Box::new(Remote::new(crate::patience::patient(operator), runtime.clone(), put)))
+    Ok(Box::new(Remote::new(crate::retry::with_retries(operator), runtime.clone(), put)))
 }
 
 /// Installs the HTTP client of opendal and the cryptography of rustls. Each accepts one installation per

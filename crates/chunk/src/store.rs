@@ -389,15 +389,11 @@ impl BlockStore {
     /// [`BlockStore::begin_uploads`] must have been called before.
     ///
     /// # Errors
-    /// The blocks that are still staged, if the store has failed for `patience` without accepting a block.
+    /// The blocks that are still staged, if the store has failed for `timeout` without accepting a block.
     /// They stay on the local disk, and the next store opened with the same [`WritebackOptions`] uploads
     /// them.
-    pub fn wait_uploads(
-        &self,
-        patience: Duration,
-        progress: &mut dyn FnMut(&Pending),
-    ) -> Result<(), Pending> {
-        self.inner.uploads().map_or(Ok(()), |uploads| uploads.wait(patience, progress))
+    pub fn wait_uploads(&self, timeout: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
+        self.inner.uploads().map_or(Ok(()), |uploads| uploads.wait(timeout, progress))
     }
 
     /// Runs `task` on a background thread, after all tasks spawned earlier have started.

@@ -225,9 +225,9 @@ impl Uploads {
         self.queue.lock().pending()
     }
 
-    /// Waits until the queue is empty; gives up if the store has failed for `patience` without accepting a
+    /// Waits until the queue is empty; gives up if the store has failed for `timeout` without accepting a
     /// block.
-    pub(crate) fn wait(&self, patience: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
+    pub(crate) fn wait(&self, timeout: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
         let (mut last, mut since, mut reported) = (0, Instant::now(), Instant::now());
         let mut state = self.queue.lock();
         // Retry at once, because the store may work again.
@@ -239,7 +239,7 @@ impl Uploads {
             if state.uploaded > last || state.backoff.is_none() {
                 (last, since) = (state.uploaded, Instant::now());
             }
-            if since.elapsed() >= patience {
+            if since.elapsed() >= timeout {
                 return Err(state.pending());
             }
             if reported.elapsed() >= REPORT_EVERY {
@@ -249,7 +249,7 @@ impl Uploads {
                 reported = Instant::now();
                 state = self.queue.lock();
             }
-            let step = patience.min(Duration::from_secs(1));
+            let step = timeout.min(Duration::from_secs(1));
             let waited = self.queue.changed.wait_timeout(state, step);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

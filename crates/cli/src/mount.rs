@@ -109,8 +109,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         .advise("omit --bypass-traverse, or create a volume with limen format --acl nfsv4"));
     }
     meta.set_traversers(traversers);
-    if let Some(patience) = options.patience {
-        meta.set_retry_timeout(patience);
+    if let Some(retry_timeout) = options.retry_timeout {
+        meta.set_retry_timeout(retry_timeout);
     }
     if let Some(writeback) = options.writeback(meta.volume()) {
         staged::note(meta.volume(), &writeback.place())?;

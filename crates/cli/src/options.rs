@@ -27,7 +27,8 @@ Options for -o, separated by commas:
   workers=N          threads that serve requests [default: 4 per CPU; 32 on a database server]
   shared             allow other mounts of the volume, which need this option too; on a database server, other mounts
                      are always allowed
-  patience=SECONDS   how long to retry a request that fails at the database before the call fails with EIO
+  retry_timeout=SECONDS
+                     how long to retry a request that fails at the database before the call fails with EIO
                      [default: 20]
   cache=SIZE         memory for cached blocks [default: 256M]
   cache_dir=DIR      also cache blocks in this directory of a local disk; the cache outlives the mount
@@ -103,7 +104,7 @@ pub(crate) struct Options {
     pub(crate) shared: bool,
     /// Retry timeout of requests that fail at the database. `None` for the default, which outlasts a restart
     /// of the database.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) retry_timeout: Option<Duration>,
     cache_bytes: u64,
     cache_dir: Option<PathBuf>,
     cache_dir_bytes: u64,
@@ -155,7 +156,7 @@ const FLAGS: &[Flag] = &[
 const IGNORED: &[&str] = &["defaults", "default_permissions", "auto", "noauto", "nofail", "_netdev"];
 
 const VALUES: &[Valued] = &[
-    ("patience", "SECONDS", Options::set_patience),
+    ("retry_timeout", "SECONDS", Options::set_retry_timeout),
     ("workers", "N", Options::set_workers),
     ("transport", "auto|ring|dev", Options::set_transport),
     ("cache", "SIZE", |options, value| {
@@ -191,7 +192,7 @@ const VALUES: &[Valued] = &[
 /// From this time on, a request is logged as slow.
 const DEFAULT_SLOW_MS: u64 = 1000;
 const MAX_WORKERS: usize = 1024;
-const MAX_PATIENCE_SECS: u64 = 86_400;
+const MAX_RETRY_SECS: u64 = 86_400;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
 /// With a buffer of less than a few blocks, every writer would wait for the object store.
 const MIN_WRITE_BUFFER_BYTES: u64 = 16 << 20;
@@ -210,7 +211,7 @@ impl Options {
                 ..fuse::Options::default()
             },
             shared: false,
-            patience: None,
+            retry_timeout: None,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
             cache_dir: None,
             cache_dir_bytes: 10 << 30,
@@ -303,10 +304,10 @@ impl Options {
         Ok(())
     }
 
-    fn set_patience(&mut self, value: &str) -> Result<(), String> {
-        let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_PATIENCE_SECS);
-        let wrong = || format!("'{value}' is not a number of seconds: write 0 to {MAX_PATIENCE_SECS}");
-        self.patience = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
+    fn set_retry_timeout(&mut self, value: &str) -> Result<(), String> {
+        let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_RETRY_SECS);
+        let wrong = || format!("'{value}' is not a number of seconds: write 0 to {MAX_RETRY_SECS}");
+        self.retry_timeout = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
         Ok(())
     }
 
@@ -371,8 +372,8 @@ mod tests {
         let options = parse("ro,nosuid,workers=3,cache=1G,rw,,x-systemd.automount,x-a=b").unwrap();
         assert!(!options.fuse.read_only && options.fuse.nosuid && options.fuse.allow_other);
         assert_eq!(options.fuse.workers.unwrap().get(), 3);
-        assert_eq!(options.patience, None);
-        assert_eq!(parse("patience=7").unwrap().patience, Some(Duration::from_secs(7)));
+        assert_eq!(options.retry_timeout, None);
+        assert_eq!(parse("retry_timeout=7").unwrap().retry_timeout, Some(Duration::from_secs(7)));
         assert_eq!(options.cache_bytes, 1 << 30);
         assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
         assert!(!parse("user_only").unwrap().fuse.allow_other);
@@ -417,8 +418,8 @@ mod tests {
             "rx",
             "ro,workers=0",
             "workers=many",
-            "patience=-1",
-            "patience=1s",
+            "retry_timeout=-1",
+            "retry_timeout=1s",
             "transport=x",
             "acl_domain=a@b",
             "metrics=host:1",

@@ -685,7 +685,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
 }
 
 fn operations_fail_with_eio_after_the_retry_timeout(kind: Kind) {
-    let Some(pair) = Pair::new(kind, true, &["-o", "patience=2"]) else { return };
+    let Some(pair) = Pair::new(kind, true, &["-o", "retry_timeout=2"]) else { return };
     pair.server.kill();
     let began = Instant::now();
     refused(File::create_new(pair.a("f")), Errno::IO);

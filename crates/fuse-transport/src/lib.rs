@@ -17,7 +17,6 @@ mod device;
 mod error;
 mod fusermount;
 mod handler;
-mod lane;
 mod mount;
 mod mountinfo;
 mod mountpoint;
@@ -25,6 +24,7 @@ mod notifier;
 mod options;
 mod reply;
 mod ring;
+mod ring_worker;
 mod serve;
 mod uring;
 

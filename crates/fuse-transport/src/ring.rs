@@ -17,7 +17,7 @@ use rustix::fs::Access;
 
 use crate::error::Error;
 use crate::handler::{Handler, Transport, Workers};
-use crate::lane::lanes;
+use crate::ring_worker::ring_workers;
 use crate::serve::DevFuse;
 
 /// The io_uring transport, if the kernel offers it; otherwise [`DevFuse`], which it also uses to start.
@@ -35,7 +35,7 @@ impl From<DevFuse> for Ring {
 impl Transport for Ring {
     fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
         self.device.serve_with(workers, handler, |device| {
-            lanes(device, workers).unwrap_or_else(|error| {
+            ring_workers(device, workers).unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot set up io_uring; requests come through /dev/fuse");
                 Vec::new()
             })

@@ -14,9 +14,9 @@ use fuse_proto::{InitFlags, Operation, Request, WRITE_PREFIX_BYTES};
 use crate::device::{Device, Event};
 use crate::error::Error;
 use crate::handler::{Handler, Transport, Workers, answer};
-use crate::lane::Lane;
 use crate::notifier::Notifier;
 use crate::reply::Target;
+use crate::ring_worker::RingWorker;
 
 /// The `/dev/fuse` transport: one device per worker.
 #[derive(Debug)]
@@ -45,25 +45,25 @@ impl Transport for DevFuse {
 }
 
 impl DevFuse {
-    /// Serves, also from rings if the kernel offers them: `make_lanes` creates them, or returns none.
+    /// Serves, also from rings if the kernel offers them: `make_workers` creates them, or returns none.
     pub(crate) fn serve_with(
         &self,
         workers: &Workers,
         handler: &Handler<'_>,
-        make_lanes: impl FnOnce(&Arc<Device>) -> Vec<Lane>,
+        make_workers: impl FnOnce(&Arc<Device>) -> Vec<RingWorker>,
     ) -> Result<(), Error> {
         // The kernel sends INIT first, and nothing else before its answer.
         let mut room = Room::new(workers.max_write_bytes);
         let Some(init) = room.read(&self.device)? else { return Ok(()) };
         thread::scope(|scope| {
             let mut pool = Pool { scope, running: Vec::new() };
-            let lanes = if offers_rings(init) { make_lanes(&self.device) } else { Vec::new() };
+            let ring_workers = if offers_rings(init) { make_workers(&self.device) } else { Vec::new() };
             let mut gates = Vec::new();
-            for lane in lanes {
+            for ring_worker in ring_workers {
                 let (open, gate) = sync_channel(1);
                 let device = Arc::clone(&self.device);
                 let worker = move || match gate.recv() {
-                    Ok(()) => lane.work(handler).and_then(|served| match served {
+                    Ok(()) => ring_worker.work(handler).and_then(|served| match served {
                         true => Ok(()),
                         false => work(&device, workers, handler),
                     }),

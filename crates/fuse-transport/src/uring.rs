@@ -34,10 +34,10 @@ const MAX_ENTRIES: usize = 1024;
 const RING_ENTRIES: u32 = 16;
 
 /// The id of the request that this process causes itself; the kernel's ids count upwards from 2.
-pub(crate) const NUDGE: Unique = Unique(1 << 62);
+pub(crate) const WAKE_UP: Unique = Unique(1 << 62);
 
-/// The user data of the completion for late replies. Entries are numbered from 0.
-const LATE: u64 = u64::MAX;
+/// The user data of the completion for deferred replies. Entries are numbered from 0.
+const DEFERRED: u64 = u64::MAX;
 
 /// The ring of one thread. It serves one of the kernel's queues, from its first [`Ring::lend`] on.
 pub(crate) struct Ring {
@@ -48,7 +48,7 @@ pub(crate) struct Ring {
     entries: Vec<Arc<Entry>>,
     /// The number of entries that the kernel holds.
     lent: usize,
-    late: Arc<Late>,
+    deferred: Arc<Deferred>,
     listening: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Event {
     /// A request in this entry.
     Request(Arc<Entry>),
     /// Other threads may have given replies.
-    Late,
+    Deferred,
     /// The kernel returned an entry without a request: the file system has ended, or REGISTER was rejected.
     Returned(Errno),
 }
@@ -69,12 +69,20 @@ impl Ring {
     /// Fails if io_uring is missing, not allowed, or out of memory.
     pub(crate) fn new(device: Arc<Device>, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let io = IoUring::builder().build(RING_ENTRIES)?;
-        let late = Arc::new(Late {
+        let deferred = Arc::new(Deferred {
             replies: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
         });
-        let mut ring =
-            Ring { io, device, queue, payload_bytes, entries: Vec::new(), lent: 0, late, listening: false };
+        let mut ring = Ring {
+            io,
+            device,
+            queue,
+            payload_bytes,
+            entries: Vec::new(),
+            lent: 0,
+            deferred,
+            listening: false,
+        };
         ring.add()?;
         Ok(ring)
     }
@@ -123,8 +131,9 @@ impl Ring {
         if self.entries.len() < MAX_ENTRIES {
             self.add()?;
             self.lend()?;
-            if let Err(error) =
-                self.device.write(&[IoSlice::new(Notification::retrieve(NUDGE, entry.node(), 0).as_bytes())])
+            if let Err(error) = self
+                .device
+                .write(&[IoSlice::new(Notification::retrieve(WAKE_UP, entry.node(), 0).as_bytes())])
             {
                 tracing::debug!(%error, "the kernel rejected the RETRIEVE that fetches waiting requests");
             }
@@ -133,11 +142,11 @@ impl Ring {
     }
 
     /// The entries whose replies other threads have given since the last call.
-    pub(crate) fn late_replies(&mut self) -> io::Result<Vec<Arc<Entry>>> {
+    pub(crate) fn deferred_replies(&mut self) -> io::Result<Vec<Arc<Entry>>> {
         let mut count = [0; 8];
         // Reset the eventfd first: a reply that is given from now on signals it again.
-        rustix::io::retry_on_intr(|| rustix::io::read(&self.late.wake, &mut count))?;
-        let entries = std::mem::take(&mut *lock(&self.late.replies));
+        rustix::io::retry_on_intr(|| rustix::io::read(&self.deferred.wake, &mut count))?;
+        let entries = std::mem::take(&mut *lock(&self.deferred.replies));
         self.listening = false;
         self.listen()?;
         Ok(entries)
@@ -171,8 +180,8 @@ impl Ring {
     }
 
     fn event(&mut self, user_data: u64, result: i32) -> Event {
-        if user_data == LATE {
-            return Event::Late;
+        if user_data == DEFERRED {
+            return Event::Deferred;
         }
         self.lent -= 1;
         match self.entries.get(user_data as usize) {
@@ -183,9 +192,9 @@ impl Ring {
 
     fn add(&mut self) -> io::Result<()> {
         let area = Area::new(self.payload_bytes)?;
-        let late = Arc::clone(&self.late);
+        let deferred = Arc::clone(&self.deferred);
         let index = self.entries.len() as u64;
-        self.entries.push(Arc::new(Entry { area, index, state: Mutex::new(State::Kernel), late }));
+        self.entries.push(Arc::new(Entry { area, index, state: Mutex::new(State::Kernel), deferred }));
         Ok(())
     }
 
@@ -194,8 +203,8 @@ impl Ring {
             return Ok(());
         }
         const POLLIN: u32 = 1;
-        let sqe = opcode::PollAdd::new(types::Fd(self.late.wake.as_raw_fd()), POLLIN).build();
-        self.push(&squeue::Entry128::from(sqe).user_data(LATE))?;
+        let sqe = opcode::PollAdd::new(types::Fd(self.deferred.wake.as_raw_fd()), POLLIN).build();
+        self.push(&squeue::Entry128::from(sqe).user_data(DEFERRED))?;
         self.listening = true;
         Ok(())
     }
@@ -235,7 +244,7 @@ const CMD_REGISTER: u32 = 1;
 const CMD_COMMIT_AND_FETCH: u32 = 2;
 
 /// The entries whose replies were given by other threads.
-struct Late {
+struct Deferred {
     replies: Mutex<Vec<Arc<Entry>>>,
     wake: OwnedFd,
 }
@@ -245,7 +254,7 @@ pub(crate) struct Entry {
     area: Area,
     index: u64,
     state: Mutex<State>,
-    late: Arc<Late>,
+    deferred: Arc<Deferred>,
 }
 
 /// The owner of an entry's area.
@@ -328,13 +337,13 @@ impl Entry {
         *state = State::Answered { unique, aside };
         drop(state);
         if left {
-            lock(&self.late.replies).push(Arc::clone(self));
+            lock(&self.deferred.replies).push(Arc::clone(self));
             // This fails only if the counter is at its maximum, and then the thread is already being woken.
-            let _ = rustix::io::write(&self.late.wake, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.deferred.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Returns true if the reply was not given yet. When it is given, [`Ring::late_replies`] returns the
+    /// Returns true if the reply was not given yet. When it is given, [`Ring::deferred_replies`] returns the
     /// entry.
     fn leave(&self) -> bool {
         match &mut *lock(&self.state) {

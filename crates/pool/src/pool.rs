@@ -33,7 +33,7 @@ pub struct Pool<C: Connect> {
     max_idle_time: Duration,
     max_life_time: Duration,
     /// How long to wait for a connection if all are in use.
-    patience: Duration,
+    timeout: Duration,
     state: Mutex<State<C::Connection>>,
     returned: Condvar,
 }
@@ -66,7 +66,7 @@ impl<C: Connect> Pool<C> {
             max_idle: params.max_idle_conns,
             max_idle_time: params.max_idle_time,
             max_life_time: params.max_life_time,
-            patience: params.op_timeout,
+            timeout: params.op_timeout,
             state: Mutex::new(State { idle: Vec::new(), open: 0 }),
             returned: Condvar::new(),
         }
@@ -82,7 +82,7 @@ impl<C: Connect> Pool<C> {
     /// Those of [`Connect::connect`]; a transient error if all connections are in use for the duration of
     /// `op_timeout`.
     pub(crate) fn get(&self) -> Result<Pooled<'_, C>, EngineError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let mut too_old = Vec::new();
         let mut state = self.state();
         loop {
@@ -248,9 +248,9 @@ mod tests {
             drop(held);
             assert_eq!(waiter.join().unwrap(), 0);
         });
-        let impatient = Pool { patience: Duration::from_millis(1), ..pool };
-        let _held = impatient.get().unwrap();
-        let error = impatient.get().err().unwrap();
+        let short = Pool { timeout: Duration::from_millis(1), ..pool };
+        let _held = short.get().unwrap();
+        let error = short.get().err().unwrap();
         assert!(error.message.contains("max_open_conns"), "{error}");
     }
 

@@ -83,7 +83,7 @@ impl Nfs4Acl {
     /// The decision of the entries, read one after the other, with [`OWNER_RIGHTS`] added for an owner.
     /// Equivalent to `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same decision faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
-        self.decision_for(|who| caller.is_meant(who)).for_owner(caller.is_owner)
+        self.decision_for(|who| caller.matches(who)).for_owner(caller.is_owner)
     }
 
     /// The decision of the entries for the principals that `is_meant` accepts, read one after the other.
@@ -98,7 +98,7 @@ impl Nfs4Acl {
         &'a self,
         caller: &'a Caller<'_>,
     ) -> impl Iterator<Item = (usize, &'a Entry)> {
-        let applies = |entry: &Entry| entry.is_effective() && caller.is_meant(entry.who);
+        let applies = |entry: &Entry| entry.is_effective() && caller.matches(entry.who);
         self.entries().iter().enumerate().filter(move |(_, entry)| applies(entry))
     }
 }
@@ -114,7 +114,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Whether entries for `who` apply to this caller.
-    pub fn is_meant(&self, who: Who) -> bool {
+    pub fn matches(&self, who: Who) -> bool {
         match who {
             Who::Owner => self.is_owner,
             Who::Group => self.in_owning_group,

@@ -11,16 +11,16 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::handler::{Handler, Workers, answer};
 use crate::reply::Target;
-use crate::uring::{Event, NUDGE, Ring as ThreadRing, Scratch};
+use crate::uring::{Event, Ring as ThreadRing, Scratch, WAKE_UP};
 
 /// The work of one thread.
-pub(crate) struct Lane {
+pub(crate) struct RingWorker {
     ring: ThreadRing,
     /// The CPU to pin the thread to.
     cpu: Option<usize>,
 }
 
-impl Lane {
+impl RingWorker {
     /// Serves until the file system is unmounted. Returns false if the kernel rejected the ring: requests
     /// then come through `/dev/fuse`.
     pub(crate) fn work(mut self, handler: &Handler<'_>) -> Result<bool, Error> {
@@ -34,7 +34,7 @@ impl Lane {
                 Event::Request(entry) => {
                     served = true;
                     match entry.open(&mut scratch) {
-                        (NUDGE, _) => entry.answer(NUDGE, Ok(&[])),
+                        (WAKE_UP, _) => entry.answer(WAKE_UP, Ok(&[])),
                         (unique, bytes) => {
                             answer(&Target::Ring(Arc::clone(&entry)), Some(unique), bytes, handler);
                         }
@@ -43,8 +43,8 @@ impl Lane {
                         self.ring.commit(&entry).map_err(failed)?;
                     }
                 }
-                Event::Late => {
-                    for entry in self.ring.late_replies().map_err(failed)? {
+                Event::Deferred => {
+                    for entry in self.ring.deferred_replies().map_err(failed)? {
                         self.ring.commit(&entry).map_err(failed)?;
                     }
                 }
@@ -82,22 +82,22 @@ const MAX_QUEUES: usize = 1024;
 
 /// Creates the rings of all queues: several for each CPU that this process may use, and one for each other
 /// CPU, which other processes may use, or this one later.
-pub(crate) fn lanes(device: &Arc<Device>, workers: &Workers) -> std::io::Result<Vec<Lane>> {
+pub(crate) fn ring_workers(device: &Arc<Device>, workers: &Workers) -> std::io::Result<Vec<RingWorker>> {
     let queues = possible_cpus()?;
     let ours = rustix::thread::sched_getaffinity(None)?;
     let is_ours = |cpu: usize| cpu < CpuSet::MAX_CPU && ours.is_set(cpu);
     let usable = NonZeroUsize::new(ours.count() as usize).unwrap_or(NonZeroUsize::MIN);
     let threads = workers.threads.get().div_ceil(usable.get());
     let payload_bytes = (workers.max_write_bytes as usize).max(MIN_PAYLOAD_BYTES);
-    let mut lanes = Vec::new();
+    let mut ring_workers = Vec::new();
     for cpu in 0..queues {
         let (threads, pinned) = if is_ours(cpu) { (threads, Some(cpu)) } else { (1, None) };
         for _ in 0..threads {
             let ring = ThreadRing::new(Arc::clone(device), cpu as u16, payload_bytes)?;
-            lanes.push(Lane { ring, cpu: pinned });
+            ring_workers.push(RingWorker { ring, cpu: pinned });
         }
     }
-    Ok(lanes)
+    Ok(ring_workers)
 }
 
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the payload size that the kernel requires if no larger WRITE is

@@ -20,7 +20,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Adds a timeout to each attempt, and bounded retries.
-pub(crate) fn patient(operator: Operator) -> Operator {
+pub(crate) fn with_retries(operator: Operator) -> Operator {
     let timeout = TimeoutLayer::new().with_timeout(REQUEST_TIMEOUT).with_io_timeout(DATA_TIMEOUT);
     let retry = RetryLayer::default()
         .with_max_times(RETRIES)
