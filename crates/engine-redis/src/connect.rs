@@ -190,10 +190,9 @@ impl Conn {
         if answers.next().is_some_and(|role| is_replica(&role)) { Err(Failure::Demoted) } else { Ok(answer) }
     }
 
-    /// Sends some commands and returns the answer to the last one.
+    /// Sends some commands and returns the answer to the last one, or the first error.
     pub(crate) fn ask<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Result<T, Failure> {
-        let answers = send(&mut self.inner, &commands.get_packed_pipeline(), commands.len())?;
-        Ok(take(answers.last().transpose()?.unwrap_or_default())?)
+        last(send(&mut self.inner, &commands.get_packed_pipeline(), commands.len())?)
     }
 
     /// Sets the read timeout of the connection.
@@ -209,6 +208,12 @@ fn send(
     count: usize,
 ) -> RedisResult<impl Iterator<Item = RedisResult<Value>> + use<>> {
     Ok(inner.req_packed_commands(commands, 0, count)?.into_iter().map(Value::extract_error))
+}
+
+/// Converts the last answer. An earlier error is not ignored, because a command may be useless without those
+/// before it.
+fn last<T: FromRedisValue>(mut answers: impl Iterator<Item = RedisResult<Value>>) -> Result<T, Failure> {
+    Ok(take(answers.try_fold(Value::default(), |_, answer| answer)?)?)
 }
 
 /// True if the answer to ROLE says that the server is a replica. If the user is not permitted to run ROLE,
@@ -234,5 +239,19 @@ fn refused_connection(place: &str, error: &RedisError) -> EngineError {
 impl std::fmt::Debug for Conn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Conn").field("open", &self.inner.is_open()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_before_the_last_answer_is_reported() {
+        // `SET synced` was rejected, so WAITAOF waited for older writes only.
+        let rejected = || RedisError::from((redis::ErrorKind::InvalidClientConfig, "OOM"));
+        let answer = last::<i64>([Err(rejected()), Ok(Value::Int(1))].into_iter());
+        assert!(matches!(answer, Err(Failure::Redis(_))));
+        assert!(matches!(last::<i64>([Ok(Value::Okay), Ok(Value::Int(1))].into_iter()), Ok(1)));
     }
 }

@@ -130,7 +130,7 @@ impl RedisEngine {
         self.ask(redis::pipe().cmd("INFO"), Asked::Look)
     }
 
-    /// Sends some commands and returns the answer to the last one.
+    /// Sends some commands and returns the answer to the last one, or the first error.
     fn ask<T: FromRedisValue>(&self, commands: &Pipeline, asked: Asked) -> Result<T, EngineError> {
         self.pool.request(asked, |conn: &mut Conn| conn.ask(commands))
     }
@@ -178,7 +178,8 @@ impl Engine for RedisEngine {
             return Ok(());
         }
         // WAITAOF covers the writes of the same connection. The log is ordered, so it covers all earlier
-        // commits too.
+        // commits too. If the server rejects the write, for example because its memory is full, nothing proves
+        // that the commits of other connections are on disk.
         let timeout = self.pool.connector().config.params.op_timeout.as_millis().max(1);
         let mut wait = redis::pipe();
         wait.cmd("SET").arg(self.key("synced")).arg(1);
