@@ -35,6 +35,12 @@ pub enum UrlError {
     Port(String),
     #[error("a host has no name")]
     NoHost,
+    #[error("the address [{0}] is followed by text that is not a port: write [{0}]:PORT")]
+    AfterAddress(String),
+    #[error(
+        "an @ after the first / or ? may end the password or belong to the path or the parameters: write it as %40, and / and ? in a password as %2F and %3F"
+    )]
+    Ambiguous,
     #[error("a % is not followed by two hexadecimal digits, or the decoded text is not UTF-8")]
     Escape,
     #[error("the parameter '{0}' is given twice")]
@@ -68,19 +74,11 @@ impl Url {
 
     fn split(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::NoScheme)?;
-        // A password may contain `?`, `/` and `@` without an escape, so the last @ of the URL ends it. In the
-        // parameters, @ must be written as %40.
-        let (before_query, query) = match rest.rfind('@') {
-            Some(at) => match rest[at..].split_once('?') {
-                Some((_, query)) => (&rest[..rest.len() - query.len() - 1], query),
-                None => (rest, ""),
-            },
-            None => rest.split_once('?').unwrap_or((rest, "")),
+        let (userinfo, place) = match userinfo_end(rest)? {
+            Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
+            None => (None, rest),
         };
-        let (userinfo, place) = match before_query.rsplit_once('@') {
-            Some((userinfo, place)) => (Some(userinfo), place),
-            None => (None, before_query),
-        };
+        let (place, query) = place.split_once('?').unwrap_or((place, ""));
         let (user, password) = match userinfo.map(|info| info.split_once(':').unwrap_or((info, ""))) {
             Some((user, password)) => (decode(user)?, decode(password)?),
             None => Default::default(),
@@ -125,7 +123,10 @@ impl Host {
     fn parse(text: &str) -> Result<Self, UrlError> {
         // An IPv6 address is in brackets, because it contains colons.
         let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((name, port)) => (name, port.strip_prefix(':')),
+            Some((name, "")) => (name, None),
+            Some((name, port)) => {
+                (name, Some(port.strip_prefix(':').ok_or_else(|| UrlError::AfterAddress(name.to_owned()))?))
+            }
             None => match text.split_once(':') {
                 Some((name, port)) => (name, Some(port)),
                 None => (text, None),
@@ -139,6 +140,29 @@ impl Host {
             port.map(|port| number(port).ok_or_else(|| UrlError::Port(name.to_owned()))).transpose()?;
         Ok(Host { name: decode(name)?, port })
     }
+}
+
+/// The index of the @ that ends user and password; `None` if the URL has neither. `rest` follows the scheme.
+///
+/// A password may contain `?`, `/` and `@` without an escape, although RFC 3986, section 3.2 ends the hosts at the
+/// first `?` or `/`. If both readings are possible, the URL is rejected, because one of them names the wrong server.
+fn userinfo_end(rest: &str) -> Result<Option<usize>, UrlError> {
+    let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
+    let (standard, last) = (authority.rfind('@'), rest.rfind('@'));
+    // A user or a host contains none of these characters. So a password begins in `authority`.
+    let user = authority.split_once(':').map(|(user, _)| user);
+    if standard == last || user.is_none_or(|user| user.contains(['@', '['])) {
+        return Ok(standard);
+    }
+    let hosts = standard.map_or(authority, |at| &authority[at + 1..]);
+    let has_hosts = hosts.is_empty() || hosts.split(',').all(|host| Host::parse(host).is_ok());
+    let is_parameter = |text: &str| {
+        let name = text.split_once('=').map_or("", |(name, _)| name);
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let query = rest.split_once('?').map(|(_, query)| query);
+    let has_query = query.is_none_or(|query| query.split('&').any(is_parameter));
+    if has_hosts && has_query { Err(UrlError::Ambiguous) } else { Ok(last) }
 }
 
 /// Shows neither the password nor the parameters, which may contain one.
@@ -204,6 +228,25 @@ mod tests {
     }
 
     #[test]
+    fn an_at_in_a_parameter_does_not_change_the_host() {
+        let host = |text| Url::split(text).map(|url| (url.hosts[0].name.clone(), url.user));
+        let alone = |name: &str| Ok((name.to_owned(), None));
+        let by_user = |name: &str| Ok((name.to_owned(), Some("u".to_owned())));
+        assert_eq!(host("x://h?password_file=/etc/limen@host/pw"), alone("h"));
+        assert_eq!(host("x://[::1]:2?password_file=/a@b"), alone("::1"));
+        assert_eq!(host("x://h/db@1?a=b"), alone("h"));
+        assert_eq!(host("x://u@h:1?password_file=/a@b"), by_user("h"));
+        assert_eq!(Url::split("x:///run/s?a=/b@c").unwrap().path, "run/s");
+        // A password that cannot be hosts, or is followed by no parameter, is a password.
+        for text in ["x://u:p@h", "x://u:p@w@h", "x://u:p/w?a=b@h", "x://u:12?w@h", "x://u:p/w@h?a=%40"] {
+            assert_eq!(host(text), by_user("h"), "{text}");
+        }
+        for text in ["x://h:1?a=/b@c", "x://u:p@h?a=/b@c", "x://u:p@h/db@c", "x://h:1/db@c?a=b"] {
+            assert_eq!(host(text), Err(UrlError::Ambiguous), "{text}");
+        }
+    }
+
+    #[test]
     fn a_socket_needs_no_host() {
         let url = Url::parse("redis+unix:///run/redis.sock?db=1").unwrap();
         assert_eq!((url.hosts.len(), url.path.as_str()), (0, "run/redis.sock"));
@@ -217,6 +260,8 @@ mod tests {
             ("x://a,,b", UrlError::NoHost),
             ("x://h:0", UrlError::Port("h".into())),
             ("x://h:65536", UrlError::Port("h".into())),
+            ("x://[::1]2379", UrlError::AfterAddress("::1".into())),
+            ("x://[::1]:", UrlError::Port("::1".into())),
             ("x://h/%+1", UrlError::Escape),
             ("x://h/%f", UrlError::Escape),
             ("x://h/%ff", UrlError::Escape),
