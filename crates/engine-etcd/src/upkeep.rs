@@ -8,6 +8,7 @@ use std::time::Duration;
 use keyspace::{Access, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
 use meta::EngineError;
 use pool::Asked;
+use types::OpId;
 
 use crate::request;
 use crate::shared::Shared;
@@ -25,18 +26,8 @@ pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {
 impl Shared {
     /// Does the housekeeping once. `last` is the revision at the previous run; returns the current revision.
     fn keep_up(&self, last: u64) -> u64 {
-        loop {
-            let old = self.done.take_old(self.max_ops - 1);
-            if old.is_empty() {
-                break;
-            }
-            let writes: Vec<Write> = old.iter().map(|op| Write::Delete(self.keys.log(*op))).collect();
-            let deleted = request::commit(&[], 0, &[], &writes, &[], self.max_ops)
-                .and_then(|request| self.transact(&request));
-            if let Err(error) = deleted {
-                tracing::warn!(%error, "cannot remove the results of completed operations");
-                break;
-            }
+        if let Err(error) = self.forget_ops() {
+            tracing::warn!(%error, "cannot remove the results of completed operations");
         }
         if let Err(error) = self.merge_usage_shards() {
             tracing::warn!(%error, "cannot merge the usage shards");
@@ -53,6 +44,16 @@ impl Shared {
             }
         }
         now
+    }
+
+    fn forget_ops(&self) -> Result<(), EngineError> {
+        let remove = |old: &[OpId]| {
+            let writes: Vec<Write> = old.iter().map(|op| Write::Delete(self.keys.log(*op))).collect();
+            let request = request::commit(&[], 0, &[], &writes, &[], self.max_ops)?;
+            self.transact(&request).map(drop)
+        };
+        while self.done.remove_old(self.max_ops - 1, remove)? {}
+        Ok(())
     }
 
     /// Merges the usage shards into one if there are many.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use keyspace::{Access, PeriodicTask, ShardMerge, Span, Write, merge_shards};
 use meta::EngineError;
+use types::OpId;
 
 use crate::read::LOGICAL_BITS;
 use crate::shared::Shared;
@@ -51,14 +52,11 @@ impl Shared {
     }
 
     fn forget_ops(&self) -> Result<(), EngineError> {
-        loop {
-            let old = self.done.take_old(AT_ONCE);
-            if old.is_empty() {
-                return Ok(());
-            }
-            let keys = old.iter().map(|op| Mutation::Delete(self.keys.log(*op)));
-            self.commit_now(keys.collect())?;
-        }
+        let remove = |old: &[OpId]| {
+            self.commit_now(old.iter().map(|op| Mutation::Delete(self.keys.log(*op))).collect())
+        };
+        while self.done.remove_old(AT_ONCE, remove)? {}
+        Ok(())
     }
 
     /// Commits mutations that depend on no record.

@@ -30,18 +30,30 @@ impl CompletedOps {
         noted.extend(committed.filter(|txn| txn.kept_by().is_none()).map(|txn| (txn.op_id, now)));
     }
 
-    /// Returns up to `most` operations that are old enough to be dropped.
-    pub fn take_old(&self, most: usize) -> Vec<OpId> {
-        let mut done = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut old = Vec::new();
-        while done.len() > REMEMBERED_OPS
-            && old.len() < most
-            && done.front().is_some_and(|(_, at)| at.elapsed() > REMEMBERED_FOR)
-            && let Some((op, _)) = done.pop_front()
-        {
-            old.push(op);
+    /// Passes up to `most` operations that are old enough to `remove`, and forgets them if it succeeds. Returns
+    /// whether there were any. One thread at a time may call this.
+    ///
+    /// # Errors
+    /// Those of `remove`. The operations are then passed again by the next call.
+    pub fn remove_old<E>(
+        &self,
+        most: usize,
+        remove: impl FnOnce(&[OpId]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = lock();
+        let spare = done.len().saturating_sub(REMEMBERED_OPS).min(most);
+        let is_old = |at: &Instant| at.elapsed() > REMEMBERED_FOR;
+        let old: Vec<OpId> =
+            done.iter().take(spare).take_while(|(_, at)| is_old(at)).map(|(op, _)| *op).collect();
+        drop(done);
+        if old.is_empty() {
+            return Ok(false);
         }
-        old
+        remove(&old)?;
+        // New operations were only added at the end.
+        lock().drain(..old.len());
+        Ok(true)
     }
 }
 
@@ -71,5 +83,27 @@ impl PeriodicTask {
             }
         })?;
         Ok(PeriodicTask { _alive: alive })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_whose_removal_failed_are_removed_later() {
+        let at = Instant::now().checked_sub(2 * REMEMBERED_FOR).expect("the machine runs for some minutes");
+        let count = REMEMBERED_OPS + 3;
+        let ops = CompletedOps(Mutex::new((0..count).map(|op| (OpId(op as u128), at)).collect()));
+        assert_eq!(ops.remove_old(2, |_| Err("the server is away")), Err("the server is away"));
+        let mut removed = Vec::new();
+        let mut step = || {
+            ops.remove_old(2, |old| {
+                removed.extend_from_slice(old);
+                Ok::<(), ()>(())
+            })
+        };
+        assert_eq!([step(), step(), step()], [Ok(true), Ok(true), Ok(false)]);
+        assert_eq!(removed, [OpId(0), OpId(1), OpId(2)]);
     }
 }
