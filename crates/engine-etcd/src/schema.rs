@@ -11,13 +11,20 @@ impl Shared {
     /// Checks the version. Writes it if there is none and `create` is set.
     pub(crate) fn prepare(&self, prefix: &str, create: bool) -> Result<(), OpenError> {
         let key = self.keys.version();
-        let (read_set, _) = self.fetch(&[Access::Key(key.clone())], None)?;
-        let found = read_set.get(&key);
-        let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
-        if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
+        let place = format!("under the prefix '{prefix}'");
+        let check = |create| {
+            let (read_set, _) = self.fetch(&[Access::Key(key.clone())], None)?;
+            let found = read_set.get(&key);
+            let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
+            check_version(value, LAYOUT_VERSION, &place, create)
+        };
+        if check(create)? {
             let put = Write::Put(key.clone(), LAYOUT_VERSION.to_string().into());
-            let request = request::commit(&[Claim::Key(key, None)], 0, &[], &[put], &[], self.max_ops)?;
+            let claims = [Claim::Key(key.clone(), None)];
+            let request = request::commit(&claims, 0, &[], &[put], &[], self.max_ops)?;
+            // Another client may have just created the volume, perhaps with another version.
             let _written_by_any_client = self.transact(&request)?;
+            check(false)?;
         }
         Ok(())
     }

@@ -10,15 +10,20 @@ impl Shared {
     /// Checks the version of the layout. If there is none and `create` is true, writes it.
     pub(crate) fn prepare(&self, prefix: &str, create: bool) -> Result<(), OpenError> {
         let key = self.keys.version();
+        let place = format!("under the prefix '{prefix}'");
+        let check = |start, create| {
+            let read_set = self.read_as_of(start, &[Access::Key(key.clone())])?;
+            let found = read_set.get(&key);
+            let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
+            check_version(value, LAYOUT_VERSION, &place, create)
+        };
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
-        let read_set = self.read_as_of(start, &[Access::Key(key.clone())])?;
-        let found = read_set.get(&key);
-        let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
-        if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
-            let put = Write::Put(key, LAYOUT_VERSION.to_string().into());
-            // A conflict is no error: another client has just created the volume.
+        if check(start, create)? {
+            let put = Write::Put(key.clone(), LAYOUT_VERSION.to_string().into());
+            // A conflict means that another client has just created the volume, perhaps with another version.
             CommitError::failure(attempt.commit(self.mutations(start, &[], &[put])?))?;
+            check(self.store.timestamp()?, false)?;
         }
         Ok(())
     }
