@@ -26,8 +26,40 @@ pub(crate) struct EtcdChanges {
     _channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
+    progress: ProgressRequests,
     /// When the last progress request was sent that the server answered. The clock runs during a suspend.
     proved: BootInstant,
+}
+
+/// Matches progress notifications with requests. A notification does not name its request, the server ignores some
+/// requests, and a notification may arrive long after its request, for example after a suspend. Such a notification
+/// proves nothing about later changes. So a proof takes more notifications than requests were unanswered before it.
+#[derive(Debug, Default)]
+struct ProgressRequests {
+    /// Requests that the server may still answer.
+    unanswered: u32,
+    /// The number of notifications after which one surely answers a request of the current proof.
+    needed: u32,
+}
+
+impl ProgressRequests {
+    /// Begins a proof. Returns the number of requests to send.
+    fn begin(&mut self) -> u32 {
+        self.needed = self.unanswered + 1;
+        self.unanswered += self.needed;
+        self.needed
+    }
+
+    fn repeat(&mut self) {
+        self.unanswered += 1;
+    }
+
+    /// Takes a notification. Returns whether the proof is complete.
+    fn answer(&mut self) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.needed = self.needed.saturating_sub(1);
+        self.needed == 0
+    }
 }
 
 /// How long to wait, after the progress notification, for changes that were already in transit.
@@ -36,6 +68,10 @@ const GRACE: Duration = Duration::from_millis(1);
 /// Since 3.4.25 and 3.5.8 the server ignores a progress request while the stream is behind, so the request is
 /// repeated.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// If more requests than this are unanswered before a proof, the stream ends, because the server will never
+/// answer those that it ignored. The server was then behind for seconds, and the caches have expired.
+const MOST_UNANSWERED: u32 = 16;
 
 impl EtcdChanges {
     /// Starts the watch. It reports every commit that happens after the call returns.
@@ -60,10 +96,12 @@ impl EtcdChanges {
             return Err(EngineError::permanent(format!("etcd rejected the watch: {reason}")));
         }
         let ready = VecDeque::new();
-        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, proved })
+        let progress = ProgressRequests::default();
+        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, progress, proved })
     }
 
-    /// Stores the changes of a response. Returns whether it is a progress notification, which has no changes.
+    /// Stores the changes of a response. Returns whether it is a progress notification that completes a proof. Such
+    /// a notification has no changes.
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
@@ -81,7 +119,7 @@ impl EtcdChanges {
                 invalidations: entry.invalidations,
             });
         }
-        Ok(is_progress)
+        Ok(is_progress && self.progress.answer())
     }
 
     /// The next response; `None` if none arrives before the deadline.
@@ -98,17 +136,28 @@ impl EtcdChanges {
     fn prove(&mut self) -> Result<(), EngineError> {
         let (asked, now) = (Instant::now(), BootInstant::now());
         let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
-        let mut is_answered = false;
-        while !is_answered {
-            if asked.elapsed() >= self.op_timeout {
-                let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
-                return Err(EngineError::transient(message));
-            }
+        if self.progress.unanswered > MOST_UNANSWERED {
+            let message = "etcd: the server ignored requests on the stream of changes: start a new watch";
+            return Err(EngineError::transient(message));
+        }
+        for _ in 0..self.progress.begin() {
             self.stream.send(&ask).map_err(failed)?;
+        }
+        let mut is_answered = false;
+        loop {
             let deadline = (Instant::now() + ASK_AGAIN).min(asked + self.op_timeout);
             while !is_answered && let Some(response) = self.receive(deadline)? {
                 is_answered = self.take(response)?;
             }
+            if is_answered {
+                break;
+            }
+            if asked.elapsed() >= self.op_timeout {
+                let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
+                return Err(EngineError::transient(message));
+            }
+            self.progress.repeat();
+            self.stream.send(&ask).map_err(failed)?;
         }
         // Before 3.4.25 and 3.5.8 the progress notification may overtake changes that are in transit.
         let deadline = Instant::now() + GRACE;
@@ -142,5 +191,26 @@ impl Changes for EtcdChanges {
             self.prove()?;
         }
         Ok(self.sorted())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_notification_of_an_earlier_proof_proves_nothing() {
+        let mut progress = ProgressRequests::default();
+        assert_eq!(progress.begin(), 1);
+        progress.repeat();
+        assert!(progress.answer(), "both requests belong to this proof");
+        // The answer to the repetition is still on its way.
+        assert_eq!(progress.begin(), 2);
+        assert!(!progress.answer());
+        assert!(progress.answer());
+        // It arrives between two proofs.
+        progress.answer();
+        assert_eq!((progress.unanswered, progress.begin()), (0, 1));
+        assert!(progress.answer());
     }
 }
