@@ -9,7 +9,8 @@
 //! state is in the file and not in memory, because other processes open the database too.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -118,7 +119,31 @@ impl Drop for Reserve {
     }
 }
 
-fn write_zeros(mut file: &File, bytes: u64) -> io::Result<()> {
-    let zeros = [0; 64 << 10];
-    (0..bytes.div_ceil(zeros.len() as u64)).try_for_each(|_| file.write_all(&zeros))
+/// Writes at offsets, because an earlier attempt that failed has moved the position of the file.
+fn write_zeros(file: &File, bytes: u64) -> io::Result<()> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let len = ZEROS.len() as u64;
+    (0..bytes.div_ceil(len)).try_for_each(|block| file.write_all_at(&ZEROS, block * len))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn reserve_of_zeros_has_no_hole_after_an_earlier_attempt() {
+        let path = std::env::temp_dir().join(format!("limen-zeros-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        for _ in 0..2 {
+            file.set_len(0).unwrap();
+            write_zeros(&file, MIN_BYTES).unwrap();
+        }
+        file.sync_all().unwrap();
+        let found = file.metadata().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found.len(), MIN_BYTES);
+        assert!(found.blocks() * 512 >= MIN_BYTES, "{found:?}");
+    }
 }
