@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed, Host, first};
+use pool::{Asked, Connect, Failed, Host, first, tls};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -46,8 +46,9 @@ impl Connector {
             None => Channel::open(tcp, address.clone(), "http").await,
             Some(config) => {
                 let name = ServerName::try_from(host.name.clone()).map_err(|error| refused(&error))?;
-                let tls = TlsConnector::from(config.clone()).connect(name, tcp).await;
-                Channel::open(tls.map_err(|error| refused(&error))?, address.clone(), "https").await
+                let stream = TlsConnector::from(config.clone()).connect(name, tcp).await;
+                let failed = |error| if tls::is_rejected(&error) { refused(&error) } else { broken(&error) };
+                Channel::open(stream.map_err(failed)?, address.clone(), "https").await
             }
         };
         let mut channel = opened.map_err(|error| broken(&error))?;

@@ -1,6 +1,7 @@
 //! The configuration of rustls from the parameters of a URL.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -52,6 +53,13 @@ pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> 
         (None, None) => Ok(builder.with_no_client_auth()),
         _ => Err(format!("{} and {} must be given together", certificate.parameter, key.parameter)),
     }
+}
+
+/// True if a failed handshake would fail again: a certificate is not trusted, or the peers have no protocol in common.
+/// False for a network failure, such as a reset by a server that is starting.
+pub fn is_rejected(error: &io::Error) -> bool {
+    // rustls reports its own errors inside of an io::Error.
+    error.get_ref().is_some_and(|inner| inner.is::<Error>())
 }
 
 fn authorities(file: &NamedFile) -> Result<RootCertStore, String> {
@@ -124,5 +132,18 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_untrusted_certificate_is_rejected_and_a_reset_is_not() {
+        let untrusted = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        assert!(is_rejected(&io::Error::new(io::ErrorKind::InvalidData, untrusted)));
+        assert!(!is_rejected(&io::ErrorKind::ConnectionReset.into()));
+        assert!(!is_rejected(&io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof")));
     }
 }
