@@ -11,7 +11,7 @@ use crate::problem::Problem;
 const LINES_MAX: usize = 600;
 
 /// The sources of an engine together, in all languages, must have fewer lines of code than this.
-const ENGINE_LINES_BOUND: usize = 2_100;
+const ENGINE_LINES_BOUND: usize = 2_250;
 
 /// Macros that mark unfinished work or leftover debugging.
 const UNFINISHED_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
@@ -382,7 +382,7 @@ mod tests {
                 .map(|(path, more)| (PathBuf::from("src").join(path), format!("{third}{more}")));
             check_length(name, "P", &files).map(|problem| problem.what)
         };
-        assert_eq!(length("engine-redis", "", "").as_deref(), Some("2100 lines of code, the limit is 2100"));
+        assert_eq!(length("engine-redis", "", "").as_deref(), Some("2250 lines of code, the limit is 2250"));
         assert_eq!(length("meta", "", ""), None);
         let files = |last: &str| {
             [(PathBuf::from("src/a.rs"), format!("{}{last}", "x\n".repeat(ENGINE_LINES_BOUND - 1)))]

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use engine_etcd::{EtcdEngine, OpenError};
 use meta::{Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session, Txn};
-use suite::files::{persistently, survive_kills, until_done, wait_until};
+use suite::files::{
+    add_file_in_quotas, add_nested_quotas, committed, persistently, survive_kills, until_done, wait_until,
+};
 use support::Server;
 use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
 
@@ -104,6 +106,12 @@ fn each_call_is_one_round_trip() {
         &|| drop(engine.commit(&(100..116).map(|n| create(10, n)).collect::<Vec<_>>()).unwrap()),
         1,
     );
+    add_nested_quotas(&engine);
+    // The first charge of a quota that this client has not read reads it, and creates the quota of the user.
+    for (ino, expected) in [(5000, 2), (5001, 1)] {
+        let create = || committed(&engine, add_file_in_quotas(ino));
+        trips(&format!("create {ino} under three nested quotas"), &create, expected);
+    }
     trips("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(10), name(1))]).unwrap()), 1);
     trips(
         "a listing",

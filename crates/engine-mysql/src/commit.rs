@@ -11,7 +11,8 @@
 //! If not all can, that script fails as a whole, and a second script follows in which each transaction is a
 //! part by itself. A part with several transactions reads neither the names that it inserts nor the log:
 //! unique keys detect existing names and repetitions. If there is a limit, the transactions of such a part
-//! are applied if there is room for all of them; otherwise they are applied one by one, in order.
+//! are applied if there is room for all of them, in the volume and in each quota; otherwise they are applied
+//! one by one, in order.
 //!
 //! The server parses each statement anew, which costs 40 to 100 µs of its CPU time. So one statement checks all
 //! guards of a part, and one changes all inodes of which the same columns change.
@@ -19,9 +20,7 @@
 use std::collections::BTreeSet;
 
 use host::HashMap;
-use meta::{
-    Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, ahead_of_room, conflict_free_groups, most_added,
-};
+use meta::{Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, conflict_free_groups, most_added};
 use tables::{Locks, Malformed, Table, joined, list};
 use types::Ino;
 
@@ -108,24 +107,33 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
     txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }
 
-/// Locks the volume's row, if necessary, and the inodes, and returns the rows of the inodes. The insertion of
+/// Locks the volume's row, if necessary, the inodes and the quotas, and returns the rows of the inodes. The insertion of
 /// new inodes locks them; unless `careful`, they are not searched for before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = Locks::default();
     txns.iter().for_each(|txn| locks.add(txn));
-    let Locks { sessions, mut inos, mut made, volume } = locks;
+    let Locks { sessions, mut inos, mut made, quotas, uncertain_quotas, volume } = locks;
     let most = most_added(txns);
-    let tight: BTreeSet<_> =
+    let mut tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
+    let limited = !tight.is_empty();
+    // Two commits that insert quotas could meet in a deadlock, because one cannot lock a row before it exists.
+    if !uncertain_quotas.is_empty() {
+        let (count, rows) = (uncertain_quotas.len(), guard::quotas(&uncertain_quotas));
+        tight.insert(format!("(SELECT COUNT(*) < {count} FROM `@quota` WHERE {rows})"));
+    }
     if volume || !tight.is_empty() {
-        let alone = volume || most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
+        let much = most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
+        let alone = volume || limited && much;
         script.put(format!(
             "SELECT {} INTO @tight",
             if alone { "1".to_owned() } else { joined(tight, " OR ") }
         ));
         // Far from the limits many commits may add at once; near them, only one at a time.
         let row = "SELECT id INTO @ignored FROM `@layout` WHERE id = 0";
-        script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
+        if limited {
+            script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
+        }
         script.only_if(TIGHT, |script| script.put(format!("{row} FOR UPDATE")));
     }
     if careful {
@@ -137,6 +145,12 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         "SELECT {} FROM `@node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE",
         list(Table::NODE.columns())
     ));
+    if !quotas.is_empty() {
+        script.put(format!(
+            "SELECT COUNT(*) INTO @ignored FROM `@quota` FORCE INDEX (PRIMARY) WHERE {} FOR UPDATE",
+            guard::quotas(&quotas)
+        ));
+    }
     // Commits in these sessions end first, and later commits and renewals wait. The guards take shared locks
     // on the other sessions.
     for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
@@ -156,7 +170,7 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     };
     let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
     let writers: Vec<&Txn> = part.iter().filter(|txn| !txn.effects.is_empty()).collect();
-    let all_hold = guard::all_hold(guards, ahead_of_room(part), !writers.is_empty());
+    let all_hold = guard::all_hold(guards, part, !writers.is_empty());
     let mut held = format!("IF({all_hold}, 0, NULL)");
     if let ([txn], false) = (&writers[..], together) {
         let repeated = format!("(SELECT id FROM `@log` WHERE op_id = {})", op_id(txn));
@@ -191,5 +205,5 @@ fn log(txns: &[&Txn]) -> String {
     let rows = txns.iter().map(|txn| {
         format!("({}, UNIX_TIMESTAMP(), {})", op_id(txn), bytes(&Invalidation::encode(&txn.invalidations())))
     });
-    format!("INSERT INTO `@log` (op_id, at, touched) VALUES {}", list(rows))
+    format!("INSERT INTO `@log` (op_id, at, invalidations) VALUES {}", list(rows))
 }

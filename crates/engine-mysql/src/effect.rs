@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Effect, Inode, Txn};
+use meta::{Effect, Inode, QuotaKey, Txn};
 use tables::{Change, Line, Size, Stage, Sum, joined, list, put, removed, stages, values};
 use types::{Ino, Term};
 
@@ -54,13 +54,24 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
     }
     change_inodes(script, &stage.changes);
     let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut charges: BTreeMap<QuotaKey, [i64; 2]> = BTreeMap::new();
     for effect in &stage.others {
         match effect {
             Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(each_literal)),
             Effect::PutDirent { .. } => names.extend(put(effect)),
             Effect::DropDirent { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
+            Effect::Charge { key, inodes, blocks } => {
+                let sums = charges.entry(*key).or_default();
+                *sums = [sums[0].saturating_add(*inodes), sums[1].saturating_add(*blocks)];
+            }
             _ => other(script, effect),
         }
+    }
+    if !charges.is_empty() {
+        let rows = charges
+            .iter()
+            .map(|(key, [inodes, blocks])| format!("({}, {inodes}, {blocks})", literals(&Line::quota(*key))));
+        script.run(statements!("charge"), &[list(rows)]);
     }
     // In the order of ids, so that all commits lock ACLs in the same order.
     acls.iter().for_each(|acl| script.run(statements!("put_acl"), acl));
@@ -146,6 +157,7 @@ fn assignments(change: &Change) -> Row {
         for (column, id) in [("access_acl", access.access_acl), ("default_acl", access.default_acl)] {
             set(column, or_null(values::acl(id).map(|id| bytes(&id))));
         }
+        set("quota", access.quota.to_number().to_string());
         set("access_rev", format!("access_rev + {}", change.access_revs));
     }
     change.parent.into_iter().for_each(|parent| set("parent", parent.to_string()));
@@ -179,6 +191,11 @@ fn other(script: &mut Script, effect: &Effect) {
                 let places = [rows.len(), place].map(|place| place.to_string());
                 script.run(statements!("put_oldest_row"), &with(line, places));
             }
+        }
+        Effect::PutQuota { key, rule } => {
+            let line = Line::rule(*key, rule);
+            let set = list(line.columns().skip(2).map(|column| format!("{column} = VALUES({column})")));
+            script.put(format!("{} ON DUPLICATE KEY UPDATE {set}", insert(&[line])));
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),
         _ => {

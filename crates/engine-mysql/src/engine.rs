@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
-use pool::{Asked, Connect, Held, OpenError, Pool, Turns, Url, ensure_version, in_halves};
+use pool::{Asked, Connect, Held, Layout, OpenError, Pool, Turns, Url, ensure_version, in_halves};
 
 use crate::commit::commit;
 use crate::config::Config;
@@ -38,17 +38,20 @@ impl MysqlEngine {
     ///
     /// # Errors
     /// [`OpenError::Config`] for invalid parameters, [`OpenError::Missing`] if there is no volume and
-    /// `create` is false, [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Engine`] for
-    /// everything else.
+    /// `create` is false, [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::InUse`] if an
+    /// earlier one uses the volume, [`OpenError::Engine`] for everything else.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();
         let pool = Pool::new(config, &params);
         let place = format!("at {}", pool.connector().place());
-        let version = || pool.request(Asked::Look, schema::version);
-        ensure_version(schema::VERSION, &place, create, version, || {
-            pool.request(Asked::Look, schema::create)
-        })?;
+        let layout = Layout {
+            version: || pool.request(Asked::Look, schema::version),
+            make: || pool.request(Asked::Look, schema::create),
+            heartbeat: || pool.request(Asked::Look, schema::heartbeat),
+            upgrade: || pool.request(Asked::Look, schema::upgrade),
+        };
+        ensure_version(schema::VERSION, &place, create, layout)?;
         pool.request(Asked::Look, schema::create_procedure)?;
         Ok(MysqlEngine { pool, order: Arc::default(), turns: Turns::default() })
     }
@@ -131,7 +134,6 @@ impl Engine for MysqlEngine {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        tables::refuse_quotas(txns)?;
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
             return self.commit_parts(Asked::Look, txns, self.order.read());

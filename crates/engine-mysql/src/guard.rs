@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Guard, Usage};
+use host::HashMap;
+use meta::{Guard, QuotaKey, Txn, Usage, ahead_of_quota, ahead_of_room};
 use tables::{Line, joined};
 
 use types::{SessionId, Term};
@@ -13,10 +14,18 @@ use crate::sql::{XATTR_BLOCKS, bytes, is, ops, row};
 /// A table, and the columns that identify its rows.
 type Rows = (&'static str, Vec<&'static str>);
 
-/// The condition under which a guard holds; a guard on the room must leave room for `ahead` too. If the guard
+/// What the transactions of a part may add before the last one that checks a limit.
+struct Ahead<'t> {
+    part: &'t [Txn],
+    room: Usage,
+    /// Of each quota, the inodes and blocks.
+    quotas: HashMap<QuotaKey, (u64, u64)>,
+}
+
+/// The condition under which a guard holds; a guard on a limit must leave room for `ahead` too. If the guard
 /// requires that a row exists, also returns the row's table and columns. `locks`: whether to lock rows that
 /// were not locked before.
-fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String) {
+fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>, String) {
     let want = guard.want();
     let key = tables::wanted(&want);
     let (table, mut whose) = (key.table.name, row(&key));
@@ -37,8 +46,23 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
                 "EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino} AND xattr_blocks BETWEEN {least} AND {most})"
             ));
         }
-        // Such transactions are refused.
-        Guard::Quota { .. } => return other("0".to_owned()),
+        Guard::Quota { key, outer, inodes, blocks } => {
+            let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.part, *key));
+            let limits = [("inodes", *inodes, ahead.0), ("blocks", *blocks, ahead.1)];
+            // Nothing more always fits. A difference of two numbers up to i64::MAX does not overflow.
+            let over = limits.iter().filter(|(_, more, _)| *more > 0).map(|(column, more, ahead)| {
+                format!("{column} > max_{column} - {}", more.saturating_add(*ahead).min(i64::MAX as u64))
+            });
+            let over = joined(over.chain(["0".to_owned()]), " OR ");
+            let row = is(&whose, "=");
+            // An absent quota has no limits.
+            return other(match outer {
+                Some(outer) => {
+                    format!("EXISTS(SELECT 1 FROM `@quota` WHERE {row} AND next = {outer} AND NOT ({over}))")
+                }
+                None => format!("NOT EXISTS(SELECT 1 FROM `@quota` WHERE {row} AND ({over}))"),
+            });
+        }
         Guard::Setting { name, value } => {
             let name = ("name", bytes(name.as_bytes()));
             let value = value.as_ref().map(|value| ("value", bytes(value.as_bytes())));
@@ -79,7 +103,7 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
         }
         // Unless only one commit at a time adds, there must also be room for what others add at this moment.
         Guard::Room { .. } => {
-            let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
+            let [alone, beside] = [false, true].map(|others| room(guard, ahead.room, others));
             return other(format!("IF(@tight, {alone}, {beside})"));
         }
     };
@@ -96,15 +120,16 @@ fn is_open(session: SessionId, term: Term, locks: bool) -> String {
     format!("EXISTS(SELECT 1 FROM `@fence` WHERE ops = {}{mode})", ops(session, term))
 }
 
-/// The condition that all of these guards hold. Rows of one table that must exist are counted, so that one
-/// subquery checks them all.
-pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage, locks: bool) -> String {
+/// The condition that all of these guards of the transactions `part` hold. Rows of one table that must exist are
+/// counted, so that one subquery checks them all.
+pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, part: &[Txn], locks: bool) -> String {
+    let mut ahead = Ahead { part, room: ahead_of_room(part), quotas: HashMap::default() };
     // Different conditions on the same columns cannot match the same row, so the number of rows found must
     // equal the number of conditions.
     let mut rows: BTreeMap<Rows, BTreeSet<String>> = BTreeMap::new();
     let mut conditions = BTreeSet::new();
     for guard in guards {
-        match condition(guard, ahead, locks) {
+        match condition(guard, &mut ahead, locks) {
             (Some(which), row) => rows.entry(which).or_default().insert(row),
             (None, condition) => conditions.insert(condition),
         };
@@ -116,6 +141,11 @@ pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage
         }
     }));
     if conditions.is_empty() { "1".to_owned() } else { joined(conditions, " AND ") }
+}
+
+/// The condition that selects the rows of these quotas.
+pub(crate) fn quotas(keys: &BTreeSet<QuotaKey>) -> String {
+    joined(keys.iter().map(|key| is(&row(&Line::quota(*key)), "=")), " OR ")
 }
 
 /// The maximum that one commit adds while others add too.

@@ -15,7 +15,7 @@ use crate::connect::{Row, plain, reply_row};
 use crate::error::Fault;
 use crate::sql::{is, row};
 
-const NUMBERS: usize = 17;
+const NUMBERS: usize = 18;
 const STRINGS: usize = 5;
 
 /// The select without its condition; missing columns are NULL.

@@ -1,11 +1,11 @@
 //! The tables (`schema.sql`), and their version.
 
-use crate::connect::Connection;
+use crate::connect::{Connection, plain};
 use crate::error::Fault;
 use crate::script::{PROCEDURE, Script};
 
 /// The version of the tables that this code reads and writes; stored in column `version` of table `layout`.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// Creates each table that does not exist.
 const TABLES: &str = include_str!("schema.sql");
@@ -27,9 +27,36 @@ pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
 /// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
 /// no version.
 pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
-    TABLES.split_inclusive(";\n").try_for_each(|statement| conn.query(statement).map(drop))?;
+    create_tables(conn)?;
     let epoch = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
     conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
+}
+
+fn create_tables(conn: &mut Connection) -> Result<(), Fault> {
+    TABLES.split_inclusive(";\n").try_for_each(|statement| conn.query(statement).map(drop))
+}
+
+/// The latest heartbeat of all sessions.
+pub(crate) fn heartbeat(conn: &mut Connection) -> Result<Option<i64>, Fault> {
+    let latest = conn.row("SELECT MAX(heartbeat) FROM `@session`")?;
+    Ok(plain(&latest).optional(0)?.map(|nanos| nanos as i64))
+}
+
+/// Converts the tables from version 3, which had no quotas. Every commit of a client of that version writes to the
+/// column that is renamed first, and so fails from then on.
+pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Fault> {
+    let column = TABLES.lines().find(|line| line.starts_with("    quota ")).unwrap_or_default();
+    let add = format!("ALTER TABLE `@node` ADD COLUMN {column}");
+    let rename = "ALTER TABLE `@log` RENAME COLUMN touched TO invalidations";
+    // "Unknown column", "Duplicate column name": it is done.
+    for (change, is_done) in [(rename, 1054), (&*add, 1060)] {
+        match conn.query(change) {
+            Err(fault) if fault.code() == Some(is_done) => {}
+            changed => drop(changed?),
+        }
+    }
+    create_tables(conn)?;
+    conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
 }
 
 /// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version

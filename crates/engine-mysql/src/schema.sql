@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS `@node` (
     access_rev BIGINT UNSIGNED NOT NULL COMMENT 'incremented by each change of mode, owner, group and ACLs',
     xattr_blocks SMALLINT UNSIGNED NOT NULL COMMENT 'sum of GREATEST(1, (LENGTH(value) + 4095) DIV 4096) over its rows in table xattr',
     access_acl BINARY(16) COMMENT 'acl.id, or NULL if mode says everything',
-    default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL'
+    default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL',
+    quota BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '2 * quota.number of its directory quota, + 1 if it counts in the quotas of its owner and group'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an inode';
 
 CREATE TABLE IF NOT EXISTS `@edge` (
@@ -136,11 +137,26 @@ CREATE TABLE IF NOT EXISTS `@shared` (
     slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'the number of rows beyond the first; 0 if one is left'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that more than one row of table slice has referred to';
 
+CREATE TABLE IF NOT EXISTS `@quota` (
+    kind TINYINT UNSIGNED NOT NULL COMMENT '0 directory, 1 user, 2 group',
+    number BIGINT UNSIGNED NOT NULL COMMENT 'of the directory quota; uid; gid',
+    next BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'quota.number of the directory quota around it; 0 if there is none',
+    max_inodes BIGINT NOT NULL DEFAULT 9223372036854775807 COMMENT 'hard limits; this number if there is none',
+    max_blocks BIGINT NOT NULL DEFAULT 9223372036854775807,
+    soft_inodes BIGINT NOT NULL DEFAULT 9223372036854775807 COMMENT 'soft limits',
+    soft_blocks BIGINT NOT NULL DEFAULT 9223372036854775807,
+    root BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'node.ino of the directory; 0 for a user or group',
+    state TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '0 all inodes have it, 1 being given to them, 2 being taken from them',
+    inodes BIGINT NOT NULL DEFAULT 0 COMMENT 'used',
+    blocks BIGINT NOT NULL DEFAULT 0 COMMENT 'used, of 4096 bytes',
+    PRIMARY KEY (kind, number)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a limit, and the usage that it limits';
+
 CREATE TABLE IF NOT EXISTS `@log` (
     id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     op_id BINARY(16) NOT NULL COMMENT 'session (8), term (4) and number of the operation',
     at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
-    touched LONGBLOB NOT NULL COMMENT 'what it invalidates: n inode, e directory entry, d data, x extended attributes, l locks; each with the inode number in 8 bytes',
+    invalidations LONGBLOB NOT NULL COMMENT 'what it invalidates: n inode, e directory entry, d data, x extended attributes, l locks; each with the inode number in 8 bytes',
     UNIQUE KEY op_id (op_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes and of open terms: for retries, which must not be applied twice, and for other clients';
 

@@ -101,7 +101,7 @@ impl Log for Rows {
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
              SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+             (SELECT id, NULL, NULL, op_id, invalidations FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
         let [now, trimmed, log @ ..] = &rows[..] else {
             return Err(Malformed("the row of layout or trimmed is missing").into());

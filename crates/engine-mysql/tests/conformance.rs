@@ -3,10 +3,10 @@
 
 mod support;
 
-suite::conformance!(without_quotas, support::empty);
+suite::conformance!(support::empty);
 
 mod routine {
-    suite::conformance!(without_quotas, || super::support::empty_with("routine=always"));
+    suite::conformance!(|| super::support::empty_with("routine=always"));
 }
 
 /// The case of the suite also passes for an engine that cannot read as of an earlier moment. This engine can.

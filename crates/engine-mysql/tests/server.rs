@@ -12,8 +12,8 @@ use meta::{
 };
 use mysql::prelude::Queryable;
 use suite::files::{
-    self, add_directory, add_file, committed, drop_file, file, files, is_committed, name, persistently,
-    survive_kills, txn, until_done,
+    self, add_directory, add_file, add_file_in_quotas, add_nested_quotas, committed, drop_file, file, files,
+    is_committed, name, persistently, survive_kills, txn, until_done,
 };
 use support::{LONG_TIMEOUTS, PASSWORD, Server};
 use types::{Ino, OpId, SessionId, Term, Time, XattrName};
@@ -49,6 +49,17 @@ fn a_request_is_one_round_trip() {
             let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
             assert_eq!(conflicts.collect::<Vec<_>>(), [false, true, false]);
         });
+        add_nested_quotas(&engine);
+        let mut cost = |what: &str, request: &dyn Fn()| requests(what, 1, request);
+        // The first one also creates the quota of a user.
+        for ino in [600, 601] {
+            cost("a create under three nested quotas", &|| committed(&engine, add_file_in_quotas(ino)));
+        }
+        cost("a batch of 16 under three nested quotas", &|| {
+            let batch: Vec<Txn> = (602..618).map(add_file_in_quotas).collect();
+            assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
+        });
+        (600..618).for_each(|ino| committed(&engine, drop_file(ino)));
         let mut cost = |what: &str, request: &dyn Fn()| requests(what, 1, request);
         cost("a batch of 16", &|| {
             let batch: Vec<Txn> = (100..116).map(add_file).collect();
@@ -245,6 +256,46 @@ fn passwords_are_required_and_never_shown() {
     assert!(engine.server().unwrap().starts_with(name), "{:?}", engine.server());
 }
 
+/// Version 3 had no quotas.
+#[test]
+fn volume_of_the_version_before_is_converted() {
+    let server = support::shared();
+    let url = server.url("table_prefix=old_");
+    let engine = MysqlEngine::open(&url, true).unwrap();
+    add_directory(&engine);
+    committed(&engine, add_file(10));
+    committed(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, Time::now().nanos()))]));
+    drop(engine);
+    let mut root = server.root();
+    let columns = "SELECT table_name, column_name, column_type, is_nullable, column_default, column_comment \
+                   FROM information_schema.columns WHERE table_name LIKE 'old\\_%' ORDER BY table_name, ordinal_position";
+    let as_new: Vec<mysql::Row> = root.query(columns).unwrap();
+    let mut sql = |sql: &str| root.query_drop(sql).unwrap();
+    sql("USE limen");
+    sql("ALTER TABLE old_node DROP COLUMN quota");
+    sql("ALTER TABLE old_log RENAME COLUMN invalidations TO touched");
+    sql("DROP TABLE old_quota");
+    sql("UPDATE old_layout SET version = 3");
+    // A client of that version uses it.
+    let error = MysqlEngine::open(&url, true).unwrap_err();
+    assert!(matches!(error, OpenError::InUse(_)), "{error}");
+    let old_commit = "INSERT INTO old_log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')";
+    sql(old_commit);
+    sql("UPDATE old_session SET heartbeat = 0");
+    let engine = MysqlEngine::open(&url, false).unwrap();
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+    add_nested_quotas(&engine);
+    committed(&engine, add_file_in_quotas(11));
+    assert_eq!(files(&engine), BTreeSet::from([10, 11]));
+    // A client of version 3 can change nothing. A conversion that was interrupted goes on.
+    let error = root.query_drop(old_commit).unwrap_err();
+    assert!(error.to_string().contains("touched"), "{error}");
+    root.query_drop("UPDATE old_layout SET version = 3").unwrap();
+    drop(MysqlEngine::open(&url, false).unwrap());
+    let converted: Vec<mysql::Row> = root.query(columns).unwrap();
+    assert_eq!(format!("{converted:?}"), format!("{as_new:?}"));
+}
+
 #[test]
 fn volume_is_created_on_request_and_rejected_if_newer() {
     let server = support::shared();
@@ -252,7 +303,7 @@ fn volume_is_created_on_request_and_rejected_if_newer() {
     assert!(matches!(MysqlEngine::open(&url, false), Err(OpenError::Missing(_))));
     drop(MysqlEngine::open(&url, true).unwrap());
     drop(MysqlEngine::open(&url, false).unwrap());
-    server.root().query_drop(format!("UPDATE limen.ver_layout SET version = {}", VERSION - 1)).unwrap();
+    server.root().query_drop(format!("UPDATE limen.ver_layout SET version = {}", VERSION - 2)).unwrap();
     let error = MysqlEngine::open(&url, true).unwrap_err();
     assert!(matches!(error, OpenError::Older { known: VERSION, .. }), "{error}");
     let newer = VERSION + 1;
@@ -357,7 +408,7 @@ fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
     let mut root = server.root();
     root.query_drop("START TRANSACTION").unwrap();
     let insert =
-        format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')");
+        format!("INSERT INTO limen.{prefix}log (op_id, at, invalidations) VALUES (REPEAT('x', 16), 0, '')");
     root.query_drop(insert).unwrap();
     committed(&engine, add_file(10));
     let found = changes.next(Duration::from_secs(60)).unwrap();
@@ -369,7 +420,7 @@ fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
     assert_eq!((late.len(), late[0].seq < found[0].seq), (1, true), "{late:?}");
     root.query_drop("START TRANSACTION").unwrap();
     root.query_drop(format!(
-        "INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')"
+        "INSERT INTO limen.{prefix}log (op_id, at, invalidations) VALUES (REPEAT('y', 16), 0, '')"
     ))
     .unwrap();
     root.query_drop("ROLLBACK").unwrap();
@@ -593,7 +644,7 @@ fn trimming_the_log_does_not_scan_kept_rows() {
     root.query_drop("USE limen").unwrap();
     // Twice as many rows as are always kept, and all of them young.
     root.query_drop(
-        "INSERT INTO t_log (op_id, at, touched) WITH RECURSIVE n (n) AS (
+        "INSERT INTO t_log (op_id, at, invalidations) WITH RECURSIVE n (n) AS (
              SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 255)
          SELECT UNHEX(CONCAT('ff', LPAD(HEX(a.n * 128 + b.n), 30, '0'))), UNIX_TIMESTAMP(), ''
          FROM n AS a JOIN n AS b ON b.n < 128",

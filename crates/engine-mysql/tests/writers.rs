@@ -1,5 +1,5 @@
-//! Hundreds of concurrent writers cause no deadlock and few retries. Runs for ten minutes if `LIMEN_LONG` is
-//! set.
+//! Hundreds of concurrent writers cause no deadlock and few retries, and below nested quotas no error in what these count.
+//! Each test runs for ten minutes if `LIMEN_LONG` is set.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine_mysql::MysqlEngine;
 use mysql::prelude::Queryable;
-use suite::operations::{Writers, keep, writers};
+use suite::operations::{QuotaWriters, Writers, keep, quota_writers, writers};
 use support::{LONG_TIMEOUTS, Server};
 
 #[test]
@@ -23,8 +23,26 @@ fn hundreds_of_writers_meet_in_no_deadlock() {
         println!("at most {max_inodes} inodes: {written:?}");
         assert!(written.asked <= written.operations * 3 / 2, "too many retries: {written:?}");
     }
+    assert_eq!(deadlocks(&server), Some(0));
+}
+
+#[test]
+fn hundreds_of_writers_below_nested_quotas_count_exactly() {
+    if !skip::is_long() {
+        return;
+    }
+    let server = Server::fast();
+    let url = server.url(&format!("table_prefix=q_&{LONG_TIMEOUTS}"));
+    let open = || keep((MysqlEngine::open(&url, true).unwrap(), ()));
+    let written =
+        quota_writers(&open, QuotaWriters { clients: 8, threads_each: 32, time: Duration::from_secs(600) });
+    println!("{written:?}");
+    assert!(written.over_quota > 0 && written.resizes > 10 && written.moves > 10, "{written:?}");
+    assert_eq!(deadlocks(&server), Some(0));
+}
+
+fn deadlocks(server: &Server) -> Option<u64> {
     const DEADLOCKS: &str =
         "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'";
-    let deadlocks: Option<u64> = server.root().query_first(DEADLOCKS).unwrap();
-    assert_eq!(deadlocks, Some(0));
+    server.root().query_first(DEADLOCKS).unwrap()
 }

@@ -41,6 +41,9 @@ codes! {
     GUARD_LOCKS = 110;
     GUARD_SESSION = 130;
     GUARD_TERM = 131;
+    GUARD_QUOTA = 180;
+    GUARD_QUOTA_INODES = 181;
+    GUARD_QUOTA_BLOCKS = 182;
 
     /// The bits of the columns of an inode that a change sets; the last one stands for all columns that access
     /// depends on.
@@ -68,6 +71,8 @@ codes! {
     EFFECT_PUT_ORPHAN = kind::ORPHAN as i64;
     EFFECT_SHARE = kind::SHARED as i64;
     EFFECT_BEGIN_TERM = 17;
+    EFFECT_PUT_QUOTA = kind::QUOTA as i64;
+    EFFECT_CHARGE = 19;
     /// Added to the kind of the rows that an effect removes.
     REMOVED = 100;
     EFFECT_DROP_XATTR = REMOVED + kind::XATTR as i64;
@@ -77,6 +82,7 @@ codes! {
     EFFECT_DROP_ORPHAN = REMOVED + kind::ORPHAN as i64;
     EFFECT_DROP_GARBAGE = REMOVED + kind::GARBAGE as i64;
     EFFECT_END_TERM = 117;
+    EFFECT_DROP_QUOTA = REMOVED + kind::QUOTA as i64;
     /// The third and fourth string of a session: a row has room for two strings only.
     EFFECT_SESSION_TEXTS = 213;
 }
@@ -135,6 +141,8 @@ mod tests {
             (GUARD_ROOM, kind::USAGE),
             (GUARD_LOCKS, kind::LOCK),
             (GUARD_TERM, kind::SESSION),
+            (GUARD_QUOTA, kind::QUOTA),
+            (GUARD_QUOTA_BLOCKS, kind::QUOTA),
         ];
         for (guard, kind) in kinds {
             assert_eq!(guard / GUARDS_PER_RECORD, i64::from(kind), "{guard}");

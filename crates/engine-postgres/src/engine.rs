@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, Held, OpenError, Pool, Turns, Url, ensure_version};
+use pool::{Asked, Held, Layout, OpenError, Pool, Turns, Url, ensure_version};
 use tables::list;
 
 use crate::config::Target;
@@ -49,10 +49,13 @@ impl PostgresEngine {
             ));
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
-        let version = || Ok(pool.request(Asked::Look, |on| names.version(on))?.map(String::into_bytes));
-        ensure_version(VERSION, &place, create, version, || {
-            pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))
-        })?;
+        let layout = Layout {
+            version: || Ok(pool.request(Asked::Look, |on| names.version(on))?.map(String::into_bytes)),
+            make: || pool.request(Asked::Look, |on| names.make(on, schema.as_deref())),
+            heartbeat: || pool.request(Asked::Look, |on| names.heartbeat(on)),
+            upgrade: || pool.request(Asked::Look, |on| names.upgrade(on)),
+        };
+        ensure_version(VERSION, &place, create, layout)?;
         let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
         let call = |function: &str| names.text(&format!("SELECT row_kind, numbers, bytes FROM {function}"));
         let sql = Sql {
@@ -107,7 +110,6 @@ impl Engine for PostgresEngine {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        tables::refuse_quotas(txns)?;
         commit::commit(&self.shared, txns)
     }
 

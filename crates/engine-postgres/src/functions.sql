@@ -29,7 +29,7 @@ BEGIN
     IF v_inos <> '{}' THEN
         RETURN QUERY
         SELECT :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
-                                  n.ctime, n.parent, n.access_rev, n.xattr_blocks],
+                                  n.ctime, n.parent, n.access_rev, n.xattr_blocks, n.quota],
                ARRAY[n.access_acl, n.default_acl]
         FROM @node n WHERE n.ino = ANY (v_inos);
         RETURN QUERY
@@ -38,7 +38,7 @@ BEGIN
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
     IF NOT p_what && ARRAY[:NOT_EMPTY, :XATTR, :SYMLINK, :SLICE, :ACL, :SETTING, :COUNTER, :USAGE, :LOCK, :LOCK_WAIT,
-                           :SESSION]::bigint[] THEN
+                           :SESSION, :QUOTA]::bigint[] THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -95,6 +95,12 @@ BEGIN
                      convert_to(r.version, 'UTF8')]
         FROM @session r WHERE r.id = ANY (ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :SESSION));
     END IF;
+    IF p_what && '{:QUOTA}' THEN
+        RETURN QUERY
+        SELECT :QUOTA::smallint, ARRAY[r.kind, r.number, r.next, r.max_inodes, r.max_blocks, r.soft_inodes, r.soft_blocks, r.root,
+                                  r.state, r.inodes, r.blocks], NULL::bytea[]
+        FROM unnest(p_what, p_a, p_b) w (what, a, b) JOIN @quota r ON r.kind = w.a AND r.number = w.b WHERE w.what = :QUOTA;
+    END IF;
 END $f$;
 
 -- Returns the transactions that have a guard that does not hold. A guard's kind divided by
@@ -118,7 +124,7 @@ BEGIN
         WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
             AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
     IF NOT g_what && ARRAY[:GUARD_EMPTY, :GUARD_XATTR, :GUARD_ROWS, :GUARD_SETTING, :GUARD_COUNTER, :GUARD_ROOM,
-                           :GUARD_LOCKS, :GUARD_SESSION, :GUARD_TERM]::bigint[] THEN
+                           :GUARD_LOCKS, :GUARD_SESSION, :GUARD_TERM, :GUARD_QUOTA]::bigint[] THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
@@ -143,8 +149,19 @@ BEGIN
                 FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.x, 'UTF8')
             WHEN :GUARD_SESSION THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND (g.b IS NULL OR r.heartbeat = g.b))
             WHEN :GUARD_TERM THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND g.b = ANY (r.terms))
+            ELSE @fits#(g.what, g.a, g.b, g.c)
             END);
 END $f$;
+
+-- Evaluates a guard on a quota. An absent quota has no limits, but no outer quota either.
+CREATE OR REPLACE FUNCTION @fits#(p_what bigint, p_kind bigint, p_number bigint, p_value bigint)
+RETURNS boolean LANGUAGE sql STABLE AS $f$
+    SELECT coalesce(bool_and(CASE p_what
+        WHEN :GUARD_QUOTA THEN p_value IS NULL OR r.next = p_value
+        WHEN :GUARD_QUOTA_INODES THEN r.inodes <= r.max_inodes - p_value
+        WHEN :GUARD_QUOTA_BLOCKS THEN r.blocks <= r.max_blocks - p_value END), p_value IS NULL OR p_what > :GUARD_QUOTA)
+    FROM @quota r WHERE r.kind = p_kind AND r.number = p_number
+$f$;
 
 -- Checks transactions that have only guards, with one snapshot and no lock.
 CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
@@ -212,21 +229,23 @@ DO $d$ BEGIN
         stages int,
         numbers boolean, rare boolean, look boolean, fresh boolean, sized boolean, folded boolean, room boolean,
         careful boolean, trim boolean,
+        new_quotas boolean, -- whether a charge may create a quota
         ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::ahead_of_room
         session bigint[], op bigint[], invalidations bytea[], -- of each transaction; the last is NULL if it has no effects
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively
         s bigint[], s_term bigint[], s_alone bigint[],
+        q bigint[], -- quotas to lock; the rows: kind, number
         lock bigint[], rev bigint[], -- inodes, and the access_rev that each must have, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
-        -- inodes that are created: the rows of n are their transactions and their columns up to xattr_blocks
+        -- inodes that are created: the rows of n are their transactions and their columns up to quota
         n_t bigint[], n bigint[], n_acl bytea[], n_default bytea[],
         -- changes of other inodes. The rows of c: 1 transaction, 2 ino, 3 links to add, 4 the minimum of the
         -- link count after that, 5 the minimum of the size, 6 the length that the size is cut to before that,
         -- 7 a bit mask of the columns that are set (:SETS_ATIME and others): 8 atime, 9 mtime, 10 ctime, 11
         -- parent, 12 mode, 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the minimum
-        -- of the xattr blocks after that. The array has no NULLs, because PostgreSQL would then scan it from
+        -- of the xattr blocks after that, 18 quota tag. The array has no NULLs, because PostgreSQL would then scan it from
         -- its start for each access. Rows of one transaction and stage are adjacent, ordered by inode. If
         -- there are several transactions, the combined changes of all of them to an inode have the number 0.
         c_t bigint[], c_ino bigint[], c bigint[], c_acl bytea[], c_default bytea[],
@@ -235,7 +254,7 @@ DO $d$ BEGIN
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
         -- the rarer effects: see function rest
         r_t bigint[], r_what bigint[], r_a bigint[], r_b bigint[], r_c bigint[], r_d bigint[], r_e bigint[],
-        r_f bigint[], r_g bigint[], r_h bigint[], r_x bytea[], r_y bytea[]);
+        r_f bigint[], r_g bigint[], r_h bigint[], r_i bigint[], r_x bytea[], r_y bytea[]);
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $d$;
 
@@ -385,6 +404,25 @@ BEGIN
         WHERE r.id = ANY (ARRAY(
             SELECT e.a FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a) WHERE e.t = ANY (p_live) AND e.what = :EFFECT_BEGIN_TERM));
     END IF;
+    IF v_kinds && '{:EFFECT_PUT_QUOTA}' THEN -- rules of quotas
+        INSERT INTO @quota (kind, number, next, max_inodes, max_blocks, soft_inodes, soft_blocks, root, state)
+        SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h, e.i
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h, p.r_i) e (t, what, a, b, c, d, e, f, g, h, i)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_QUOTA
+        ON CONFLICT (kind, number) DO UPDATE SET (next, max_inodes, max_blocks, soft_inodes, soft_blocks, root, state)
+            = (excluded.next, excluded.max_inodes, excluded.max_blocks, excluded.soft_inodes, excluded.soft_blocks, excluded.root,
+               excluded.state);
+    END IF;
+    IF v_kinds && '{:EFFECT_DROP_QUOTA}' THEN
+        DELETE FROM @quota r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_QUOTA AND r.kind = e.a AND r.number = e.b;
+    END IF;
+    IF v_kinds && '{:EFFECT_CHARGE}' THEN -- what quotas count
+        INSERT INTO @quota AS r (kind, number, inodes, blocks)
+        SELECT e.a, e.b, sum(e.c), sum(e.d) FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d) e (t, what, a, b, c, d)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_CHARGE GROUP BY e.a, e.b ORDER BY e.a, e.b
+        ON CONFLICT (kind, number) DO UPDATE SET (inodes, blocks) = (r.inodes + excluded.inodes, r.blocks + excluded.blocks);
+    END IF;
     IF v_kinds && '{:EFFECT_PUT_SETTING}' THEN -- settings
         INSERT INTO @setting (name, value)
         SELECT convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
@@ -410,8 +448,8 @@ DECLARE
     v_session bigint;
     v_locked boolean;
 BEGIN
-    -- Every call takes its locks in the same order: sessions by number, room, inodes by number, counters by
-    -- name, shared slices, a shard of the usage.
+    -- Every call takes its locks in the same order: sessions by number, room, new quotas, inodes by number, counters by
+    -- name, quotas by key, shared slices, a shard of the usage.
     --
     -- A commit that is guarded by a session or by one of its terms holds the session's lock shared until it
     -- ends. A commit that removes the session or ends terms holds the lock exclusively. The lock is taken
@@ -448,6 +486,12 @@ BEGIN
         END IF;
         v_odd := v_odd OR NOT v_room.fits;
     END IF;
+    -- Only one call at a time inserts quotas, because a call cannot lock a row before it exists.
+    IF p.q <> '{}' AND (p.numbers OR p.new_quotas AND (
+        SELECT count(*) FROM generate_subscripts(p.q, 2) i JOIN @quota r ON r.kind = p.q[1][i] AND r.number = p.q[2][i]
+    ) < array_length(p.q, 2)) THEN
+        PERFORM pg_advisory_xact_lock('@quota'::regclass::oid::int, 0);
+    END IF;
     IF p.lock <> '{}' THEN
         SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
             OR coalesce((
@@ -462,6 +506,17 @@ BEGIN
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
+    END IF;
+    IF p.q <> '{}' THEN
+        PERFORM FROM generate_subscripts(p.q, 2) i JOIN @quota r ON r.kind = p.q[1][i] AND r.number = p.q[2][i]
+            ORDER BY r.kind, r.number FOR NO KEY UPDATE OF r;
+        IF EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c)
+                   WHERE g.what >= :GUARD_QUOTA AND NOT @fits#(g.what, g.a, g.b, g.c)) THEN
+            IF cardinality(p.session) > 1 THEN -- as for the room
+                RAISE EXCEPTION 'a quota may have no room for all' USING ERRCODE = 'LM001';
+            END IF;
+            v_odd := true;
+        END IF;
     END IF;
     -- Usually all guards hold, nothing is a repetition, and only new inodes are created. Everything else is
     -- detected by existing unique keys: those of a new name, of a new inode, and of the operation in the log.
@@ -556,9 +611,9 @@ BEGIN
                     v_blocks := v_blocks - v_all.v_blocks;
                 END IF;
                 INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
-                                   xattr_blocks, access_acl, default_acl)
+                                   xattr_blocks, quota, access_acl, default_acl)
                 SELECT p.n[2][i], p.n[3][i], p.n[4][i], p.n[5][i], p.n[6][i], p.n[7][i], p.n[8][i], p.n[9][i],
-                       p.n[10][i], p.n[11][i], p.n[12][i], p.n[13][i], p.n[14][i], p.n[15][i],
+                       p.n[10][i], p.n[11][i], p.n[12][i], p.n[13][i], p.n[14][i], p.n[15][i], p.n[16][i],
                        p.n_acl[i], p.n_default[i]
                 FROM generate_subscripts(p.n_t, 1) i WHERE p.n_t[i] = ANY (v_live);
                 GET DIAGNOSTICS v_count = ROW_COUNT;
@@ -585,7 +640,7 @@ BEGIN
                     v_first := v_first - 1;
                     RETURN QUERY
                     UPDATE @node n
-                    SET (nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks, mode, uid, gid, access_acl,
+                    SET (nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks, quota, mode, uid, gid, access_acl,
                          default_acl) = (
                         SELECT least(greatest(n.nlink + p.c[3][i], p.c[4][i]), 4294967295),
                                greatest(least(n.size, p.c[6][i]), p.c[5][i]),
@@ -595,6 +650,7 @@ BEGIN
                                CASE WHEN p.c[7][i] & :SETS_PARENT > 0 THEN p.c[11][i] ELSE n.parent END,
                                n.access_rev + p.c[15][i],
                                least(greatest(n.xattr_blocks + p.c[16][i], p.c[17][i]), 65535),
+                               CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[18][i] ELSE n.quota END,
                                CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[12][i] ELSE n.mode END,
                                CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[13][i] ELSE n.uid END,
                                CASE WHEN p.c[7][i] & :SETS_ACCESS > 0 THEN p.c[14][i] ELSE n.gid END,
@@ -603,7 +659,7 @@ BEGIN
                         FROM (SELECT v_first + width_bucket(n.ino, v_inos) OFFSET 0) c (i))
                     WHERE n.ino = ANY (v_inos)
                     RETURNING :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
-                                                 n.mtime, n.ctime, n.parent, n.access_rev, n.xattr_blocks],
+                                                 n.mtime, n.ctime, n.parent, n.access_rev, n.xattr_blocks, n.quota],
                               ARRAY[n.access_acl, n.default_acl];
                 END LOOP;
                 IF p.sized THEN
@@ -667,7 +723,7 @@ BEGIN
         -- them in their order.
         RETURN QUERY
         WITH l AS (
-            INSERT INTO @log AS l (session, op, seq, xid, at, touched)
+            INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
             SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t]
             FROM unnest(v_ok) t
             RETURNING l.session, l.op, l.seq)

@@ -11,7 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Effect, Guard, Invalidation, RecordKey, Txn, Usage, ahead_of_room};
+use host::HashMap;
+use meta::{Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room};
 use tables::{Change, Line, Locks};
 use types::{SessionId, Term, Time};
 
@@ -28,15 +29,17 @@ pub(crate) struct Gathered {
     sessions: Rows<2, 0>,
     /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
+    /// Quotas to lock.
+    quotas: Rows<2, 0>,
     /// The rows of `locked`.
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
-    puts: Rows<15, 2>,
-    changes: Rows<17, 2>,
+    puts: Rows<16, 2>,
+    changes: Rows<18, 2>,
     names: Rows<4, 1>,
     unnames: Rows<2, 1>,
     drops: Rows<2, 0>,
-    rest: Rows<10, 2>,
+    rest: Rows<11, 2>,
     to_lock: Locks,
     /// The term of each session that a guard checks.
     terms: BTreeMap<SessionId, Term>,
@@ -45,6 +48,14 @@ pub(crate) struct Gathered {
     locked: BTreeMap<i64, Option<i64>>,
     /// The combined change of each inode by all transactions, in the server's order.
     folded: BTreeMap<i64, Change>,
+}
+
+/// What the transactions of a group may add before the last one that checks a limit.
+struct Ahead<'t> {
+    run: &'t [Txn],
+    room: Usage,
+    /// Of each quota, the inodes and blocks.
+    quotas: HashMap<QuotaKey, (u64, u64)>,
 }
 
 /// Flags and bounds for all transactions together.
@@ -73,6 +84,8 @@ pub(crate) struct Head {
     pub(crate) careful: bool,
     /// Whether to remove old transactions from the log.
     pub(crate) trim: bool,
+    /// Whether a charge may create a quota.
+    new_quotas: bool,
     /// Inodes and blocks that are subtracted from the bounds of guards on the room ([`ahead_of_room`]).
     ahead: [i64; 2],
 }
@@ -84,18 +97,20 @@ impl Gathered {
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
         let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
-        // Usually one session guards all transactions. Its guard is sent once, because each guard takes time.
+        // Usually one session and the same quotas guard all transactions. Such a guard is sent once, because each takes
+        // time.
         let is_common = |guard: &&Guard| {
-            matches!(guard, Guard::Session { .. } | Guard::Term { .. })
+            matches!(guard, Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. })
                 && run.iter().all(|txn| txn.guards.contains(guard))
         };
         let first = run.first().map(|txn| &txn.guards[..]).unwrap_or_default();
         let common: Vec<&Guard> = first.iter().filter(is_common).collect();
-        common.iter().for_each(|guard| all.guard(0, guard, ahead));
+        let mut ahead = Ahead { run, room: ahead, quotas: HashMap::default() };
+        common.iter().for_each(|guard| all.guard(0, guard, &mut ahead));
         // SQL arrays are indexed from 1.
         for (t, txn) in (1..).zip(run) {
             for guard in txn.guards.iter().filter(|guard| !common.contains(guard)) {
-                all.guard(t, guard, ahead);
+                all.guard(t, guard, &mut ahead);
             }
             let invalidations = (!txn.effects.is_empty()).then(|| Invalidation::encode(&txn.invalidations()));
             all.txns.push(&[(txn.op_id.0 >> 64) as i64, txn.op_id.0 as i64], &[invalidations.as_deref()]);
@@ -106,12 +121,18 @@ impl Gathered {
                 all.effects(t, &txn.effects);
             } else {
                 all.head.look = true;
+                // Its quotas are not locked, so the check that follows the locks may leave them out.
+                all.head.rare |= txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { .. }));
             }
         }
         // An insert that may replace names cannot check that names are free.
         all.head.look |= !all.head.fresh;
-        let Locks { sessions, inos, volume, .. } = &all.to_lock;
+        let Locks { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
+        all.head.new_quotas = !uncertain_quotas.is_empty();
+        for (kind, number) in quotas.iter().map(|key| key.to_numbers()) {
+            all.quotas.push(&[kind.into(), int(number)], &[]);
+        }
         for (session, is_exclusive) in sessions {
             let term = all.terms.get(session).copied().unwrap_or_default();
             all.sessions.push(&[int(session.0), term.0.into()], &[]);
@@ -133,23 +154,27 @@ impl Gathered {
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
         let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages];
-        let Head { numbers, rare, look, fresh, sized, folded, room, careful, trim, .. } = head;
-        let flags = [numbers, rare, look, fresh, sized, folded, room, careful, trim];
+        let Head { numbers, rare, look, fresh, sized, folded, room, careful, trim, new_quotas, .. } = head;
+        let flags = [numbers, rare, look, fresh, sized, folded, room, careful, trim, new_quotas];
         args.extend(flags.map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.sessions.args()).chain(self.exclusive.args());
-        let rows = rows.chain(self.locks.args()).chain(self.guards.args());
+        let rows = rows.chain(self.quotas.matrix(0)).chain(self.locks.args()).chain(self.guards.args());
         let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.names.args());
         args.extend(rows.chain(self.unnames.args()).chain(self.drops.args()).chain(self.rest.args()));
         args
     }
 
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
-    fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
+    fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
         let want = guard.want();
         self.head.rare |= !matches!(
             want,
-            RecordKey::Inode(_) | RecordKey::Entry(..) | RecordKey::Usage | RecordKey::Session(_)
+            RecordKey::Inode(_)
+                | RecordKey::Entry(..)
+                | RecordKey::Usage
+                | RecordKey::Session(_)
+                | RecordKey::Quota(_)
         );
         let guards = &mut self.guards;
         match guard {
@@ -164,8 +189,21 @@ impl Gathered {
                 let numbers = [t, code::GUARD_XATTR_BLOCKS, int(ino.0), int(*most), int(*least)];
                 guards.push(&numbers, &[])
             }
-            // Such transactions are refused.
-            Guard::Quota { .. } => {}
+            Guard::Quota { key, outer, inodes, blocks } => {
+                let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.run, *key));
+                let (kind, number) = key.to_numbers();
+                let [what, kind, number] = [code::GUARD_QUOTA, kind.into(), int(number)];
+                guards.push(&[Some(t), Some(what), Some(kind), Some(number), outer.map(|id| int(id.0))], &[]);
+                // Nothing more always fits.
+                for (what, more, ahead) in [
+                    (code::GUARD_QUOTA_INODES, *inodes, ahead.0),
+                    (code::GUARD_QUOTA_BLOCKS, *blocks, ahead.1),
+                ] {
+                    if more > 0 {
+                        guards.push(&[t, what, kind, number, bound(more.saturating_add(ahead))], &[]);
+                    }
+                }
+            }
             Guard::DirentIs { parent, name, ino } => {
                 guards.push(&[t, code::GUARD_DIRENT_IS, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
             }
@@ -189,8 +227,8 @@ impl Gathered {
             }
             Guard::Room { max_inodes, max_blocks } => {
                 self.head.room = true;
-                let inodes = bound(max_inodes.saturating_sub(ahead.inodes));
-                let blocks = bound(max_blocks.saturating_sub(ahead.blocks));
+                let inodes = bound(max_inodes.saturating_sub(ahead.room.inodes));
+                let blocks = bound(max_blocks.saturating_sub(ahead.room.blocks));
                 guards.push(&[t, code::GUARD_ROOM, inodes, blocks], &[]);
             }
             Guard::Locks { ino, locks } => {
@@ -222,7 +260,10 @@ impl Gathered {
                 // If two guards require different revisions, one of them fails.
                 self.head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
-            let by_locks = matches!(guard, Guard::Access { .. } | Guard::Session { .. } | Guard::Term { .. });
+            let by_locks = matches!(
+                guard,
+                Guard::Access { .. } | Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. }
+            );
             self.head.look |= !by_locks && !matches!(guard, Guard::DirentAbsent { .. });
         }
     }
@@ -265,7 +306,8 @@ impl Gathered {
         let (links, xattrs) = (change.links, change.xattr_blocks);
         let first = [t, ino, links.added, links.least, bound(low), bound(high), which];
         let given = given.map(Option::unwrap_or_default);
-        let last = [int(change.access_revs), xattrs.added, xattrs.least];
+        let tag = access.map_or(0, |access| int(access.quota.to_number()));
+        let last = [int(change.access_revs), xattrs.added, xattrs.least, tag];
         let numbers = [&first[..], &given, &last].concat();
         let acls = access.map(|access| [acl(access.access_acl), acl(access.default_acl)]);
         let [access_acl, default_acl] = acls.unwrap_or_default();
@@ -307,6 +349,13 @@ impl Gathered {
                 });
                 // Commits in these terms either come before this change or find the terms ended.
                 *self.to_lock.sessions.entry(*session).or_default() |= !ended.is_empty();
+            }
+            Effect::PutQuota { key, rule } => {
+                rest.line(&[t, code::EFFECT_PUT_QUOTA], &Line::rule(*key, rule));
+            }
+            Effect::Charge { key, inodes, blocks } => {
+                let (kind, number) = key.to_numbers();
+                rest.push(&[t, code::EFFECT_CHARGE, kind.into(), int(number), *inodes, *blocks], &[]);
             }
             Effect::Share { slice } => rest.push(&[t, code::EFFECT_SHARE, int(slice.0)], &[]),
             _ => {

@@ -3,13 +3,21 @@
 use std::sync::LazyLock;
 
 use crate::code;
-use crate::connection::Connection;
+use crate::connection::{Connection, get};
 use crate::error::Failure;
 
 /// The version of the tables that this code reads and writes; stored in the one row of table `layout`.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
-const TABLES: &str = include_str!("schema.sql");
+const TABLES: &str = concat!(include_str!("schema.sql"), include_str!("quota.sql"));
+
+/// Converts the tables from version 3, which had no quotas. Every commit of a client of that version writes to the
+/// column that is renamed, and so fails from then on.
+const UPGRADE: &str = concat!(
+    "ALTER TABLE @log RENAME COLUMN touched TO invalidations; ",
+    "ALTER TABLE @node ADD COLUMN quota bigint NOT NULL DEFAULT 0; ",
+    include_str!("quota.sql")
+);
 
 /// The text of the functions, and the suffix of their names, which is a hash of the text. So this code calls
 /// exactly the functions that it was built with.
@@ -46,7 +54,7 @@ impl Names {
     pub(crate) fn wipe(&self) -> String {
         self.text(&format!(
             "TRUNCATE @node, @edge, @slice, @xattr, @symlink, @acl, @setting, @counter, @usage, @session, @orphan, \
-             @lock, @lock_wait, @garbage, @shared, @log; {ROWS}"
+             @lock, @lock_wait, @garbage, @shared, @quota, @log; {ROWS}"
         ))
     }
 
@@ -68,12 +76,20 @@ impl Names {
     /// Creates the tables, in `schema` if it is given.
     pub(crate) fn make(&self, connection: &mut Connection, schema: Option<&str>) -> Result<(), Failure> {
         let schema = schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {schema};"));
-        let made = connection.batch(&self.text(&format!(
+        connection.batch(&self.text(&format!(
             "{LOCK}; {} {TABLES} {ROWS}; INSERT INTO @layout VALUES ({VERSION})",
             schema.unwrap_or_default()
-        )));
-        // Another client may have created them at the same time.
-        if made.is_err() && self.version(connection)?.is_none() { made } else { Ok(()) }
+        )))
+    }
+
+    /// The latest heartbeat of all sessions.
+    pub(crate) fn heartbeat(&self, connection: &mut Connection) -> Result<Option<i64>, Failure> {
+        let rows = connection.query(&self.text("SELECT max(heartbeat) FROM @session"), &[])?;
+        rows.first().map_or(Ok(None), |row| get(row, 0))
+    }
+
+    pub(crate) fn upgrade(&self, connection: &mut Connection) -> Result<(), Failure> {
+        connection.batch(&self.text(&format!("{LOCK}; {UPGRADE} UPDATE @layout SET version = {VERSION}")))
     }
 }
 

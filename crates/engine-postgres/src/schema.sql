@@ -26,7 +26,8 @@ CREATE TABLE @node (              -- an inode
     access_rev  bigint NOT NULL,   -- increases with each change of mode, owner, group or ACLs
     xattr_blocks integer NOT NULL, -- the size of its rows in xattr: of each, greatest(1, (length(value) + 4095) / 4096)
     access_acl  bytea,             -- acl.id, or NULL if the mode is the whole ACL
-    default_acl bytea              -- acl.id of the ACL that new entries of this directory inherit, or NULL
+    default_acl bytea,             -- acl.id of the ACL that new entries of this directory inherit, or NULL
+    quota       bigint NOT NULL DEFAULT 0 -- 2 * quota.number of its directory quota, + 1 if it counts in the quotas of its owner and group
 ) WITH (fillfactor = 80);
 
 CREATE TABLE @edge (              -- a directory entry
@@ -144,7 +145,7 @@ CREATE TABLE @log (               -- the transactions of the last minutes and of
     seq         bigint NOT NULL,   -- orders commits that access the same record
     xid         xid8 NOT NULL,     -- the transaction id of the server, which snapshots refer to
     at          timestamptz NOT NULL,
-    touched     bytea,             -- the changed records: see Invalidation::encode; NULL: everything, or, if seq is 0, this row is the mark of function trim
+    invalidations bytea,           -- the changed records: see Invalidation::encode; NULL: everything, or, if seq is 0, this row is the mark of function trim
     PRIMARY KEY (session, op)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 1);
 CREATE INDEX @log_xid ON @log (xid);

@@ -3,11 +3,11 @@
 mod support;
 
 mod plain {
-    suite::conformance!(without_quotas, super::support::empty);
+    suite::conformance!(super::support::empty);
 }
 
 mod delayed {
-    suite::conformance!(without_quotas, || {
+    suite::conformance!(|| {
         let (engine, place) = super::support::empty();
         let fault_rates = suite::FaultRates { delay: 50, delay_us: 300, ..suite::FaultRates::default() };
         let faulty = suite::Faulty::new(engine, 1, fault_rates);

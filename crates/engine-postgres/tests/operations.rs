@@ -2,4 +2,4 @@
 
 mod support;
 
-suite::operations!(without_quotas, support::empty);
+suite::operations!(support::empty);

@@ -50,6 +50,18 @@ fn create(parent: u64, ino: u64) -> Txn {
     )
 }
 
+/// The create, below the directories of three nested quotas.
+fn in_quotas(create: Txn) -> Txn {
+    let nested = files::add_file_in_quotas(1);
+    let quotas = nested.guards.into_iter().filter(|guard| matches!(guard, Guard::Quota { .. }));
+    let charges = nested.effects.into_iter().filter(|effect| matches!(effect, Effect::Charge { .. }));
+    Txn {
+        guards: create.guards.into_iter().chain(quotas).collect(),
+        effects: create.effects.into_iter().chain(charges).collect(),
+        ..create
+    }
+}
+
 fn commit(engine: &dyn Engine, txn: Txn) -> Result<Outcome, EngineError> {
     Ok(engine.commit(&[txn])?.remove(0))
 }
@@ -99,6 +111,18 @@ fn each_request_is_one_statement() {
         assert_eq!(statements() - before, 1, "{what}");
     };
     counted("a create", &|| assert!(is_committed(&commit(&engine, create(2, 10)).unwrap())));
+    files::add_nested_quotas(&engine);
+    // The first one also creates the quota of a user.
+    for ino in [400, 401] {
+        let create = || in_quotas(create(2, ino));
+        counted("a create under three nested quotas", &|| {
+            assert!(is_committed(&commit(&engine, create()).unwrap()));
+        });
+    }
+    counted("a batch under three nested quotas", &|| {
+        let batch: Vec<Txn> = (402..418).map(|ino| in_quotas(create(2, ino))).collect();
+        assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
+    });
     counted("a batch", &|| {
         let batch: Vec<Txn> = (0..16).map(|n| create(2, 100 + n)).collect();
         assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
@@ -408,12 +432,51 @@ fn open_errors_name_the_cause() {
     assert_eq!(shared().sql("SELECT count(*) FROM of_its_own.v_node"), "1");
     assert!(engine.server().unwrap().starts_with("PostgreSQL 1"), "{:?}", engine.server());
     drop(open("table_prefix=v_&schema=of_its_own", true).unwrap());
-    shared().sql("UPDATE of_its_own.v_layout SET version = 1");
+    shared().sql("UPDATE of_its_own.v_layout SET version = 2");
     let error = open("table_prefix=v_&schema=of_its_own", true).unwrap_err();
-    assert!(matches!(error, OpenError::Older { found: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::Older { found: 2, .. }), "{error}");
     shared().sql("UPDATE of_its_own.v_layout SET version = 99");
     let error = open("table_prefix=v_&schema=of_its_own", true).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+}
+
+/// Version 3 had no quotas.
+#[test]
+fn volume_of_the_version_before_is_converted() {
+    let server = shared();
+    let url = server.url("sslmode=disable&table_prefix=old_");
+    let engine = PostgresEngine::open(&url, true).unwrap();
+    commit(&engine, put_dir(2)).unwrap();
+    assert!(is_committed(&commit(&engine, create(2, 10)).unwrap()));
+    commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, Time::now().nanos()))])).unwrap();
+    drop(engine);
+    let columns = || {
+        server.sql(
+            "SELECT table_name, column_name, data_type, is_nullable, column_default \
+             FROM information_schema.columns WHERE table_name LIKE 'old\\_%' ORDER BY table_name, ordinal_position",
+        )
+    };
+    let as_new = columns();
+    server.sql(
+        "ALTER TABLE old_node DROP COLUMN quota; ALTER TABLE old_log RENAME COLUMN invalidations TO touched; \
+         DROP TABLE old_quota; UPDATE old_layout SET version = 3",
+    );
+    // A client of that version uses it.
+    let error = PostgresEngine::open(&url, true).unwrap_err();
+    assert!(matches!(error, OpenError::InUse(_)), "{error}");
+    let old_commit =
+        "INSERT INTO old_log (session, op, seq, xid, at, touched) VALUES (9, 9, 9, '9', now(), '')";
+    server.sql(old_commit);
+    server.sql("UPDATE old_session SET heartbeat = 0");
+    let engine = PostgresEngine::open(&url, false).unwrap();
+    files::add_nested_quotas(&engine);
+    assert!(is_committed(&commit(&engine, in_quotas(create(2, 11))).unwrap()));
+    assert_eq!(inos(&engine), [10, 11]);
+    // A client of version 3 can change nothing.
+    let refused = server.client().args(["-c", old_commit]).output().unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("touched"), "{error}");
+    assert_eq!(columns(), as_new);
 }
 
 /// Plans are made once per connection; here they are made when the tables are almost empty.

@@ -12,7 +12,8 @@ use meta::{
 use pool::Url;
 use servers::free_port;
 use suite::files::{
-    add_directory, add_file, committed, files, name, persistently, survive_kills, txn, until_done,
+    add_directory, add_file, add_file_in_quotas, add_nested_quotas, committed, files, name, persistently,
+    survive_kills, txn, until_done,
 };
 use support::Server;
 use types::{Errno, Ino, OpId, SessionId, Term, Time};
@@ -22,6 +23,7 @@ fn each_request_is_one_round_trip() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
+    add_nested_quotas(&engine);
     // From here on the pool has an idle connection.
     let before = server.calls_by_command();
     let batch: Vec<Txn> = (10..26).map(add_file).collect();
@@ -36,7 +38,8 @@ fn each_request_is_one_round_trip() {
         let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, beside }).unwrap();
         assert_eq!(page.snapshot.records.len(), count);
     }
-    let requests = 7;
+    committed(&engine, add_file_in_quotas(8));
+    let requests = 8;
     let after = server.calls_by_command();
     let more =
         |command: &str| after.get(command).copied().unwrap_or(0) - before.get(command).copied().unwrap_or(0);

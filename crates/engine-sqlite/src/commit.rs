@@ -15,6 +15,7 @@ use std::collections::HashMap;
 
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
 use rusqlite::{Connection, Result};
+use tables::Line;
 use types::{ChunkIndex, Ino, OpId};
 
 use crate::number::int;
@@ -142,7 +143,7 @@ impl<'c> Batch<'c> {
         for ino in self.stale.drain(..) {
             let Some(loaded) = self.inodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
             if let Some(inode) = &loaded.inode {
-                sql::update_inode(self.conn, &sql::inode_line(inode))?;
+                sql::update_inode(self.conn, &Line::inode(inode))?;
             }
             loaded.stale = false;
         }
@@ -270,7 +271,6 @@ impl<'c> Batch<'c> {
                 }
             }
             Effect::PutQuota { key, rule } => quotas::put(conn, *key, rule)?,
-            Effect::DropQuota { key } => quotas::drop(conn, *key)?,
             Effect::Charge { key, inodes, blocks } => quotas::charge(conn, *key, *inodes, *blocks)?,
             _ => {
                 if let Effect::DropSession { session } = effect {
@@ -318,9 +318,9 @@ impl<'c> Batch<'c> {
 
     fn put_inode(&mut self, inode: &Inode) -> Result<()> {
         // The inode number is usually new, so try the insert first.
-        if sql::put(self.conn, &sql::inode_line(inode))? == 0 {
+        if sql::put(self.conn, &Line::inode(inode))? == 0 {
             self.drop_inode(inode.ino)?;
-            sql::put(self.conn, &sql::inode_line(inode))?;
+            sql::put(self.conn, &Line::inode(inode))?;
         }
         self.inodes_delta += 1;
         self.blocks_delta += inode.blocks() as i64;

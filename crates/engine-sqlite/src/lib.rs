@@ -9,7 +9,7 @@
 //! | `sql`, `number` | statements for rows; numbers as SQLite stores them |
 //! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
-//! | `quotas` | quotas of directories, users and groups |
+//! | `quotas` | changes of quotas of directories, users and groups |
 //! | `queue` | group commit: the transactions of callers that wait for the writer become its next batch |
 //! | `checkpoint` | checkpoints, concurrently with commits |
 //! | `pool` | the reader connections |

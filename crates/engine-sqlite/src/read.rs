@@ -11,7 +11,6 @@ use tables::{Found, Source};
 use types::{Ino, Name};
 
 use crate::number::{int, uint};
-use crate::quotas;
 use crate::sql::{ByKind, Select, has, values};
 
 /// Answers every record key, in order. `counted` is the usage if the stored row is out of date.
@@ -26,19 +25,12 @@ pub(crate) fn snapshot(
         match (want, counted) {
             (RecordKey::Usage, Some(counted)) => found.usage = counted,
             (RecordKey::Usage, None) => found.usage = usage(conn)?,
-            (RecordKey::Quota(_), _) => {}
             // The rows of a record key that occurs twice must be taken only once.
             _ if wants[..nth].contains(want) => {}
             _ => find(conn, want, &mut found)?,
         }
     }
-    let mut records = found.answer(wants);
-    for record in &mut records {
-        if let Record::Quota(key, quota) = record {
-            *quota = quotas::of(conn, *key)?;
-        }
-    }
-    Ok(Snapshot { seq, records })
+    Ok(Snapshot { seq, records: found.answer(wants) })
 }
 
 /// Answers one record key.

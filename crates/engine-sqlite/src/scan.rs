@@ -5,14 +5,10 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Result, params_from_iter};
 use tables::{Arg, PageBuilder, Source};
 
-use crate::quotas;
 use crate::sql::Select;
 
 /// Reads a page of a range with one statement.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
-    if let Scan::Quotas { after, limit } = scan {
-        return quotas::page(conn, seq, *after, *limit);
-    }
     let select = tables::select(scan);
     let args = select.args.iter().map(|arg| match arg {
         Arg::Number(number) => ValueRef::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),

@@ -2,7 +2,6 @@
 
 use std::sync::{LazyLock, OnceLock};
 
-use meta::Inode;
 use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, Error, Params, ParamsFromIter, Result, params_from_iter};
 use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list};
@@ -25,40 +24,10 @@ pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
     conn.prepare_cached(text)?.execute(values(line))
 }
 
-/// The row of an inode, with its quota tag.
-pub(crate) fn inode_line(inode: &Inode) -> Line<'static> {
-    let mut line = Line::inode(inode);
-    line.table = NODE;
-    line.numbers.push(Some(inode.quota.to_number().into()));
-    line
-}
-
-/// [`Table::NODE`] with the column of the quota tag.
-const NODE: Table = Table {
-    numbers: &[
-        "ino",
-        "kind",
-        "mode",
-        "uid",
-        "gid",
-        "rdev",
-        "nlink",
-        "size",
-        "atime",
-        "mtime",
-        "ctime",
-        "parent",
-        "access_rev",
-        "xattr_blocks",
-        "quota",
-    ],
-    ..Table::NODE
-};
-
 /// Replaces all values of an existing inode.
 pub(crate) fn update_inode(conn: &Connection, line: &Line<'_>) -> Result<()> {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let columns = (1..).zip(NODE.columns()).skip(1);
+        let columns = (1..).zip(Table::NODE.columns()).skip(1);
         let set = list(columns.map(|(place, column)| format!("{column} = ?{place}")));
         format!("UPDATE node SET {set} WHERE ino = ?1")
     });
@@ -94,23 +63,15 @@ pub(crate) struct Select {
     text: String,
     kind: i16,
     numbers: usize,
-    /// The last number is the quota tag of an inode.
-    has_tag: bool,
 }
 
 impl Select {
     /// Selects the rows of a source; `rest` follows the FROM clause.
     pub(crate) fn new(source: &Source, rest: &str) -> Self {
-        let tag = match source.kind {
-            kind::INODE => Some("r.quota".to_owned()),
-            kind::DIRENT_WITH_INODE => Some("n.quota".to_owned()),
-            _ => None,
-        };
-        let columns = list(source.numbers.iter().chain(&tag).chain(&source.strings));
+        let columns = list(source.numbers.iter().chain(&source.strings));
         // The tables have no prefix.
         let text = format!("SELECT {columns} FROM {} {rest}", source.from).replace("`@", "`");
-        let numbers = source.numbers.len() + usize::from(tag.is_some());
-        Select { text, kind: source.kind, numbers, has_tag: tag.is_some() }
+        Select { text, kind: source.kind, numbers: source.numbers.len() }
     }
 
     /// Runs the statement, and calls `take` with each row.
@@ -123,7 +84,7 @@ impl Select {
         let mut statement = conn.prepare_cached(&self.text)?;
         let mut rows = statement.query(params)?;
         while let Some(row) = rows.next()? {
-            let columns = Columns { row, numbers: self.numbers, has_tag: self.has_tag };
+            let columns = Columns { row, numbers: self.numbers };
             let row = ReplyRow { kind: self.kind, row: columns };
             take(&row).map_err(|error| Error::FromSqlConversionFailure(0, Type::Null, Box::new(error)))?;
         }
@@ -135,7 +96,6 @@ impl Select {
 pub(crate) struct Columns<'r> {
     row: &'r rusqlite::Row<'r>,
     numbers: usize,
-    has_tag: bool,
 }
 
 impl tables::Row for Columns<'_> {
@@ -155,9 +115,5 @@ impl tables::Row for Columns<'_> {
             Ok(ValueRef::Null) | Err(_) => Ok(None),
             Ok(_) => Err(Malformed("a column holds no bytes")),
         }
-    }
-
-    fn quota_tag(&self) -> Result<Option<i64>, Malformed> {
-        if self.has_tag { self.number(self.numbers - 1) } else { Ok(None) }
     }
 }

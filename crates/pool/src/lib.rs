@@ -28,7 +28,7 @@ mod url;
 pub use again::{Jitter, Turns, first, gradually, in_halves, in_parts};
 pub use held::Held;
 pub use numbers::Numbers;
-pub use open::{OpenError, check_version, ensure_version};
+pub use open::{Layout, OpenError, check_version, ensure_version};
 pub use params::Params;
 pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};

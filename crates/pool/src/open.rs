@@ -1,5 +1,7 @@
 //! Checks whether a volume exists, and whether this limen supports the version of its layout.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use meta::EngineError;
 
 /// Why a volume on a server could not be opened. No message contains a password.
@@ -20,6 +22,10 @@ pub enum OpenError {
         "the volume {place} has layout version {found}, and this limen supports only version {known}: copy its files out with the limen that wrote it"
     )]
     Older { place: String, found: u64, known: u64 },
+    #[error(
+        "the volume {0} has the layout of an earlier limen, which still uses it: unmount it everywhere, and try again three minutes later"
+    )]
+    InUse(String),
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -47,27 +53,70 @@ pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool
     }
 }
 
-/// Checks the stored version, and calls `make` if there is none and `create` is set. Checks again after that,
-/// because a newer limen may have created the volume at the same time.
+/// How a volume's layout is read, written, and converted from the version before.
+#[derive(Debug)]
+pub struct Layout<V, M, H, U> {
+    /// Reads the stored version, in decimal digits.
+    pub version: V,
+    /// Writes the layout.
+    pub make: M,
+    /// Reads the latest heartbeat of all sessions, in nanoseconds since 1970.
+    pub heartbeat: H,
+    /// Converts the layout from the version before. Clients of that version must not be able to change anything
+    /// afterwards. If it is interrupted, it can be repeated.
+    pub upgrade: U,
+}
+
+/// Checks the stored version. Writes the layout if there is none and `create` is set, and converts that of the version
+/// before. Checks again after that, because another limen may have done the same at the same time.
 ///
 /// # Errors
-/// Those of [`check_version`], `version` and `make`.
-pub fn ensure_version(
+/// Those of [`check_version`] and of the functions of `layout`; [`OpenError::InUse`] if the layout is that of the
+/// version before and a session seems to be alive. That protects only from a mistake: clocks may differ.
+pub fn ensure_version<V, M, H, U>(
     known: u64,
     place: &str,
     create: bool,
-    version: impl Fn() -> Result<Option<Vec<u8>>, EngineError>,
-    make: impl FnOnce() -> Result<(), EngineError>,
-) -> Result<(), OpenError> {
-    if check_version(version()?.as_deref(), known, place, create)? {
-        make()?;
-        check_version(version()?.as_deref(), known, place, false)?;
+    layout: Layout<V, M, H, U>,
+) -> Result<(), OpenError>
+where
+    V: Fn() -> Result<Option<Vec<u8>>, EngineError>,
+    M: FnOnce() -> Result<(), EngineError>,
+    H: FnOnce() -> Result<Option<i64>, EngineError>,
+    U: FnOnce() -> Result<(), EngineError>,
+{
+    let Layout { version, make, heartbeat, upgrade } = layout;
+    let done = match check_version(version()?.as_deref(), known, place, create) {
+        Ok(false) => return Ok(()),
+        Ok(true) => make(),
+        Err(OpenError::Older { found, .. }) if found + 1 == known => {
+            if heartbeat()?.is_some_and(is_recent) {
+                return Err(OpenError::InUse(place.to_owned()));
+            }
+            upgrade()
+        }
+        Err(error) => return Err(error),
+    };
+    let checked = check_version(version()?.as_deref(), known, place, false);
+    // What this client could not do may be done.
+    if checked.is_err() {
+        done?;
     }
-    Ok(())
+    checked.map(drop)
+}
+
+/// A session that was not renewed for this long is not in use: twice the time after which mounts remove it.
+const SILENT: Duration = Duration::from_secs(180);
+
+fn is_recent(heartbeat: i64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos().abs_diff(heartbeat.max(0).unsigned_abs().into()) < SILENT.as_nanos()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -78,5 +127,31 @@ mod tests {
         assert!(!check(Some("3"), true).unwrap());
         assert!(matches!(check(Some("4"), true), Err(OpenError::Newer { found: 4, known: 3, .. })));
         assert!(matches!(check(Some("3a"), true), Err(OpenError::NotLimenfs(_))));
+    }
+
+    #[test]
+    fn the_version_before_is_converted_unless_it_is_in_use() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
+        let ensure = |found: &'static str, heartbeat, works: bool| {
+            let stored = Cell::new(found);
+            let failure = || Err(EngineError::permanent("it failed"));
+            let upgraded = || {
+                stored.set("3");
+                Ok(())
+            };
+            let layout = Layout {
+                version: || Ok(Some(stored.get().as_bytes().to_vec())),
+                make: || panic!("there is a layout"),
+                heartbeat: || Ok(heartbeat),
+                upgrade: || if works { upgraded() } else { failure() },
+            };
+            (ensure_version(3, "at x", true, layout), stored.get())
+        };
+        assert!(matches!(ensure("2", None, true), (Ok(()), "3")));
+        assert!(matches!(ensure("2", Some(now - 181_000_000_000), true), (Ok(()), "3")));
+        assert!(matches!(ensure("2", Some(now - 100_000_000_000), true), (Err(OpenError::InUse(_)), "2")));
+        assert!(matches!(ensure("2", None, false), (Err(OpenError::Engine(_)), "2")));
+        assert!(matches!(ensure("1", None, true), (Err(OpenError::Older { found: 1, .. }), "1")));
+        assert!(matches!(ensure("4", None, true), (Err(OpenError::Newer { .. }), "4")));
     }
 }

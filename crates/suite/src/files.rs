@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Txn,
-    Usage,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
+    RecordKey, Scan, Txn, Usage,
 };
-use types::{FileType, Ino, Mode, Name, OpId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, QuotaId, Time};
 
 /// The directory. Its link count is the number of its files.
 const DIR: Ino = Ino(2);
@@ -49,6 +49,26 @@ pub fn add_file(ino: u64) -> Txn {
         vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     let dirent = Effect::PutDirent { parent, name, ino: Ino(ino), kind: FileType::Regular };
     txn(guards, vec![Effect::PutInode(file(ino)), dirent, Effect::AddLinks { ino: parent, delta: 1 }])
+}
+
+/// The quotas of three directories, each inside the one before, with limits and with nothing in them.
+pub fn add_nested_quotas(engine: &dyn Engine) {
+    let rules = (0..3).map(|outer| {
+        let rule = QuotaRule { outer: QuotaId(outer), max_inodes: 1 << 40, ..QuotaRule::default() };
+        Effect::PutQuota { key: QuotaKey::Directory(QuotaId(outer + 1)), rule }
+    });
+    committed(engine, txn(Vec::new(), rules.collect()));
+}
+
+/// The transaction of a create below the directories of [`add_nested_quotas`], which also counts for a user.
+pub fn add_file_in_quotas(ino: u64) -> Txn {
+    let mut create = add_file(ino);
+    let nested = (0..3).map(|outer| (QuotaKey::Directory(QuotaId(outer + 1)), Some(QuotaId(outer))));
+    for (key, outer) in nested.chain([(QuotaKey::User(1), None)]) {
+        create.guards.push(Guard::Quota { key, outer, inodes: 1, blocks: 1 });
+        create.effects.push(Effect::Charge { key, inodes: 1, blocks: 1 });
+    }
+    create
 }
 
 /// The transaction of an unlink.

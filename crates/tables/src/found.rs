@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use host::{HashMap, HashSet};
-use meta::{Dirent, Inode, Lock, LockWait, Record, RecordKey, Session, Settings, Usage, Xattrs};
+use meta::{
+    Dirent, Inode, Lock, LockWait, Quota, QuotaKey, Record, RecordKey, Session, Settings, Usage, Xattrs,
+};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::kind;
@@ -24,8 +26,8 @@ pub fn kind_of(key: &RecordKey) -> i16 {
         RecordKey::Usage => kind::USAGE,
         RecordKey::Locks(_) => kind::LOCK,
         RecordKey::Waits => kind::LOCK_WAIT,
-        // No quota is stored: see `lib.rs`.
-        RecordKey::Session(_) | RecordKey::Quota(_) => kind::SESSION,
+        RecordKey::Session(_) => kind::SESSION,
+        RecordKey::Quota(_) => kind::QUOTA,
     }
 }
 
@@ -47,6 +49,7 @@ pub struct Found {
     locks: HashMap<Ino, Vec<Lock>>,
     waits: Vec<LockWait>,
     sessions: HashMap<SessionId, Session>,
+    quotas: HashMap<QuotaKey, Quota>,
 }
 
 impl Found {
@@ -91,6 +94,7 @@ impl Found {
                 let session = row.session()?;
                 self.sessions.insert(session.id, session);
             }
+            kind::QUOTA => self.quotas.extend([row.quota()?]),
             kind::LOCK_WAIT => self.waits.push(LockWait { ino: row.ino(0)?, lock: row.lock()? }),
             kind::DIRENT_WITH_INODE => {
                 self.take_dirent(row)?;
@@ -176,7 +180,7 @@ impl Found {
                     records.push(Record::Waits(waits.into()));
                 }
                 RecordKey::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
-                RecordKey::Quota(key) => records.push(Record::Quota(*key, None)),
+                RecordKey::Quota(key) => records.push(Record::Quota(*key, self.quotas.get(key).copied())),
             }
         }
         records

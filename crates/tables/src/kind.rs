@@ -28,4 +28,5 @@ kinds! {
     GARBAGE = 15;
     SHARED = 16;
     DIRENT_WITH_INODE = 17;
+    QUOTA = 18;
 }

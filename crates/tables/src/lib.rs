@@ -3,11 +3,9 @@
 //!
 //! A row of a reply has a [`kind`], numbers and byte strings. A record without rows in the reply is absent.
 //!
-//! Quotas are not kept yet: [`refuse_quotas`] refuses every transaction that would need one.
-//!
 //! | kind | row | numbers | byte strings |
 //! |---|---|---|---|
-//! | `INODE` | inode | ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks | access ACL, default ACL; their texts, if they were read |
+//! | `INODE` | inode | ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks, quota tag | access ACL, default ACL; their texts, if they were read |
 //! | `DIRENT` | dirent | parent, ino, kind | name |
 //! | `NOT_EMPTY` | a directory is not empty | ino | |
 //! | `XATTR` | extended attribute | ino | name, value |
@@ -19,6 +17,7 @@
 //! | `LOCK`, `LOCK_WAIT` | lock; waiting lock request | ino, first, last, session, owner, kind, exclusive, pid | |
 //! | `SESSION` | session | id, pid, since, heartbeat, pid_namespace, start_time, first_slice | host, mountpoint, boot_id, version |
 //! | `ORPHAN`, `GARBAGE`, `SHARED` | orphan; garbage; shared slice | session, ino; slice, size; slice, extra | |
+//! | `QUOTA` | quota | kind and number of its key, outer quota, the hard and soft limits, root, state; inodes, blocks | |
 //! | `DIRENT_WITH_INODE` | dirent and its inode, which may be absent | those of both | those of both |
 //!
 //! | module | content |
@@ -30,7 +29,6 @@
 //! | `table`, `scan`, `source` | the tables and their columns; scans as statements; the columns of selects |
 //! | `line` | the rows of a record key, and the rows that an effect puts and removes |
 //! | `part` | the inodes, names and sessions of guards and effects; the locks of transactions; changed inodes |
-//! | `quotas` | refuses quotas |
 //! | `text`, `literal` | helpers for the texts of statements |
 //! | `stage` | stages: effects that statements may apply together; the combined change of an inode's row |
 
@@ -40,7 +38,6 @@ mod line;
 pub mod literal;
 mod page;
 mod part;
-mod quotas;
 mod reply;
 mod scan;
 mod source;
@@ -53,7 +50,6 @@ pub use found::{Found, kind_of};
 pub use line::{Line, put, removed, wanted};
 pub use page::PageBuilder;
 pub use part::{Locks, follow, free, holder, made, named, puts_free_names};
-pub use quotas::refuse_quotas;
 pub use reply::{Malformed, ReplyRow, Row};
 pub use scan::{Arg, Select, select};
 pub use source::Source;

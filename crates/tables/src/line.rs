@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use meta::{Effect, Inode, Lock, Process, RecordKey};
+use meta::{Effect, Inode, Lock, Process, QuotaKey, QuotaRule, RecordKey};
 use types::{ChunkIndex, Ino, Slice};
 
 use crate::table::Table;
@@ -56,6 +56,17 @@ impl<'v> Line<'v> {
         line.numbers.extend(values::lock(lock).map(Some));
         line
     }
+
+    /// The key of a quota.
+    pub fn quota(key: QuotaKey) -> Self {
+        let (kind, number) = key.to_numbers();
+        Line::new(Table::QUOTA, [kind.into(), number], [])
+    }
+
+    /// A quota without what it counts.
+    pub fn rule(key: QuotaKey, rule: &QuotaRule) -> Self {
+        Line::new(Table::QUOTA, values::quota(key, rule), [])
+    }
 }
 
 /// The key of the rows that answer a record key. The answer for the usage is the sum of its rows.
@@ -78,8 +89,7 @@ pub fn wanted(want: &RecordKey) -> Line<'_> {
         RecordKey::Locks(ino) => of(Table::LOCK, ino),
         RecordKey::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
         RecordKey::Session(id) => Line::new(Table::SESSION, [id.0], []),
-        // No quota is stored, and no session has this number.
-        RecordKey::Quota(_) => Line::new(Table::SESSION, [0], []),
+        RecordKey::Quota(key) => Line::quota(*key),
     }
 }
 
@@ -96,12 +106,13 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
         Effect::DropOrphan { session, ino } => Line::new(Table::ORPHAN, [session.0, ino.0], []),
         Effect::DropSession { session } => Line::new(Table::SESSION, [session.0], []),
         Effect::DropGarbage { slice } => Line::new(Table::GARBAGE, [slice.0], []),
+        Effect::DropQuota { key } => Line::quota(*key),
         _ => return None,
     })
 }
 
-/// The rows that an effect puts, except those of inodes. Each replaces the row with the same key. The caller
-/// must not put rows that belong to an inode that does not exist.
+/// The rows that an effect puts, except those of inodes, and of quotas, which keep what they count. Each replaces the
+/// row with the same key. The caller must not put rows that belong to an inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {
@@ -205,6 +216,7 @@ mod tests {
             Effect::DropOrphan { session, ino },
             Effect::DropSession { session },
             Effect::DropGarbage { slice: SliceId(1) },
+            Effect::DropQuota { key: QuotaKey::User(1) },
         ];
         let removed = keys.each_ref().map(|effect| removed(effect).unwrap());
         let wants =

@@ -95,6 +95,10 @@ fn record<R: Row>(row: &ReplyRow<R>) -> Result<Record, Malformed> {
         }
         kind::ORPHAN => Record::Orphan(SessionId(row.number(0)?), row.ino(1)?),
         kind::GARBAGE => Record::Garbage(row.garbage()?),
+        kind::QUOTA => {
+            let (key, quota) = row.quota()?;
+            Record::Quota(key, Some(quota))
+        }
         kind::SHARED => Record::Shared(SliceId(row.number(0)?), row.number(1)?),
         _ => return Err(Malformed("a row that does not belong to the scan")),
     })
@@ -122,7 +126,7 @@ mod tests {
 
     #[test]
     fn entries_are_sorted_and_joined_and_an_extra_one_means_more() {
-        let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3, 0];
+        let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3, 0, 0];
         let joined = |name, ino: i64| {
             let numbers = [&[2, ino, 8][..], if ino == 7 { &file } else { &[] }].concat();
             reply_row(kind::DIRENT_WITH_INODE, &numbers, &[name])

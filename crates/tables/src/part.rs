@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::HashMap;
-use meta::{Effect, Guard, Inode, Part, Txn};
+use meta::{Effect, Footprint, Guard, Inode, Part, QuotaKey, Txn};
 use types::{Ino, Name, SessionId};
 
 /// The name that must not exist for the guard to hold.
@@ -54,7 +54,11 @@ pub struct Locks {
     pub inos: BTreeSet<Ino>,
     /// Inodes that they create: no other client knows these yet.
     pub made: BTreeSet<Ino>,
-    /// Whether they read or change settings, counters or, by a correction, the usage.
+    /// Quotas that they read or change, in the order in which they are locked.
+    pub quotas: BTreeSet<QuotaKey>,
+    /// Those of them that a charge creates, unless they exist.
+    pub uncertain_quotas: BTreeSet<QuotaKey>,
+    /// Whether they read or change settings, counters, rules of quotas or, by a correction, the usage.
     pub volume: bool,
 }
 
@@ -70,16 +74,29 @@ impl Locks {
         for part in txn.guards.iter().map(Guard::part) {
             self.inos.extend(part.inode());
             self.volume |= matches!(part, Part::Setting(_) | Part::Counter(_));
+            self.quotas.extend(quota_of(part));
         }
         for effect in &txn.effects {
-            let part = effect.footprint().part;
+            let Footprint { part, commutes, .. } = effect.footprint();
             self.volume |= matches!(part, Part::Setting(_) | Part::Counter(_) | Part::Usage);
+            if let Some(key) = quota_of(part) {
+                self.quotas.insert(key);
+                self.volume |= !commutes;
+                let is_there = |guard: &Guard| matches!(guard, Guard::Quota { key: guarded, outer: Some(_), .. } if *guarded == key);
+                if !txn.guards.iter().any(is_there) {
+                    self.uncertain_quotas.insert(key);
+                }
+            }
             match made(effect) {
                 Some(ino) if !self.inos.contains(&ino) => drop(self.made.insert(ino)),
                 _ => self.inos.extend(part.inode().filter(|ino| !self.made.contains(ino))),
             }
         }
     }
+}
+
+fn quota_of(part: Part<'_>) -> Option<QuotaKey> {
+    if let Part::Quota(key) = part { Some(key) } else { None }
 }
 
 /// The session that a guard checks, and whether it is locked exclusively.
@@ -113,7 +130,7 @@ pub fn follow(inodes: &mut HashMap<Ino, Option<Inode>>, txn: &Txn) -> Vec<Inode>
 #[cfg(test)]
 mod tests {
     use meta::Counter;
-    use types::{OpId, Time};
+    use types::{OpId, QuotaId, Time};
 
     use super::*;
 
@@ -129,6 +146,24 @@ mod tests {
         add(&mut locks, vec![guard(one, Some(Time::from_nanos(1)))], Vec::new());
         add(&mut locks, vec![guard(one, None)], vec![Effect::DropSession { session: other }]);
         assert_eq!(locks.sessions, [(one, true), (other, true)].into());
+    }
+
+    #[test]
+    fn only_a_guarded_quota_is_known_to_exist() {
+        let keys = [QuotaKey::User(1), QuotaKey::Directory(QuotaId(9)), QuotaKey::Directory(QuotaId(2))];
+        let charge = |key| Effect::Charge { key, inodes: 1, blocks: 0 };
+        let guard = |key, outer| Guard::Quota { key, outer, inodes: 1, blocks: 0 };
+        let guards = vec![guard(keys[0], None), guard(keys[2], Some(QuotaId(0)))];
+        let mut txn = Txn { op_id: OpId(1), guards, effects: keys.map(charge).into() };
+        let mut locks = Locks::default();
+        locks.add(&txn);
+        assert_eq!(Vec::from_iter(locks.quotas), [keys[2], keys[1], keys[0]]);
+        assert_eq!((locks.uncertain_quotas, locks.volume), ([keys[0], keys[1]].into(), false));
+        // A transaction that puts or drops a quota locks the volume.
+        txn.effects = vec![Effect::DropQuota { key: keys[1] }];
+        locks = Locks::default();
+        locks.add(&txn);
+        assert!(locks.volume);
     }
 
     #[test]

@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use meta::{Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, QuotaTag, Session};
-use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
+use meta::{
+    Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, Quota, QuotaKey, QuotaRule, QuotaState,
+    QuotaTag, Session,
+};
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, QuotaId, SessionId, Slice, SliceId, SliceSource, Time,
+};
 
 /// Data that limenfs never writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,14 +27,6 @@ pub trait Row {
     /// # Errors
     /// [`Malformed`].
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed>;
-
-    /// The quota tag of the row's inode. Engines that keep no quotas have none.
-    ///
-    /// # Errors
-    /// [`Malformed`].
-    fn quota_tag(&self) -> Result<Option<i64>, Malformed> {
-        Ok(None)
-    }
 }
 
 /// A row as its numbers and its byte strings.
@@ -130,7 +127,7 @@ impl<R: Row> ReplyRow<R> {
             parent: self.ino(number + 11)?,
             access_rev: self.number(number + 12)?,
             xattr_blocks: self.small(number + 13)?,
-            quota: self.row.quota_tag()?.map_or(QuotaTag::NONE, |tag| QuotaTag::from_number(tag as u64)),
+            quota: QuotaTag::from_number(self.number(number + 14)?),
             access_acl: self.acl_id(string)?,
             default_acl: self.acl_id(string + 1)?,
         })
@@ -191,6 +188,22 @@ impl<R: Row> ReplyRow<R> {
             version: self.text(3)?.to_owned(),
             first_slice: SliceId(self.number(6)?),
         })
+    }
+
+    pub(crate) fn quota(&self) -> Result<(QuotaKey, Quota), Malformed> {
+        let key = QuotaKey::from_numbers(self.small(0)?, self.number(1)?);
+        let rule = QuotaRule {
+            outer: QuotaId(self.number(2)?),
+            max_inodes: self.number(3)?,
+            max_blocks: self.number(4)?,
+            soft_inodes: self.number(5)?,
+            soft_blocks: self.number(6)?,
+            root: self.ino(7)?,
+            state: QuotaState::from_number(self.small(8)?)
+                .ok_or(Malformed("a quota has an unknown state"))?,
+        };
+        let quota = Quota { inodes: self.signed(9)?, blocks: self.signed(10)?, rule };
+        Ok((key.ok_or(Malformed("a quota has an unknown kind"))?, quota))
     }
 
     pub(crate) fn garbage(&self) -> Result<Garbage, Malformed> {

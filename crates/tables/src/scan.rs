@@ -67,8 +67,15 @@ pub fn select(scan: &Scan) -> Select<'_> {
             let range = "WHERE r.id > ?1 ORDER BY r.id LIMIT ?2";
             (Table::ACL, "`@acl` r", range, vec![Arg::Bytes(after.to_bytes().to_vec().into())])
         }
-        // No quota is stored.
-        Scan::Quotas { .. } => (Table::SESSION, "`@session` r", "WHERE r.id < ?1 LIMIT ?2", vec![number(0)]),
+        Scan::Quotas { after, .. } => {
+            let range =
+                "WHERE r.kind >= ?1 AND (r.kind > ?1 OR r.number >= ?2) ORDER BY r.kind, r.number LIMIT ?3";
+            let (kind, from) = after.map_or((0, 0), |key| {
+                let (kind, number) = key.to_numbers();
+                (kind.into(), number.saturating_add(1))
+            });
+            (Table::QUOTA, "`@quota` r", range, vec![number(kind), number(from)])
+        }
     };
     args.push(number(u64::try_from(scan.limit()).unwrap_or(u64::MAX).saturating_add(1)));
     Select { table, from, range, args }
@@ -97,6 +104,7 @@ mod tests {
             Scan::Garbage { after: SliceId(1), limit },
             Scan::Shared { after: SliceId(1), limit },
             Scan::Acls { after: AclId::NONE, limit },
+            Scan::Quotas { after: None, limit },
         ];
         for scan in &scans {
             let select = select(scan);

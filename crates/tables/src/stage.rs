@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::mem::take;
 
-use host::HashSet;
-use meta::{Access, Effect, Footprint, Inode, Part};
+use host::{HashMap, HashSet};
+use meta::{Access, Effect, Footprint, Inode, Part, QuotaKey};
 use types::{Ino, Time};
 
 /// A stage: effects that can be applied kind by kind with the same result as one by one. The kinds, in their
@@ -15,7 +15,7 @@ use types::{Ino, Time};
 /// 3. `changes` of rows of inodes
 /// 4. `others`: these are applied either one by one, or kind by kind in this order: rows of chunks that are
 ///    dropped or replaced; rows that are appended; slices that are shared; garbage that is dropped;
-///    everything else
+///    everything else. Of one quota, a stage either puts the rule, or drops it, or charges it.
 #[derive(Debug, Default)]
 pub struct Stage<'e> {
     pub drops: Vec<Ino>,
@@ -175,6 +175,8 @@ struct Seen<'e> {
     records: HashSet<Part<'e>>,
     /// Whether an effect changes the number of references to a slice, or garbage.
     sharing: bool,
+    /// Each quota, and whether it is only charged.
+    quotas: HashMap<QuotaKey, bool>,
     /// Whether an effect corrects the usage, which must be the last effect of its stage.
     usage_corrected: bool,
 }
@@ -182,19 +184,20 @@ struct Seen<'e> {
 impl<'e> Seen<'e> {
     /// Whether the effect must be in a later stage than the effects seen so far.
     fn holds_back(&self, effect: &'e Effect) -> bool {
-        let Footprint { part, releases_slices, .. } = effect.footprint();
+        let Footprint { part, releases_slices, commutes, .. } = effect.footprint();
         if self.usage_corrected || self.sharing && releases_slices {
             return true;
         }
         match part {
             Part::Existence(ino) => self.inodes.contains(&ino),
             Part::Rows(ino) => releases_slices && self.rows.contains(&ino),
+            Part::Quota(key) => self.quotas.get(&key).is_some_and(|charged| !(*charged && commutes)),
             _ => self.records.contains(&part),
         }
     }
 
     fn add(&mut self, effect: &'e Effect) {
-        let part = effect.footprint().part;
+        let Footprint { part, commutes, .. } = effect.footprint();
         if part.is_replaced_whole() {
             self.records.insert(part);
         }
@@ -203,6 +206,7 @@ impl<'e> Seen<'e> {
             Part::Rows(ino) => drop(self.rows.insert(ino)),
             Part::Slice(_) => self.sharing = true,
             Part::Usage => self.usage_corrected = true,
+            Part::Quota(key) => drop(self.quotas.insert(key, commutes)),
             _ => {}
         }
         self.inodes.extend(part.inode());
@@ -211,6 +215,7 @@ impl<'e> Seen<'e> {
 
 #[cfg(test)]
 mod tests {
+    use meta::QuotaRule;
     use types::{ChunkIndex, FileType, Mode, Name, SliceId};
 
     use super::*;
@@ -290,10 +295,22 @@ mod tests {
     }
 
     #[test]
+    fn charges_share_a_stage_with_each_other_and_with_no_rule() {
+        let (key, other) = (QuotaKey::User(7), QuotaKey::Group(7));
+        let charge = |key| Effect::Charge { key, inodes: 1, blocks: 0 };
+        let (put, gone) = (Effect::PutQuota { key, rule: QuotaRule::default() }, Effect::DropQuota { key });
+        assert_eq!(count(&[charge(key), charge(other), charge(key)]), 1);
+        assert_eq!(count(&[charge(other), put.clone()]), 1);
+        assert_eq!(count(&[charge(key), put.clone(), charge(key)]), 3);
+        assert_eq!(count(&[gone, charge(key), put]), 3);
+    }
+
+    #[test]
     fn a_change_equals_its_effects_one_by_one() {
         let ino = Ino(7);
         let time = |nanos| Some(Time::from_nanos(nanos));
-        let access = Access { mode: Mode::new(0o600), uid: 7, ..Access::from(&inode(7)) };
+        let quota = meta::QuotaTag::from_number(5);
+        let access = Access { mode: Mode::new(0o600), uid: 7, quota, ..Access::from(&inode(7)) };
         let effects = [
             links(7, -3),
             Effect::AddXattrBlocks { ino, delta: 3 },
@@ -335,6 +352,7 @@ mod tests {
             ctime: change.ctime.unwrap_or(inode.ctime).max(inode.ctime),
             parent: change.parent.unwrap_or(inode.parent),
             mode: access.mode,
+            quota: access.quota,
             uid: access.uid,
             gid: access.gid,
             access_acl: access.access_acl,

@@ -40,6 +40,7 @@ impl Table {
             "parent",
             "access_rev",
             "xattr_blocks",
+            "quota",
         ],
         &["access_acl", "default_acl"],
     );
@@ -75,6 +76,25 @@ impl Table {
     pub const ORPHAN: Table = table(kind::ORPHAN, "orphan", &["session", "ino"], &[]);
     pub const GARBAGE: Table = table(kind::GARBAGE, "garbage", &["slice", "size"], &[]);
     pub const SHARED: Table = table(kind::SHARED, "shared", &["slice", "extra"], &[]);
+    /// The key, the rule, and what the quota counts.
+    pub const QUOTA: Table = table(
+        kind::QUOTA,
+        "quota",
+        &[
+            "kind",
+            "number",
+            "next",
+            "max_inodes",
+            "max_blocks",
+            "soft_inodes",
+            "soft_blocks",
+            "root",
+            "state",
+            "inodes",
+            "blocks",
+        ],
+        &[],
+    );
 
     /// The columns of its numbers, then those of its strings.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {

@@ -3,11 +3,11 @@
 //! Numbers have 64 bits, some signed and some unsigned; an engine whose columns are all signed stores the
 //! same bits.
 
-use meta::{Inode, Lock};
+use meta::{Inode, Lock, QuotaKey, QuotaRule};
 use types::{AclId, Slice, SliceSource};
 
 /// The numbers of an inode.
-pub fn inode(inode: &Inode) -> [i128; 14] {
+pub fn inode(inode: &Inode) -> [i128; 15] {
     [
         inode.ino.0.into(),
         inode.kind.to_dtype().into(),
@@ -23,6 +23,7 @@ pub fn inode(inode: &Inode) -> [i128; 14] {
         inode.parent.0.into(),
         inode.access_rev.into(),
         inode.xattr_blocks.into(),
+        inode.quota.to_number().into(),
     ]
 }
 
@@ -59,10 +60,26 @@ pub fn lock(lock: &Lock) -> [i128; 7] {
     ]
 }
 
+/// The numbers of a quota: its key and its rule.
+pub fn quota(key: QuotaKey, rule: &QuotaRule) -> [u64; 9] {
+    let (kind, number) = key.to_numbers();
+    [
+        kind.into(),
+        number,
+        rule.outer.0,
+        rule.max_inodes,
+        rule.max_blocks,
+        rule.soft_inodes,
+        rule.soft_blocks,
+        rule.root.0,
+        rule.state.to_number().into(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use meta::{LockKind, LockOwner, QuotaTag, Record, RecordKey};
-    use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
+    use meta::{LockKind, LockOwner, Quota, QuotaState, QuotaTag, Record, RecordKey};
+    use types::{ChunkIndex, FileType, Ino, Mode, QuotaId, SessionId, SliceId, Time};
 
     use super::*;
     use crate::{Found, ReplyRow, kind};
@@ -86,7 +103,7 @@ mod tests {
             parent: Ino(10),
             access_rev: 11,
             xattr_blocks: u16::MAX,
-            quota: QuotaTag::NONE,
+            quota: QuotaTag { directory: QuotaId(12), owners: true },
         };
         let owner = LockOwner { session: SessionId(3), owner: u64::MAX, kind: LockKind::Flock };
         let held = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };
@@ -113,12 +130,30 @@ mod tests {
             take(kind::SLICE, [&[Some(7), Some(0)], &numbers[..]].concat(), &[data]);
         }
         take(kind::LOCK, [&[7], &lock(&held)[..]].concat().into_iter().map(Some).collect(), &[]);
+        let key = QuotaKey::Group(u32::MAX);
+        let rule = QuotaRule {
+            outer: QuotaId(1),
+            max_inodes: 2,
+            soft_inodes: 3,
+            soft_blocks: 4,
+            root: Ino(5),
+            state: QuotaState::Removing,
+            ..QuotaRule::default()
+        };
+        let counted = [-6, 7].map(|count| Some(i128::from(count)));
+        take(
+            kind::QUOTA,
+            quota(key, &rule).map(|n| Some(n.into())).into_iter().chain(counted).collect(),
+            &[],
+        );
         let wants = [
+            RecordKey::Quota(key),
             RecordKey::Inode(sample.ino),
             RecordKey::Slices(Ino(7), ChunkIndex(0)),
             RecordKey::Locks(Ino(7)),
         ];
         let expected = [
+            Record::Quota(key, Some(Quota { inodes: -6, blocks: 7, rule })),
             Record::Inode(sample.ino, Some(sample)),
             Record::Acl(sample.access_acl, None),
             Record::Slices(Ino(7), ChunkIndex(0), rows.into()),

@@ -30,28 +30,18 @@ pub use watching::*;
 
 /// Creates one `#[test]` per case of the suite. `$new` is a function without arguments that returns an empty
 /// engine and a value to keep alive with it, such as a temporary directory. For an engine without a stream of
-/// changes, write `conformance!(without_stream, $new)`; for one that refuses quotas,
-/// `conformance!(without_quotas, $new)`. If the engine needs a server that may be missing, write
+/// changes, write `conformance!(without_stream, $new)`. If the engine needs a server that may be missing, write
 /// `conformance!(if $can, $new)`: `$can` is a function that returns whether the test can run, and otherwise skips it.
 #[macro_export]
 macro_rules! conformance {
     (if $can:expr, $new:expr) => {
         $crate::conformance! { @common $can, $new }
-        $crate::conformance! { @quotas $can, $new }
         $crate::conformance! { @cases $can, $new;
             changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
         }
     };
-    (without_quotas, $new:expr) => {
-        $crate::conformance! { @common || true, $new }
-        $crate::conformance! { @cases || true, $new;
-            changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
-            quotas_are_refused random_transactions_without_quotas_agree_with_the_memory_engine
-        }
-    };
     (without_stream, $new:expr) => {
         $crate::conformance! { @common || true, $new }
-        $crate::conformance! { @quotas || true, $new }
         $crate::conformance! { @cases || true, $new; the_engine_has_no_stream_of_changes }
     };
     (@common $can:expr, $new:expr) => {
@@ -75,10 +65,6 @@ macro_rules! conformance {
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit frozen_records_stay_as_they_were
             names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes
-        }
-    };
-    (@quotas $can:expr, $new:expr) => {
-        $crate::conformance! { @cases $can, $new;
             quota_guard quotas_are_put_charged_and_dropped quotas_are_scanned_in_order quota_tags_are_kept
             charges_are_granted_in_order concurrent_charges_never_exceed_a_limit
             random_transactions_agree_with_the_memory_engine

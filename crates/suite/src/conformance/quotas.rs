@@ -251,19 +251,3 @@ pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
     }
     assert_eq!(read_usage(engine).inodes, MOST);
 }
-
-/// An engine that keeps no quotas says so, and changes nothing.
-pub fn quotas_are_refused(engine: &dyn Engine) {
-    let tagged = Inode { quota: QuotaTag { directory: QuotaId(1), owners: false }, ..inode(3, FILE) };
-    for effect in [
-        Effect::PutQuota { key: USER, rule: QuotaRule::default() },
-        charge(USER, 1, 1),
-        Effect::PutInode(tagged),
-    ] {
-        let error = engine.commit(&[txn(Vec::new(), vec![put(2, DIR), effect])]).expect_err("a refusal");
-        assert_eq!(error.errno, types::Errno::EOPNOTSUPP, "{error}");
-        assert_eq!(read_inode(engine, 2), None);
-    }
-    assert_eq!(quota(engine, USER), None);
-    assert_eq!(scan(engine, &Scan::Quotas { after: None, limit: 9 }).snapshot.records, []);
-}

@@ -29,24 +29,16 @@ pub(super) const CHUNKS: u64 = 3;
 pub(super) const KINDS_OF_EFFECTS: u64 = 26;
 
 pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
-    run_all(engine, true);
-}
-
-pub fn random_transactions_without_quotas_agree_with_the_memory_engine(engine: &dyn Engine) {
-    run_all(engine, false);
-}
-
-fn run_all(engine: &dyn Engine, quotas: bool) {
     let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
     let seeds = given.map_or(0..RUNS, |seed: u64| seed..seed.saturating_add(1));
     for seed in seeds {
         println!("{SEED}={seed}");
-        run(engine, seed, quotas);
+        run(engine, seed);
         engine.wipe().expect("a wipe");
     }
 }
 
-fn run(engine: &dyn Engine, seed: u64, quotas: bool) {
+fn run(engine: &dyn Engine, seed: u64) {
     let memory = MemEngine::default();
     // Gets the same transactions one at a time, so that there is a state after each.
     let by_one = MemEngine::default();
@@ -57,11 +49,7 @@ fn run(engine: &dyn Engine, seed: u64, quotas: bool) {
         let mut batch: Vec<Txn> = Vec::new();
         for _ in 0..=rng.below(5) {
             let again = rng.one_in(12) && !done.is_empty();
-            let new = |rng: &mut Rng| {
-                let txn = transaction(rng);
-                if quotas { txn } else { without_quotas(txn) }
-            };
-            batch.push(if again { rng.pick(&done) } else { new(&mut rng) });
+            batch.push(if again { rng.pick(&done) } else { transaction(&mut rng) });
         }
         let before = inodes(&by_one);
         let (expected, states) = one_by_one(&by_one, &batch);
@@ -198,19 +186,6 @@ fn transaction(rng: &mut Rng) -> Txn {
         add_effect(rng, kind, &mut effects);
     }
     txn(guards, effects)
-}
-
-fn without_quotas(mut txn: Txn) -> Txn {
-    txn.guards.retain(|guard| !matches!(guard, Guard::Quota { .. }));
-    txn.effects.retain_mut(|effect| match effect {
-        Effect::PutQuota { .. } | Effect::DropQuota { .. } | Effect::Charge { .. } => false,
-        Effect::PutInode(Inode { quota, .. }) | Effect::SetAccess { access: Access { quota, .. }, .. } => {
-            *quota = QuotaTag::NONE;
-            true
-        }
-        _ => true,
-    });
-    txn
 }
 
 /// Creates a file like the operations do, sometimes with other guards and effects.

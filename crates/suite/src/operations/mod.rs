@@ -19,6 +19,7 @@ mod names;
 mod nfs4;
 mod nfs4_callers;
 mod quota_races;
+mod quota_writers;
 mod quotas;
 mod races;
 mod random;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use meta::Engine;
 
 pub use case::Factory;
+pub use quota_writers::{QuotaWriters, QuotaWritten, quota_writers};
 pub use writers::{Writers, Written, writers};
 
 /// The cases, grouped like the files of this folder.
@@ -90,24 +92,19 @@ where
 
 /// Creates one `#[test]` per group of the suite. `$new` is a function without arguments that returns an empty
 /// engine and a value to keep alive with it, as for [`conformance!`](crate::conformance!), which also
-/// explains `without_stream`, `without_quotas` and `if $can`.
+/// explains `without_stream` and `if $can`.
 #[macro_export]
 macro_rules! operations {
     (if $can:expr, $new:expr) => {
         $crate::operations! { @common $can, $new }
-        $crate::operations! { @groups $can, $new; heard quotas quota_races }
-    };
-    (without_quotas, $new:expr) => {
-        $crate::operations! { @common || true, $new }
-        $crate::operations! { @groups || true, $new; heard }
+        $crate::operations! { @groups $can, $new; heard }
     };
     (without_stream, $new:expr) => {
         $crate::operations! { @common || true, $new }
-        $crate::operations! { @groups || true, $new; quotas quota_races }
     };
     (@common $can:expr, $new:expr) => {
         $crate::operations! { @groups $can, $new;
-            acls attrs doubt links locks names nfs4 nfs4_callers races random ranges ranges_random renames sids stale threads
+            acls attrs doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
             traverse trips volumes authority
         }
     };
