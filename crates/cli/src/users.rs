@@ -2,15 +2,18 @@
 //!
 //! Lookups use getent(1) and id(1), which query every source that nsswitch.conf names, directory services
 //! included. The functions of the C library do the same, but cannot be called without `unsafe`. Names of ids
-//! that are in the local files are read from there, without starting a program.
+//! that are in the local files are read from there, without starting a program. Only commands look names up, so no
+//! request of a mount waits for a directory service.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use acl::identity::Sid;
 use command::fault::{Fault, OrFault};
+use command::output;
 use inspect::Names;
 use types::{Caps, Cred};
 
@@ -20,6 +23,10 @@ const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 /// The exit code of getent(1) for a key that does not exist.
 const NOT_FOUND: i32 = 2;
+/// The time after which timeout(1) ends a lookup, in seconds, and its exit code then. A directory service that is away
+/// would otherwise hang the command.
+const TIMEOUT_SECS: &str = "10";
+const TIMED_OUT: i32 = 124;
 /// The number of names that are remembered of each database. A full table is cleared.
 const MAX_NAMES: usize = 1 << 16;
 
@@ -231,8 +238,10 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
     if key.is_empty() || key.contains(['\0', '\n', ':']) {
         return Ok(None);
     }
-    let mut command = Command::new("getent");
-    let output = command.args(["--", database, key]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    if GIVEN_UP.load(Ordering::Relaxed) {
+        return Err(failed(format!("no answer within {TIMEOUT_SECS} seconds")));
+    }
+    let output = bounded(&["getent", "--", database, key]).stderr(Stdio::null()).output();
     let output = output.map_err(|error| failed(format!("getent: {error}")))?;
     match output.status.code() {
         Some(0) => {
@@ -240,15 +249,30 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
             Ok(text.lines().next().and_then(|line| parse(line, database == "passwd")))
         }
         Some(NOT_FOUND) => Ok(None),
+        Some(TIMED_OUT) => {
+            GIVEN_UP.store(true, Ordering::Relaxed);
+            output::note(format!(
+                "the user database did not answer within {TIMEOUT_SECS} seconds: users and groups that are not in local files are shown as numbers"
+            ));
+            Err(failed(format!("no answer within {TIMEOUT_SECS} seconds")))
+        }
         _ => Err(failed(format!("getent: {}", output.status))),
     }
+}
+
+/// Set if a lookup has timed out. Then this process asks no more, so that a command with many names ends.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+fn bounded(lookup: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(TIMEOUT_SECS).args(lookup).stdin(Stdio::null());
+    command
 }
 
 /// The groups of a user, the primary group first.
 fn groups_of(user: &Entry) -> Result<Vec<u32>, Fault> {
     let failed = |what: String| Fault::new(format!("cannot query the user's groups: {what}")).at(&user.name);
-    let mut command = Command::new("id");
-    let output = command.args(["-G", "--", &user.name]).stdin(Stdio::null()).output();
+    let output = bounded(&["id", "-G", "--", &user.name]).output();
     let output = output.map_err(|error| failed(format!("id: {error}")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let groups: Option<Vec<u32>> = text.split_ascii_whitespace().map(|gid| gid.parse().ok()).collect();

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use acl::nfs4::{GrowingTable, Nfs4Acl, Scope};
-use common::{json_lines, limen};
+use common::{Said, command, json_lines, limen};
 use harness::{Mounted, as_member, as_user, refused};
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::io::Errno;
@@ -385,4 +385,31 @@ fn rules_that_contradict_each_other_are_refused() {
     assert_eq!(list(), before, "the same rule again");
     let posix = common::Place::formatted();
     limen(&["sid", "set", &posix.url(), other, "--range", "5-6"]).failed(2, &["no NFSv4 ACLs"]);
+}
+
+/// The program `timeout` of this test behaves as if every lookup took too long.
+#[test]
+fn names_are_given_up_once_the_user_database_does_not_answer() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let tools = volume.place.path("tools");
+    fs::create_dir(&tools).unwrap();
+    let (tool, calls) = (tools.join("timeout"), volume.place.path("calls"));
+    fs::write(&tool, format!("#!/bin/sh\necho \"$@\" >>'{}'\nexit 124\n", calls.display())).unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    for id in 3_999_000_001..3_999_000_004_u32 {
+        let file = volume.at(&id.to_string());
+        fs::write(&file, "").unwrap();
+        chown(&file, Some(id), Some(id)).unwrap();
+    }
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut ls = command(&["ls", "-l", &volume.place.mnt()]);
+    let said = Said::from(ls.env("PATH", path).output().unwrap());
+    assert!(said.err.contains("the user database did not answer"), "{said:?}");
+    let listed = said.ok();
+    for id in 3_999_000_001..3_999_000_004_u32 {
+        assert_eq!(listed.matches(&id.to_string()).count(), 3, "{listed}");
+    }
+    let calls = fs::read_to_string(calls).unwrap();
+    assert_eq!(calls.lines().count(), 1, "{calls}");
+    assert!(calls.contains("getent -- passwd 399900000"), "{calls}");
 }
