@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `check` | counts quotas again |
-//! | `place` | the volume and directory of a target; the name of a quota |
+//! | `place` | the volume and directory of a target; the name and path of a quota |
 
 mod check;
 mod place;
@@ -21,8 +21,7 @@ use ops::QuotaLimits;
 use serde_json::{Value, json};
 use types::{Ino, QuotaId};
 
-use self::place::{Place, whose};
-use crate::target::path_to_json;
+use self::place::{Place, add_path, whose};
 use crate::users::Users;
 
 #[derive(Debug, clap::Args)]
@@ -74,16 +73,16 @@ struct SetArgs {
     #[command(flatten)]
     whose: Whose,
     /// The maximum total size of files, e.g. 500G; 0 for no limit
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     bytes: Option<u64>,
     /// The maximum number of files and directories; 0 for no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     inodes: Option<u64>,
-    /// Warn in `limen quota list` and `get` above this size; 0 for never
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Warn above this size, in the log of each mount, `limen status` and `limen quota list`; 0 for never
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     soft_bytes: Option<u64>,
     /// Warn above this number of files and directories; 0 for never
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     soft_inodes: Option<u64>,
     /// Print JSON
     #[arg(long)]
@@ -147,12 +146,16 @@ fn set(args: &SetArgs) -> Result<(), Fault> {
             .advise("give --bytes, --inodes, --soft-bytes or --soft-inodes; 0 means no limit"));
     }
     let place = Place::open(&args.whose.target)?;
-    require_order(limits)?;
     let key = args.whose.owner()?;
-    let counted = match key {
-        Some(_) => place.counts_owners()?,
-        None => place.quota_of(place.ino)?.is_some_and(|(_, quota)| quota.rule.state == QuotaState::Settled),
+    let (counted, rule) = match key {
+        Some(key) => (place.counts_owners()?, place.rule(key)?),
+        None => {
+            place.require_directory()?;
+            let rule = place.quota_of(place.ino)?.map(|(_, quota)| quota.rule);
+            (rule.is_some_and(|rule| rule.state == QuotaState::Settled), rule)
+        }
     };
+    require_order(limits, &rule.unwrap_or_default()).map_err(|fault| fault.at(&place.shown))?;
     let _lock = place.lock(!counted)?;
     let key = place.walk(|meta, progress| match key {
         Some(key) => meta.set_owner_quota(key, limits, progress).map(|()| key),
@@ -169,7 +172,7 @@ fn get(args: &GetArgs) -> Result<(), Fault> {
     let quotas = place.quotas()?;
     let key = match args.whose.owner()? {
         Some(key) => key,
-        None => match place.quota_of(place.ino)? {
+        None => match place.directory_quota()? {
             Some((id, _)) => QuotaKey::Directory(id),
             None => return Err(Fault::new("the directory has no quota").at(&place.shown)),
         },
@@ -186,7 +189,7 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
     if let Some(key) = args.whose.owner()? {
         // Counting continues without a limit, so that a new limit needs no walk.
         const NONE: Option<u64> = Some(QuotaRule::NO_LIMIT);
-        if !place.quotas()?.iter().any(|(found, _)| *found == key) {
+        if place.rule(key)?.is_none() {
             return Err(Fault::new("there is no such quota").at(&place.shown));
         }
         let limits = QuotaLimits { max_inodes: NONE, max_blocks: NONE, soft_inodes: NONE, soft_blocks: NONE };
@@ -194,10 +197,12 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
         place.walk(|meta, progress| meta.set_owner_quota(key, limits, progress))?;
         return place.sync();
     }
-    let id = match (args.id, place.quota_of(place.ino)?) {
-        (Some(id), _) => QuotaId(id),
-        (None, Some((id, _))) => id,
-        (None, None) => return Err(Fault::new("the directory has no quota").at(&place.shown)),
+    let id = match args.id.map(QuotaId) {
+        None => place.directory_quota()?.map(|(id, _)| id),
+        id => id,
+    };
+    let Some(id) = id else {
+        return Err(Fault::new("the directory has no quota").at(&place.shown));
     };
     let _lock = place.lock(true)?;
     place.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;
@@ -214,13 +219,17 @@ fn limit(number: u64) -> Result<u64, Fault> {
 }
 
 /// # Errors
-/// The soft limit is above the hard limit, so it would never warn.
-fn require_order(limits: QuotaLimits) -> Result<(), Fault> {
-    let is_wrong = |soft: Option<u64>, hard: Option<u64>| {
-        soft.zip(hard).is_some_and(|(soft, hard)| soft > hard && soft != QuotaRule::NO_LIMIT)
+/// A limit is given that would leave the soft limit above the hard limit, so that it would never warn.
+fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), Fault> {
+    let is_wrong = |(soft, old_soft): (Option<u64>, u64), (hard, old_hard): (Option<u64>, u64)| {
+        let (new_soft, new_hard) = (soft.unwrap_or(old_soft), hard.unwrap_or(old_hard));
+        soft.or(hard).is_some() && new_soft > new_hard && new_soft != QuotaRule::NO_LIMIT
     };
-    if is_wrong(limits.soft_inodes, limits.max_inodes) || is_wrong(limits.soft_blocks, limits.max_blocks) {
-        return Err(Fault::usage("a soft limit must not be above the hard limit"));
+    let inodes = is_wrong((limits.soft_inodes, present.soft_inodes), (limits.max_inodes, present.max_inodes));
+    let blocks = is_wrong((limits.soft_blocks, present.soft_blocks), (limits.max_blocks, present.max_blocks));
+    if inodes || blocks {
+        return Err(Fault::usage("a soft limit must not be above the hard limit")
+            .advise("give both limits; a soft limit of 0 removes it"));
     }
     Ok(())
 }
@@ -298,11 +307,10 @@ fn to_json(key: QuotaKey, quota: &Quota, path: Option<&[u8]>, users: &Users) -> 
         QuotaKey::User(uid) => ("user", uid.into(), Some(users.user(uid))),
         QuotaKey::Group(gid) => ("group", gid.into(), Some(users.group(gid))),
     };
-    json!({
+    let mut value = json!({
         "kind": kind,
         "id": number,
         "name": name,
-        "path": path.map(|path| path_to_json(path).0),
         "outer": (rule.outer != QuotaId(0)).then_some(rule.outer.0),
         "inodes": inodes,
         "bytes": blocks.saturating_mul(Usage::BLOCK_BYTES as i64),
@@ -317,5 +325,7 @@ fn to_json(key: QuotaKey, quota: &Quota, path: Option<&[u8]>, users: &Users) -> 
         },
         "above_soft_limit": quota.is_above_soft_limit(),
         "full": quota.is_full(),
-    })
+    });
+    add_path(&mut value, path);
+    value
 }

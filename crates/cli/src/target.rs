@@ -49,7 +49,7 @@ impl Target {
     pub(crate) fn open(&self) -> Result<(Database, Volume, Ino), Fault> {
         match self {
             Target::Local(path) => {
-                let found = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+                let found = fs::metadata(path).map_err(|error| Fault::new(error).at(self.show()))?;
                 let (database, volume) = volume_behind(path, found.dev())?;
                 Ok((database, volume, Ino(found.ino())))
             }
@@ -67,11 +67,11 @@ impl Target {
         }
     }
 
-    /// The text for messages, without a password.
+    /// The text for messages, without a password and without control characters.
     pub(crate) fn show(&self) -> String {
         match self {
-            Target::Local(path) => path.display().to_string(),
-            Target::Volume(url, path) => format!("{url}:{}", OsStr::from_bytes(path).display()),
+            Target::Local(path) => show_path(path),
+            Target::Volume(url, path) => format!("{url}:{}", show_name(path)),
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volum
     let url = MetaUrl::parse(&entry.url)?;
     if let MetaUrl::Memory(_) = url {
         return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
-            .at(path.display())
+            .at(show_path(path))
             .advise("this command works only on volumes in a database"));
     }
     url.open_volume()
@@ -97,13 +97,13 @@ pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volum
 /// # Errors
 /// The path does not exist, or is not on a limenfs mount of this user or root.
 pub(crate) fn mount_of(path: &Path) -> Result<Entry, Fault> {
-    let metadata = fs::metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+    let metadata = fs::metadata(path).map_err(|error| Fault::new(error).at(show_path(path)))?;
     registered(path, metadata.dev())
 }
 
 fn registered(path: &Path, device: u64) -> Result<Entry, Fault> {
     registry::by_device(device).ok_or_else(|| {
-        Fault::new("not on a limenfs volume that this user or root has mounted").at(path.display())
+        Fault::new("not on a limenfs volume that this user or root has mounted").at(show_path(path))
     })
 }
 
@@ -129,6 +129,10 @@ pub(crate) fn show_name(name: &[u8]) -> String {
         shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
     shown
+}
+
+fn show_path(path: &Path) -> String {
+    show_name(path.as_os_str().as_bytes())
 }
 
 /// The path of a name in a directory.
@@ -183,5 +187,13 @@ mod tests {
         assert_eq!(show_name(b"a\x1b[2J\n\\\xff b"), "a\\u{1b}[2J\\n\\\\\\xff b");
         assert_eq!(path_to_json(b"a\xff").1.as_deref(), Some("61ff"));
         assert_eq!(path_to_json("ä".as_bytes()), ("ä".to_owned(), None));
+        for (text, shown) in
+            [(&b"/a\n\xff"[..], "/a\\n\\xff"), (b"sqlite:///v.db:/\x1b[2J", "sqlite:///v.db:/\\u{1b}[2J")]
+        {
+            assert_eq!(
+                Target::parse(OsStr::from_bytes(text)).map(|target| target.show()).as_deref(),
+                Ok(shown)
+            );
+        }
     }
 }

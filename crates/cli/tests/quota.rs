@@ -3,14 +3,16 @@
 mod common;
 mod harness;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Place, limen};
+use common::{Place, Said, command, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, NOBODY, as_user, refused};
 use meta::{Effect, Engine, QuotaKey, Txn};
@@ -235,7 +237,8 @@ fn wrong_limits_and_targets_change_nothing() {
     let (url, none) = (place.url(), format!("{}:/none", place.url()));
     for (args, parts) in [
         (&["set", &url][..], &["nothing to set"][..]),
-        (&["set", &url, "--inodes", "-1"], &["-1"]),
+        (&["set", &url, "--inodes", "-1"], &["invalid value '-1' for '--inodes"]),
+        (&["set", &url, "--soft-bytes", "-1024"], &["'-1024' is not a size"]),
         (&["set", &url, "--inodes", "99999999999999999999"], &["99999999999999999999"]),
         (&["set", &url, "--inodes", "9223372036854775807"], &["too large"]),
         (&["set", &url, "--bytes", "18000000000G"], &["too large"]),
@@ -251,4 +254,46 @@ fn wrong_limits_and_targets_change_nothing() {
     limen(&["quota", "delete", &url, "--user", "0"]).failed(1, &["no such quota"]);
     limen(&["quota", "delete", &url, "--id", "7"]).failed(1, &["no quota"]);
     assert_eq!(json(&["quota", "list", &url, "--json"])["quotas"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_soft_limit_stays_below_the_hard_limit_that_is_set_already() {
+    let place = Place::formatted();
+    let url = place.url();
+    for whose in [&["--user", "7"][..], &[]] {
+        let set = |limits: &[&str]| limen(&[&["quota", "set", &url], whose, limits].concat());
+        set(&["--bytes", "1M", "--inodes", "9"]).ok();
+        set(&["--soft-bytes", "2M"]).failed(2, &["soft limit must not be above", "0 removes it"]);
+        set(&["--soft-bytes", "1M"]).ok();
+        set(&["--bytes", "512K"]).failed(2, &["soft limit must not be above"]);
+        set(&["--bytes", "512K", "--soft-bytes", "0"]).ok();
+        set(&["--soft-inodes", "9"]).ok();
+        set(&["--inodes", "0"]).ok();
+    }
+}
+
+#[test]
+fn a_file_has_no_quota_and_odd_names_are_shown_whole() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let odd = volume.at("").join(OsStr::from_bytes(b"odd\n\xff"));
+    fs::create_dir(&odd).unwrap();
+    fs::write(volume.at("file"), b"").unwrap();
+    let file = volume.at("file");
+    let file = file.to_str().unwrap();
+    for (args, code) in [
+        (&["set", file, "--inodes", "5"][..], 1),
+        (&["get", file], 1),
+        (&["delete", file], 1),
+        (&["check", file], 8),
+    ] {
+        limen(&[&["quota"], args].concat()).failed(code, &["Not a directory"]);
+    }
+    volume.place.umount(&[]).ok();
+    let url = volume.place.url();
+    let odd = OsString::from_vec([url.as_bytes(), b":/odd\n\xff"].concat());
+    let quota =
+        |args: &[&str]| Said::from(command(&["quota", args[0]]).arg(&odd).args(&args[1..]).output().unwrap());
+    quota(&["get"]).failed(1, &["no quota", ":/odd\\n\\xff"]);
+    let set: Value = serde_json::from_str(&quota(&["set", "--inodes", "5", "--json"]).ok()).unwrap();
+    assert_eq!(set["quotas"][0]["path_bytes"], "2f6f64640aff");
 }

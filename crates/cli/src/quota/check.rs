@@ -16,8 +16,7 @@ use ops::CorrectQuotas;
 use serde_json::{Value, json};
 use types::{Errno, Ino};
 
-use super::place::{BY_TOOL, Place, whose};
-use crate::target::path_to_json;
+use super::place::{BY_TOOL, Place, add_path, whose};
 use crate::users::Users;
 
 #[derive(Debug, clap::Args)]
@@ -67,6 +66,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 
 fn check(args: &CheckArgs) -> Result<u8, Fault> {
     let place = Place::open(&args.target)?;
+    place.require_directory()?;
     let interrupt = Interrupt::install()?;
     for _ in 0..MOST_ROUNDS {
         let mut recount = place.recount(&interrupt)?;
@@ -154,13 +154,10 @@ impl Place {
                 };
                 let count =
                     |(inodes, blocks): (i64, i64)| json!({ "inodes": inodes, "bytes": bytes(blocks) });
-                Ok(json!({
-                    "kind": kind,
-                    "id": number,
-                    "path": path(key)?.map(|path| path_to_json(&path).0),
-                    "says": says.map(count),
-                    "is": count(*is),
-                }))
+                let mut value =
+                    json!({ "kind": kind, "id": number, "says": says.map(count), "is": count(*is) });
+                add_path(&mut value, path(key)?.as_deref());
+                Ok(value)
             };
             let wrong = wrong.iter().map(one).collect::<Result<Vec<Value>, Fault>>()?;
             let value = json!({ "checked": recount.quotas.len(), "repaired": args.repair, "wrong": wrong });

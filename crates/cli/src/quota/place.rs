@@ -6,12 +6,13 @@ use client::{Failure, Meta, QuotaError, Retagging};
 use command::fault::Fault;
 use command::interrupt::Interrupt;
 use command::output;
-use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
+use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
 use ops::{Authority, GetInode, GetQuotas};
+use serde_json::Value;
 use types::{Errno, Ino, Name, QuotaId};
 
 use crate::maintenance::require_none;
-use crate::target::{Target, show_name};
+use crate::target::{Target, path_to_json, show_name};
 use crate::url::Database;
 use crate::users::Users;
 
@@ -68,6 +69,26 @@ impl Place {
             QuotaKey::Directory(id) if quota.rule.root == dir => Some((id, quota)),
             _ => None,
         }))
+    }
+
+    /// The quota of the target, which must be a directory.
+    pub(super) fn directory_quota(&self) -> Result<Option<(QuotaId, Quota)>, Fault> {
+        self.require_directory()?;
+        self.quota_of(self.ino)
+    }
+
+    /// # Errors
+    /// ENOTDIR: the target is not a directory.
+    pub(super) fn require_directory(&self) -> Result<(), Fault> {
+        match self.meta.run(&GetInode(self.ino), &BY_TOOL) {
+            Ok(inode) if inode.kind.is_dir() => Ok(()),
+            Ok(_) => Err(self.failed(Errno::ENOTDIR)),
+            Err(failure) => Err(self.failed(failure)),
+        }
+    }
+
+    pub(super) fn rule(&self, key: QuotaKey) -> Result<Option<QuotaRule>, Fault> {
+        Ok(self.quotas()?.into_iter().find(|(found, _)| *found == key).map(|(_, quota)| quota.rule))
     }
 
     pub(super) fn counts_owners(&self) -> Result<bool, Fault> {
@@ -153,5 +174,14 @@ pub(super) fn whose(key: QuotaKey, path: Option<&[u8]>, users: &Users) -> String
         (QuotaKey::Directory(id), None) => format!("(directory removed; --id {id})"),
         (QuotaKey::User(uid), _) => format!("user {}", users.user(uid)),
         (QuotaKey::Group(gid), _) => format!("group {}", users.group(gid)),
+    }
+}
+
+/// Adds the path of a directory, also as hexadecimal bytes if it is not UTF-8.
+pub(super) fn add_path(value: &mut Value, path: Option<&[u8]>) {
+    let (text, bytes) = path.map(path_to_json).unzip();
+    value["path"] = text.into();
+    if let Some(bytes) = bytes.flatten() {
+        value["path_bytes"] = bytes.into();
     }
 }
