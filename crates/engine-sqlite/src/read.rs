@@ -20,17 +20,15 @@ pub(crate) fn snapshot(
     wants: &[RecordKey],
     counted: Option<Usage>,
 ) -> Result<Snapshot> {
-    let mut found = Found::default();
-    for (nth, want) in wants.iter().enumerate() {
+    let mut records = Vec::with_capacity(wants.len());
+    for want in wants {
         match (want, counted) {
-            (RecordKey::Usage, Some(counted)) => found.usage = counted,
-            (RecordKey::Usage, None) => found.usage = usage(conn)?,
-            // The rows of a record key that occurs twice must be taken only once.
-            _ if wants[..nth].contains(want) => {}
-            _ => find(conn, want, &mut found)?,
+            (RecordKey::Usage, Some(counted)) => records.push(Record::Usage(counted)),
+            (RecordKey::Usage, None) => records.push(Record::Usage(usage(conn)?)),
+            _ => find(conn, want, &mut records)?,
         }
     }
-    Ok(Snapshot { seq, records: found.answer(wants) })
+    Ok(Snapshot { seq, records })
 }
 
 /// Answers one record key.
@@ -38,14 +36,25 @@ pub(crate) fn records(conn: &Connection, want: &RecordKey) -> Result<Vec<Record>
     Ok(snapshot(conn, Seq(0), std::slice::from_ref(want), None)?.records)
 }
 
-fn find(conn: &Connection, want: &RecordKey, found: &mut Found) -> Result<()> {
+/// Appends the records of one record key.
+fn find(conn: &Connection, want: &RecordKey, records: &mut Vec<Record>) -> Result<()> {
     static SELECTS: ByKind<Select> = [const { OnceLock::new() }; _];
     let key = tables::wanted(want);
     let select = SELECTS[tables::kind_of(want) as usize].get_or_init(|| {
         let limit = if matches!(want, RecordKey::Empty(_)) { " LIMIT 1" } else { "" };
         Select::new(&Source::of_record(want), &format!("WHERE {}{limit}", has(&key)))
     });
-    select.each(conn, values(&key), |row| found.take(row))
+    // Inodes and dirents, which most reads are for, need no maps.
+    let mut found = None;
+    let mut is_answered = false;
+    select.each(conn, values(&key), |row| {
+        is_answered = Found::answer_row(want, row, records)?;
+        if is_answered { Ok(()) } else { found.get_or_insert_with(Found::default).take(row) }
+    })?;
+    if !is_answered {
+        records.extend(found.unwrap_or_default().answer([want]));
+    }
+    Ok(())
 }
 
 /// The inode that a directory entry refers to, if the entry exists.

@@ -105,6 +105,36 @@ impl Found {
         Ok(())
     }
 
+    /// Appends the answer to the key of an inode or a dirent from its only row. The answer to another key is in the
+    /// content: returns false.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn answer_row<R: Row>(
+        want: &RecordKey,
+        row: &ReplyRow<R>,
+        records: &mut Vec<Record>,
+    ) -> Result<bool, Malformed> {
+        let (ino, inode, texts) = match want {
+            RecordKey::Inode(ino) => (*ino, Some(row.inode()?), 2),
+            RecordKey::Entry(parent, name) => {
+                let dirent = row.dirent_value()?;
+                records.push(Record::Dirent(*parent, name.clone(), Some(dirent)));
+                (dirent.ino, row.joined_inode()?, 3)
+            }
+            _ => return Ok(false),
+        };
+        records.push(Record::Inode(ino, inode));
+        for (at, id) in
+            inode.iter().flat_map(|inode| [(texts, inode.access_acl), (texts + 1, inode.default_acl)])
+        {
+            if !id.is_none() {
+                records.push(Record::Acl(id, row.acl_text(at)?.map(Arc::from)));
+            }
+        }
+        Ok(true)
+    }
+
     fn take_dirent<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         let (parent, name, dirent) = row.dirent()?;
         self.dirents.insert((parent, name), dirent);
@@ -112,8 +142,15 @@ impl Found {
     }
 
     /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if the inode exists.
-    pub(crate) fn take_joined<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+    fn take_joined<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         if row.optional(3)?.is_some() { self.take_inode(row, 3, 1) } else { Ok(()) }
+    }
+
+    /// The inode of such a row; takes only the texts of its ACLs.
+    pub(crate) fn take_joined_acls<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<Option<Inode>, Malformed> {
+        let inode = row.joined_inode()?;
+        inode.map_or(Ok(()), |inode| self.take_acls(row, 1, &inode))?;
+        Ok(inode)
     }
 
     /// Takes the inode whose numbers and byte strings begin at these positions, and the texts of its ACLs.
@@ -124,13 +161,23 @@ impl Found {
         string: usize,
     ) -> Result<(), Malformed> {
         let inode = row.inode_at(number, string)?;
+        self.take_acls(row, string, &inode)?;
+        self.inodes.insert(inode.ino, inode);
+        Ok(())
+    }
+
+    fn take_acls<R: Row>(
+        &mut self,
+        row: &ReplyRow<R>,
+        string: usize,
+        inode: &Inode,
+    ) -> Result<(), Malformed> {
         for (at, id) in [(2, inode.access_acl), (3, inode.default_acl)] {
             if !id.is_none() && !self.acls.contains_key(&id) {
                 let text = row.acl_text(string + at)?;
                 self.acls.extend(text.map(|text| (id, text.into())));
             }
         }
-        self.inodes.insert(inode.ino, inode);
         Ok(())
     }
 

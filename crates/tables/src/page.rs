@@ -2,21 +2,24 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Dirent, Page, Record, RecordKey, Scan, Seq, Snapshot};
+use meta::{Beside, Dirent, Inode, Page, Record, RecordKey, Scan, Seq, Snapshot};
 use types::{Ino, Name, SessionId, SliceId};
 
 use crate::found::Found;
 use crate::kind;
 use crate::reply::{Malformed, ReplyRow, Row};
 
+/// The inode that came in the row of its dirent.
+type Joined = Option<Inode>;
+
 /// The answer to a scan, built row by row.
 #[derive(Debug)]
 pub struct PageBuilder<'s> {
     scan: &'s Scan,
-    dirents: Vec<(Ino, Name, Dirent)>,
+    dirents: Vec<(Ino, Name, Dirent, Joined)>,
     /// The keys of records that consist of several rows (the rows of a chunk, the locks on an inode), in order.
     keys: Vec<RecordKey>,
-    /// The content of the records of `keys`, and the inodes and ACLs of `dirents`.
+    /// The content of the records of `keys`, and the ACLs and other inodes of `dirents`.
     found: Found,
     /// All other records.
     records: Vec<Record>,
@@ -35,8 +38,11 @@ impl<'s> PageBuilder<'s> {
     pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         let key = match row.kind {
             kind::DIRENT | kind::DIRENT_WITH_INODE => {
-                self.dirents.push(row.dirent()?);
-                return if row.kind == kind::DIRENT { Ok(()) } else { self.found.take_joined(row) };
+                let (parent, name, dirent) = row.dirent()?;
+                let joined =
+                    if row.kind == kind::DIRENT { None } else { self.found.take_joined_acls(row)? };
+                self.dirents.push((parent, name, dirent, joined));
+                return Ok(());
             }
             kind::INODE | kind::ACL if matches!(self.scan, Scan::Dir { .. }) => return self.found.take(row),
             kind::SLICE => {
@@ -59,7 +65,7 @@ impl<'s> PageBuilder<'s> {
     pub fn finish(mut self, seq: Seq) -> Page {
         let limit = self.scan.limit();
         let more = self.dirents.len() > limit || self.keys.len() > limit || self.records.len() > limit;
-        self.dirents.sort_unstable_by(|(_, one, _), (_, other, _)| one.cmp(other));
+        self.dirents.sort_unstable_by(|(_, one, ..), (_, other, ..)| one.cmp(other));
         self.dirents.truncate(limit);
         self.keys.truncate(limit);
         self.records.truncate(limit);
@@ -67,13 +73,15 @@ impl<'s> PageBuilder<'s> {
         records.extend(found.answer(&keys));
         let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
         let mut seen = HashSet::new();
-        for (parent, name, dirent) in dirents {
+        records.reserve(dirents.len() * 2);
+        for (parent, name, dirent, joined) in dirents {
             records.push(Record::Dirent(parent, name, Some(dirent)));
+            let inode = joined.or_else(|| found.inodes.get(&dirent.ino).copied());
             if beside != Beside::Nothing {
-                records.push(found.inode(dirent.ino));
+                records.push(Record::Inode(dirent.ino, inode));
             }
             if beside == Beside::InodesWithAcls {
-                let acls = found.inodes.get(&dirent.ino).into_iter().flat_map(|inode| inode.acls());
+                let acls = inode.iter().flat_map(Inode::acls);
                 records.extend(acls.filter(|id| seen.insert(*id)).map(|id| found.acl(id)));
             }
         }

@@ -140,7 +140,16 @@ impl<R: Row> ReplyRow<R> {
 
     pub(crate) fn dirent(&self) -> Result<(Ino, Name, Dirent), Malformed> {
         let name = Name::new(self.bytes(0)?).map_err(|_| Malformed("a dirent has an invalid name"))?;
-        Ok((self.ino(0)?, name, Dirent { ino: self.ino(1)?, kind: self.kind(2)? }))
+        Ok((self.ino(0)?, name, self.dirent_value()?))
+    }
+
+    pub(crate) fn dirent_value(&self) -> Result<Dirent, Malformed> {
+        Ok(Dirent { ino: self.ino(1)?, kind: self.kind(2)? })
+    }
+
+    /// The inode of a row of kind [`DIRENT_WITH_INODE`](crate::kind::DIRENT_WITH_INODE), if the inode exists.
+    pub(crate) fn joined_inode(&self) -> Result<Option<Inode>, Malformed> {
+        if self.optional(3)?.is_some() { self.inode_at(3, 1).map(Some) } else { Ok(None) }
     }
 
     /// The row's inode and chunk.
