@@ -241,7 +241,7 @@ impl SqliteEngine {
     }
 
     /// Runs `work` on a reader connection in one snapshot, which contains at least the commits up to the
-    /// number passed to `work`.
+    /// number passed to `work`. So does the usage in memory if `work` reads it.
     fn snapshot<R>(
         &self,
         work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,
@@ -379,16 +379,14 @@ impl SqliteEngine {
 
 impl Engine for SqliteEngine {
     fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let counted = self.counted();
-        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), wants, counted))
+        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), wants, self.counted()))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         if txns.iter().all(|txn| txn.effects.is_empty()) {
             // Guards without effects do not need the writer.
-            let counted = self.counted();
             return self.snapshot(|conn, seq| {
-                let mut batch = Batch::new(conn, seq, Some(ExclusiveCache::counting(counted)))?;
+                let mut batch = Batch::new(conn, seq, Some(ExclusiveCache::counting(self.counted())))?;
                 txns.iter().map(|txn| batch.run(txn, &Results::default())).collect()
             });
         }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine, VERSION};
@@ -209,6 +209,38 @@ fn cache_is_dropped_when_others_may_have_written() {
     commit(&one, txn(vec![guard()], vec![touch(1)])).unwrap();
     let _lock = one.lock_exclusive().unwrap();
     commit(&one, txn(vec![guard()], vec![touch(2)])).unwrap();
+}
+
+#[test]
+fn usage_contains_every_commit_up_to_its_sequence_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = create(&directory.path().join("v.db"));
+    let _lock = engine.lock_exclusive().unwrap();
+    let usage = || {
+        let found = engine.read(&[RecordKey::Usage]).unwrap();
+        match found.records[..] {
+            [Record::Usage(usage)] => (found.seq.0, usage.inodes),
+            ref records => panic!("{records:?}"),
+        }
+    };
+    let before = usage();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let (seq, inodes) = usage();
+                assert!(
+                    inodes - before.1 >= seq - before.0,
+                    "{inodes} inodes after {seq} commits, at first {before:?}"
+                );
+            }
+        });
+        for ino in 10..5000 {
+            commit(&engine, add_file(ino)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(usage(), (before.0 + 4990, before.1 + 4990));
 }
 
 #[test]
