@@ -62,13 +62,25 @@ pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Fault> {
 /// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version
 /// is dropped first, so that an incomplete set of tables has no version.
 pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
-    let all = |more| tables::list(tables().rev().map(|table| format!("`@{table}`{more}")));
-    conn.query(&format!("LOCK TABLES {}", all(" WRITE")))?;
-    if !conn.rows("SELECT 1 FROM `@setting` LIMIT 1")?.is_empty() {
-        return conn.query("UNLOCK TABLES").map(drop);
+    // An earlier call that failed may have dropped some of them.
+    let (name, names) = ("CONCAT('`', table_name, '`')", tables().rev().map(|table| format!("'`@{table}`'")));
+    let names = tables::list(names);
+    let left = conn.texts(&format!(
+        "SELECT {name} FROM information_schema.tables WHERE table_schema = DATABASE() AND {name} IN ({names}) \
+         ORDER BY FIELD({name}, {names})"
+    ))?;
+    if !left.is_empty() {
+        conn.query(&format!(
+            "LOCK TABLES {}",
+            tables::list(left.iter().map(|table| format!("{table} WRITE")))
+        ))?;
+        let has_settings = left.iter().any(|table| table.ends_with("setting`"));
+        if has_settings && !conn.rows("SELECT 1 FROM `@setting` LIMIT 1")?.is_empty() {
+            return conn.query("UNLOCK TABLES").map(drop);
+        }
+        // Dropping the last table also releases the locks.
+        conn.query(&format!("DROP TABLE {}", tables::list(&left)))?;
     }
-    // Dropping the last table also releases the locks.
-    conn.query(&format!("DROP TABLE {}", all("")))?;
     // The procedures of other versions too.
     let procedures = "SELECT routine_name FROM information_schema.routines WHERE routine_schema = DATABASE() \
                       AND CONCAT('`', routine_name) REGEXP '^`@run[0-9]+$'";
