@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         [_, url, seconds, guarded] if guarded == "guarded" => (url, seconds, true),
         _ => return Err("usage: load URL SECONDS [guarded]".into()),
     };
+    let seconds = seconds.parse().map_err(|error| format!("SECONDS '{seconds}': {error}"))?;
     let mut url = Url::parse(url)?;
     url.query.entry("table_prefix".into()).or_insert_with(|| "load_".into());
     let engine = PostgresEngine::open(&url, true)?;
@@ -55,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         })
                     })
                     .collect();
-                std::thread::sleep(Duration::from_secs(seconds.parse()?));
+                std::thread::sleep(Duration::from_secs(seconds));
                 stop.store(true, Ordering::Relaxed);
                 for worker in workers {
                     worker.join().map_err(|_| "a thread panicked")??;
