@@ -21,6 +21,12 @@ pub(crate) enum Fault {
     /// The log lost rows that a stream of changes had not read.
     #[error("changes were removed from the log before this client read them")]
     Missed,
+    /// The records or the server are not those with which a stream of changes began.
+    #[error("the volume was wiped, or the server has changed")]
+    Wiped,
+    /// A transaction in the log prevented a stream of changes from being opened.
+    #[error("a transaction that writes to the log does not end: see SHOW PROCESSLIST on the server")]
+    Endless,
 }
 
 fn said(error: &Error) -> String {
@@ -51,7 +57,9 @@ impl Failed for Fault {
     /// transaction: a script commits at its end or not at all.
     fn leaves(&self) -> Leaves {
         match self {
-            Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed => Leaves::Connection,
+            Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
+                Leaves::Connection
+            }
             Fault::Sql(Error::MySqlError(_)) => Leaves::Broken,
             Fault::Sql(_) => Leaves::NoServer,
         }
@@ -71,7 +79,9 @@ impl Failed for Fault {
         let message = format!("{place}: {self}");
         let error = match self {
             Fault::Malformed(_) => return asked.not_understood(message),
-            Fault::TooLong(_) | Fault::Missed => return EngineError::permanent(message),
+            Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
+                return EngineError::permanent(message);
+            }
             Fault::Sql(error) => error,
         };
         match error {

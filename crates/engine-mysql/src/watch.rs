@@ -66,7 +66,7 @@ impl Rows {
             match rows.settle()? {
                 Some(newest) => break rows.numbers.pass(newest),
                 None if begun.elapsed() < patience => {}
-                None => return Err(Malformed("a transaction that writes to the log does not end").into()),
+                None => return Err(Fault::Endless),
             }
         }
         rows.look()?;
@@ -120,7 +120,7 @@ impl Log for Rows {
             }
         }
         if self.was.get_or_insert_with(|| now.clone()) != now {
-            return Err(Malformed("the volume was wiped, or the server has changed").into());
+            return Err(Fault::Wiped);
         }
         if plain(trimmed).number(0)? > known {
             return Err(Fault::Missed);

@@ -352,6 +352,15 @@ fn removal_drops_the_procedures_of_all_versions_and_no_others() {
         "SELECT routine_name FROM information_schema.routines WHERE routine_name LIKE '%gone\\_%' ORDER BY 1";
     let left: Vec<String> = root.query(names).unwrap();
     assert_eq!(left, ["all_gone_run5", "gone_rerun5", "gone_run", "gone_run5x"]);
+    // What a call that failed has left is dropped by the next one.
+    root.query_drop("CREATE TABLE limen.gone_edge (id INT)").unwrap();
+    root.query_drop("CREATE PROCEDURE limen.gone_run6() SELECT 1").unwrap();
+    for _ in 0..2 {
+        engine.remove().unwrap();
+    }
+    let left: Vec<String> = root.query(names).unwrap();
+    assert_eq!(left, ["all_gone_run5", "gone_rerun5", "gone_run", "gone_run5x"]);
+    assert_eq!(root.query::<String, _>("SHOW TABLES FROM limen LIKE 'gone\\_%'").unwrap(), [""; 0]);
 }
 
 #[test]
@@ -435,7 +444,8 @@ fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
         );
     }
     engine.wipe().unwrap();
-    changes.next(Duration::ZERO).unwrap_err();
+    let error = changes.next(Duration::ZERO).unwrap_err().to_string();
+    assert!(error.contains("wiped") && !error.contains("damaged"), "{error}");
     changes.next(Duration::ZERO).unwrap_err();
 }
 

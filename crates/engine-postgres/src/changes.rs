@@ -63,9 +63,9 @@ impl Log for Position {
             }
             let Some(seq) = get::<Option<i64>>(row, 1)? else { continue };
             let by = SessionId(get::<i64>(row, 2)? as u64);
-            let invalidations = get::<Option<&[u8]>>(row, 3)?.and_then(Invalidation::decode);
-            let invalidations =
-                invalidations.ok_or(Failure::Malformed("the volume was wiped, or a change is unreadable"))?;
+            let invalidations = get::<Option<&[u8]>>(row, 3)?.ok_or(Failure::Wiped)?;
+            let invalidations = Invalidation::decode(invalidations)
+                .ok_or(Failure::Malformed("the changes of an operation are unreadable"))?;
             news.push(Change { seq: Seq(seq as u64), by, invalidations });
         }
         Ok(news)

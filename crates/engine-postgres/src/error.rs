@@ -1,11 +1,11 @@
 //! Maps PostgreSQL's errors to engine errors.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Failed, Leaves};
+use pool::{Asked, Failed, Leaves, tls};
 use tables::Malformed;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
@@ -29,6 +29,8 @@ pub(crate) enum Failure {
     Malformed(&'static str),
     /// The log lost rows that a stream of changes had not read.
     Missed,
+    /// The records were removed while a stream of changes was open.
+    Wiped,
 }
 
 /// The SQLSTATE that `functions.sql` raises to ask for a group in smaller parts, or for a single transaction
@@ -63,6 +65,7 @@ impl Failure {
             Failure::Timeout(_, limit) => format!("no answer within {limit:?} (op_timeout)"),
             Failure::Runtime(error) => format!("cannot create an event loop: {error}"),
             Failure::Malformed(what) => format!("malformed reply from the server: {what}"),
+            Failure::Wiped => "the volume was wiped".to_owned(),
             Failure::Missed => "changes were removed from the log before this client read them".to_owned(),
             Failure::Postgres(_, error) => match (error.as_db_error(), error.source()) {
                 (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
@@ -101,7 +104,7 @@ impl Failed for Failure {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
             Failure::Malformed(_) => return asked.not_understood(message),
-            Failure::Runtime(_) | Failure::Missed => return EngineError::permanent(message),
+            Failure::Runtime(_) | Failure::Missed | Failure::Wiped => return EngineError::permanent(message),
             Failure::Timeout(stage, _) => (*stage, None),
             Failure::Postgres(stage, error) => (*stage, Some(error)),
         };
@@ -135,5 +138,54 @@ impl From<Malformed> for Failure {
 
 /// Whether this is a network failure, which may be temporary.
 fn is_io(error: &tokio_postgres::Error) -> bool {
-    error.is_closed() || error.source().is_none_or(|source| source.is::<io::Error>())
+    let is_network =
+        |source: &(dyn Error + 'static)| source.downcast_ref().is_some_and(|error| !tls::is_rejected(error));
+    error.is_closed() || error.source().is_none_or(is_network)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Ready, ready};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio_postgres::config::SslMode;
+    use tokio_postgres::tls::{NoTlsStream, TlsConnect};
+
+    use super::*;
+
+    /// A handshake that fails with this error.
+    struct Fails(io::Error);
+
+    impl TlsConnect<DuplexStream> for Fails {
+        type Stream = NoTlsStream;
+        type Error = io::Error;
+        type Future = Ready<io::Result<NoTlsStream>>;
+
+        fn connect(self, _: DuplexStream) -> Self::Future {
+            ready(Err(self.0))
+        }
+    }
+
+    #[test]
+    fn an_untrusted_certificate_is_permanent_and_a_reset_handshake_is_not() {
+        let untrusted = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        for (error, is_permanent) in [
+            (io::Error::new(io::ErrorKind::InvalidData, untrusted), true),
+            (io::ErrorKind::ConnectionReset.into(), false),
+        ] {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let failed = runtime.block_on(async {
+                let (ours, mut server) = tokio::io::duplex(64);
+                // The answer to the request for TLS.
+                server.write_all(b"S").await.unwrap();
+                let mut config = tokio_postgres::Config::new();
+                config.user("limen").ssl_mode(SslMode::Require);
+                let failed = config.connect_raw(ours, Fails(error)).await.err().unwrap();
+                server.read_u8().await.unwrap();
+                failed
+            });
+            let failed = Failure::Postgres(Stage::Connect, failed).engine_error("here", Asked::Look);
+            assert_eq!(failed.kind, meta::ErrorKind::Determinate { transient: !is_permanent }, "{failed}");
+        }
+    }
 }

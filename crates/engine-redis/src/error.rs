@@ -14,6 +14,10 @@ pub(crate) enum Failure {
     Demoted,
     /// The answer does not have the form that the scripts produce.
     Malformed(&'static str),
+    /// The stream lost changes that its reader had not read.
+    Missed,
+    /// The records were removed while the stream was open.
+    Wiped,
 }
 
 /// The reason why an answer cannot be decoded.
@@ -36,7 +40,7 @@ impl Failed for Failure {
     fn leaves(&self) -> Leaves {
         match self {
             Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => Leaves::Connection,
-            Failure::Malformed(_) => Leaves::Connection,
+            Failure::Malformed(_) | Failure::Missed | Failure::Wiped => Leaves::Connection,
             Failure::Redis(_) | Failure::Demoted => Leaves::NoServer,
         }
     }
@@ -51,6 +55,10 @@ impl Failed for Failure {
             Failure::Demoted => {
                 asked.unanswered(format!("{place} is a replica: use the address of its master"))
             }
+            Failure::Missed => EngineError::permanent(format!(
+                "{place}: changes were removed from the stream before this client read them"
+            )),
+            Failure::Wiped => EngineError::permanent(format!("{place}: the volume was wiped")),
             Failure::Malformed(what) => {
                 asked.not_understood(format!("{place}: cannot decode the server's answer: {what}"))
             }

@@ -57,7 +57,7 @@ impl Watcher {
     }
 
     /// Decodes the answer of XREAD: one stream and its entries.
-    fn take(&mut self, answer: Value) -> Result<Vec<Change>, Malformed> {
+    fn take(&mut self, answer: Value) -> Result<Vec<Change>, Failure> {
         let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = take(answer)?;
         let mut changes = Vec::new();
         for (id, txns) in streams.into_iter().flatten().flat_map(|(_, entries)| entries) {
@@ -65,10 +65,10 @@ impl Watcher {
             let last = last.ok_or(Malformed("a change has no number"))?;
             let first = (last + 1).checked_sub(txns.len() as u64);
             if first != Some(self.seen + 1) {
-                return Err(Malformed("changes were trimmed from the stream before they were read"));
+                return Err(Failure::Missed);
             }
             for (by, invalidations) in txns {
-                let by = by[..].try_into().map_err(|_| Malformed("the volume was wiped"))?;
+                let by = by[..].try_into().map_err(|_| Failure::Wiped)?;
                 let invalidations =
                     Invalidation::decode(&invalidations).ok_or(Malformed("a change cannot be read"))?;
                 self.seen += 1;
@@ -89,7 +89,7 @@ impl Changes for Watcher {
             let message = format!("{}: changes may have been missed: start a new watch", self.place);
             return Err(EngineError::permanent(message));
         }
-        let changes = self.ask(wait).and_then(|answer| Ok(self.take(answer)?));
+        let changes = self.ask(wait).and_then(|answer| self.take(answer));
         self.lost = changes.is_err();
         changes.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
     }
