@@ -226,15 +226,18 @@ fn usage_contains_every_commit_up_to_its_sequence_number() {
     let before = usage();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                let (seq, inodes) = usage();
-                assert!(
-                    inodes - before.1 >= seq - before.0,
-                    "{inodes} inodes after {seq} commits, at first {before:?}"
-                );
-            }
-        });
+        // More than the CPUs, so that some are interrupted while they read.
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let (seq, inodes) = usage();
+                    assert!(
+                        inodes - before.1 >= seq - before.0,
+                        "{inodes} inodes after {seq} commits, first {before:?}"
+                    );
+                }
+            });
+        }
         for ino in 10..5000 {
             commit(&engine, add_file(ino)).unwrap();
         }
