@@ -17,7 +17,7 @@ use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A dump has all metadata of a volume, with ACLs, extended attributes, SIDs, settings, and the data of files that are stored
+A dump has all metadata of a volume, with ACLs, extended attributes, SIDs, quotas, settings, and the data of files that are stored
 in the metadata. It does not have the objects: they stay in the object store. limen load creates a volume from it, on any
 kind of database.
 

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Place, command, killed_at, limen, loaded_lines, make_many};
+use serde_json::Value;
 use servers::{Kind, Server};
 use tree::{MIB, make_tree, walk};
 
@@ -32,20 +33,28 @@ fn move_to(place: &Place, from: &str, to: &str, json: bool) {
     is_clean(to);
 }
 
-fn goes_through_all_engines(format: &[&str], kinds: &[Kind]) {
+/// [`make_tree`] creates more files than this.
+const FILES_OF_TREE: usize = 300;
+
+/// Moves a volume from engine to engine, and compares what programs see. The volume has at least `files` files.
+fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
     if !skip::is_root() {
         return;
     }
     let place = Place::new();
     let mut url = place.url();
     limen(&[&["format", &url, "vol", "--bucket", &place.text("objects")], format].concat()).ok();
+    if files > FILES_OF_TREE {
+        let files = files.div_ceil(10).to_string();
+        limen(&["mdtest", &url, "/t", "--depth", "1", "--dirs", "10", "--files", &files, "--keep"]).ok();
+    }
     place.mount_url(&url, &[]).ok();
     let mnt = place.path("mnt");
     make_tree(&mnt, format.contains(&"nfsv4"));
     place.umount(&[]).ok();
     place.mount_url(&url, &[]).ok();
     let before = walk(&mnt);
-    assert!(before.len() > 300);
+    assert!(before.len() > files);
     place.umount(&[]).ok();
     let servers: Vec<Server> = kinds.iter().map(|kind| Server::start(*kind, false)).collect();
     let back = format!("sqlite://{}", place.text("back.db"));
@@ -75,12 +84,64 @@ fn goes_through_all_engines(format: &[&str], kinds: &[Kind]) {
 #[test]
 fn posix_volume_goes_through_all_engines() {
     let kinds = [Kind::Postgres, Kind::Redis, Kind::Etcd, Kind::Mariadb];
-    goes_through_all_engines(&["--acl", "posix"], &kinds);
+    goes_through_all_engines(&["--acl", "posix"], &kinds, FILES_OF_TREE);
+}
+
+#[test]
+fn volume_of_many_files_goes_through_all_engines() {
+    if skip::is_long() {
+        let kinds = [Kind::Postgres, Kind::Redis, Kind::Etcd, Kind::Mariadb];
+        goes_through_all_engines(&["--acl", "posix"], &kinds, 30_000);
+    }
 }
 
 #[test]
 fn nfs4_volume_goes_through_engines() {
-    goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Mariadb, Kind::Postgres]);
+    goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Mariadb, Kind::Postgres], FILES_OF_TREE);
+}
+
+/// Quotas, one inside another and of a user and a group, go through engines with all files.
+fn quotas_go_through(kinds: &[Kind]) {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    let mut url = place.url();
+    limen(&["format", &url, "vol", "--bucket", &place.text("objects")]).ok();
+    place.mount_url(&url, &[]).ok();
+    make_tree(&place.path("mnt"), false);
+    place.umount(&[]).ok();
+    let at = |url: &str, path: &str| format!("{url}:{path}");
+    limen(&["quota", "set", &at(&url, "/a"), "--inodes", "400", "--soft-bytes", "1M"]).ok();
+    limen(&["quota", "set", &at(&url, "/a/b/c"), "--bytes", "100M"]).ok();
+    limen(&["quota", "set", &url, "--user", "4711", "--inodes", "1"]).ok();
+    limen(&["quota", "set", &url, "--group", "0", "--bytes", "9G"]).ok();
+    let quotas = |url: &str| limen(&["quota", "list", "--json", url]).ok();
+    let before: Value = serde_json::from_str(&quotas(&url)).unwrap();
+    // The other owners of files are counted too.
+    assert!(before["quotas"].as_array().unwrap().len() > 4, "{before:#}");
+    let servers: Vec<Server> = kinds.iter().map(|kind| Server::start(*kind, false)).collect();
+    let back = format!("sqlite://{}", place.text("back.db"));
+    for next in servers.iter().map(Server::url).chain([back]) {
+        move_to(&place, &url, &next, false);
+        url = next;
+        let after: Value = serde_json::from_str(&quotas(&url)).unwrap();
+        assert_eq!(after["quotas"], before["quotas"], "{url}");
+        place.mount_url(&url, &[]).ok();
+        let new = |count: u64| fs::write(place.path(&format!("mnt/a/b/c/new {count}")), b"");
+        let created = (0..).take_while(|count| new(*count).is_ok()).count() as u64;
+        // The outer quota binds, exactly.
+        let outer = before["quotas"].as_array().unwrap().iter().find(|quota| quota["path"] == "/a").unwrap();
+        assert_eq!(created, 400 - outer["inodes"].as_u64().unwrap(), "{url}");
+        (0..created)
+            .for_each(|count| fs::remove_file(place.path(&format!("mnt/a/b/c/new {count}"))).unwrap());
+        place.umount(&[]).ok();
+    }
+}
+
+#[test]
+fn quotas_go_through_engines() {
+    quotas_go_through(&[Kind::Redis, Kind::Etcd]);
 }
 
 /// Runs `work` twice, and again until anything has changed meanwhile, while threads create, rename, link, write and

@@ -9,7 +9,8 @@
 //! 3. inodes by number, each followed by its xattrs and its symlink target or rows of chunks; a directory by its
 //!    entries in bytewise order;
 //! 4. the counts of shared slices;
-//! 5. `end`: the totals, and a checksum of all lines.
+//! 5. quotas, with what the inodes of the dump count in them;
+//! 6. `end`: the totals, and a checksum of all lines.
 //!
 //! Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines are the dump.
 //! Otherwise they are compressed:
@@ -31,7 +32,6 @@
 //! - Unlinked files that are open, and the list of garbage. `limen gc` finds their objects, because nothing refers to
 //!   them.
 //! - ACLs that are stored during the dump and that nothing uses any more at its end.
-//! - Quotas.
 //! - Data that a mount has not stored yet.
 //!
 //! # One moment
@@ -59,6 +59,7 @@
 //! that the other database can have given out since the dump.
 
 mod compare;
+mod counts;
 mod error;
 mod line;
 mod live;
@@ -69,15 +70,15 @@ mod write;
 
 pub use compare::compare;
 pub use error::DumpError;
-pub use line::{Bytes, Head, InodeLine, Kind, Line, Row, Stored, Tail};
+pub use line::{Bytes, Head, InodeLine, Kind, Line, QuotaLine, Row, Stored, Tail};
 pub use live::dump_live;
 pub use load::{Checked, check, load};
 pub use records::{Live, dump};
 pub use stream::{Form, Reader, Writer};
 pub use write::{scratch, write};
 
-/// The version of the format. This build reads this version and older ones.
-pub const VERSION: u32 = 1;
+/// The version of the format. This build reads this version and older ones. Version 1 has no quotas.
+pub const VERSION: u32 = 2;
 
 /// The first bytes of a compressed dump.
 const MAGIC: &[u8; 8] = b"limendmp";

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use meta::{Counter, Effect, Inode, QuotaTag};
+use meta::{Counter, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use types::{
-    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName,
+    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, QuotaId, Slice, SliceId, SliceSource, Time,
+    XattrName,
 };
 
 /// A line.
@@ -61,6 +62,8 @@ pub enum Line {
         slice: u64,
         rows: u64,
     },
+    /// A quota, with what the inodes of the dump count in it.
+    Quota(QuotaLine),
     /// The last line.
     End(Tail),
 }
@@ -110,6 +113,106 @@ pub struct InodeLine {
     parent: u64,
     access_rev: u64,
     xattr_blocks: u16,
+    /// The directory quota in which the inode counts; 0 if there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    quota: u64,
+    /// Whether the inode counts in the quotas of its owner and group.
+    #[serde(default, skip_serializing_if = "is_false")]
+    owner_quotas: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// A quota, with the fields of [`QuotaRule`]. A limit that is not given does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaLine {
+    of: QuotaOf,
+    /// The number of a directory quota, the uid or the gid.
+    id: u64,
+    inodes: i64,
+    blocks: i64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    outer: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_inodes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_blocks: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    soft_inodes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    soft_blocks: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    root: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    state: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum QuotaOf {
+    Directory,
+    User,
+    Group,
+}
+
+impl QuotaLine {
+    pub(crate) fn new(key: QuotaKey, quota: &Quota) -> QuotaLine {
+        let (of, id) = match key {
+            QuotaKey::Directory(id) => (QuotaOf::Directory, id.0),
+            QuotaKey::User(uid) => (QuotaOf::User, uid.into()),
+            QuotaKey::Group(gid) => (QuotaOf::Group, gid.into()),
+        };
+        let Quota { inodes, blocks, rule } = *quota;
+        let limit = |limit: u64| (limit != QuotaRule::NO_LIMIT).then_some(limit);
+        QuotaLine {
+            of,
+            id,
+            inodes,
+            blocks,
+            outer: rule.outer.0,
+            max_inodes: limit(rule.max_inodes),
+            max_blocks: limit(rule.max_blocks),
+            soft_inodes: limit(rule.soft_inodes),
+            soft_blocks: limit(rule.soft_blocks),
+            root: rule.root.0,
+            state: rule.state.to_number().into(),
+        }
+    }
+
+    fn effects(&self) -> Result<Vec<Effect>, String> {
+        let owner = |id: u64| u32::try_from(id).map_err(|_| format!("there is no user or group {id}"));
+        let key = match self.of {
+            QuotaOf::Directory => QuotaKey::Directory(quota_id(self.id)?),
+            QuotaOf::User => QuotaKey::User(owner(self.id)?),
+            QuotaOf::Group => QuotaKey::Group(owner(self.id)?),
+        };
+        let limit = |limit: Option<u64>| limit.map_or(Ok(QuotaRule::NO_LIMIT), number);
+        let state = u8::try_from(self.state).ok().and_then(QuotaState::from_number);
+        // Every field is named, so that a new one cannot be forgotten.
+        let rule = QuotaRule {
+            outer: quota_id(self.outer)?,
+            max_inodes: limit(self.max_inodes)?,
+            max_blocks: limit(self.max_blocks)?,
+            soft_inodes: limit(self.soft_inodes)?,
+            soft_blocks: limit(self.soft_blocks)?,
+            root: Ino(number(self.root)?),
+            state: state.ok_or("a quota has an unknown state")?,
+        };
+        let (inodes, blocks) = (self.inodes, self.blocks);
+        Ok(vec![Effect::PutQuota { key, rule }, Effect::Charge { key, inodes, blocks }])
+    }
+}
+
+/// The number of a directory quota, which shares a stored number with a flag.
+fn quota_id(id: u64) -> Result<QuotaId, String> {
+    if id <= i64::MAX as u64 >> 1 { Ok(QuotaId(id)) } else { Err(format!("the number {id} is too large")) }
 }
 
 /// The `len` bytes from `pos` on in a chunk. They are `data`, or come from `slice`, or are zeros if neither is given.
@@ -222,6 +325,8 @@ impl From<&Inode> for InodeLine {
             parent: inode.parent.0,
             access_rev: inode.access_rev,
             xattr_blocks: inode.xattr_blocks,
+            quota: inode.quota.directory.0,
+            owner_quotas: inode.quota.owners,
         }
     }
 }
@@ -263,7 +368,9 @@ impl Row {
 }
 
 impl InodeLine {
-    fn inode(&self) -> Result<Inode, String> {
+    /// # Errors
+    /// A field has a value that no engine can store; the text says which.
+    pub(crate) fn inode(&self) -> Result<Inode, String> {
         let acl = |text: &Option<String>| text.as_deref().map_or(Ok(AclId::NONE), acl_id);
         if self.mode > 0o7777 {
             return Err(format!("inode {} has an invalid mode", self.ino));
@@ -286,8 +393,7 @@ impl InodeLine {
             parent: Ino(number(self.parent)?),
             access_rev: number(self.access_rev)?,
             xattr_blocks: self.xattr_blocks,
-            // Quotas are not in a dump.
-            quota: QuotaTag::NONE,
+            quota: QuotaTag { directory: quota_id(self.quota)?, owners: self.owner_quotas },
         })
     }
 }
@@ -327,6 +433,7 @@ impl Line {
                 let (parent, ino) = (Ino(number(*dir)?), Ino(number(*ino)?));
                 vec![Effect::PutDirent { parent, name, ino, kind: (*kind).into() }]
             }
+            Line::Quota(quota) => quota.effects()?,
             Line::Shared { slice, rows } => {
                 let slice = SliceId(number(*slice)?);
                 let rows = usize::try_from(*rows).ok().filter(|rows| *rows <= MOST_SHARES);

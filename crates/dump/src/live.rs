@@ -13,6 +13,9 @@
 //! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a slice are
 //! counted in the result. All such slices are known: a slice that is shared at that moment was shared before the dump
 //! began, or a file with one of its rows has changed since.
+//!
+//! The inodes of quotas are counted in the result too. Each change of a rule changes a setting, which is read with the
+//! few records of step 3: if it has changed since the rules were read, they are read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,9 +23,10 @@ use std::io::{BufReader, BufWriter, Seek};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Changes, Engine, EngineError, Inode, Invalidation, Record, RecordKey};
-use types::{FileType, Ino, Name, SliceId};
+use meta::{Changes, Engine, EngineError, Inode, Invalidation, Quota, Record, RecordKey};
+use types::{FileType, Ino, Name};
 
+use crate::counts::Counts;
 use crate::error::DumpError;
 use crate::line::{Bytes, Head, Line, acl_text};
 use crate::records::{self, Live};
@@ -70,13 +74,13 @@ pub fn dump_live(
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
-    let mut shared = records::shared(&mut live.source)?;
+    let mut counts = Counts::read(&mut live.source)?;
     let spool = live.scan(spool, progress)?;
-    live.catch_up()?;
+    live.catch_up(&mut counts)?;
     for line in live.found.values().flatten() {
-        shared.extend(line.slices().map(|slice| (slice, 0)));
+        counts.shared.extend(line.slices().map(|slice| (slice, 0)));
     }
-    live.merge(spool, &mut shared, each)
+    live.merge(spool, &mut counts, each)
 }
 
 #[derive(Debug)]
@@ -151,8 +155,9 @@ impl LiveDump {
     }
 
     /// Reads changed records until everything is of one moment: steps 2 to 4.
-    fn catch_up(&mut self) -> Result<(), DumpError> {
+    fn catch_up(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         self.look()?;
+        let mut rules_of = None;
         for _ in 0..MOST_ROUNDS {
             while self.changed.len() > FEW {
                 let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
@@ -160,9 +165,19 @@ impl LiveDump {
                 self.read(&some)?;
                 self.look()?;
             }
+            if rules_of.is_none() {
+                rules_of = Some(self.rules_setting()?);
+                counts.read_rules(&mut self.source)?;
+                self.look()?;
+            }
             let last = std::mem::take(&mut self.changed);
             let whole = self.read(&last)?;
             let news = self.look()?;
+            if rules_of.as_ref().is_some_and(|before| *before != self.read_setting()) {
+                rules_of = None;
+                self.changed.extend(last);
+                continue;
+            }
             // A key that the stream has named is of that moment if this request read it as a whole. All other keys in
             // `changed` must be read again.
             if self.changed.iter().all(|key| news.contains(key) && whole.contains(key)) {
@@ -170,6 +185,21 @@ impl LiveDump {
             }
         }
         Err(DumpError::TooFast)
+    }
+
+    /// The setting that moves with each change of a rule of a quota.
+    fn rules_setting(&mut self) -> Result<Option<String>, DumpError> {
+        let records = self.source.0.read(&[RecordKey::Settings])?.records;
+        let Some(Record::Settings(settings)) = records.first() else { return Ok(None) };
+        Ok(settings.get(Quota::NEXT_SETTING).cloned())
+    }
+
+    /// The same, as it was read with the last records.
+    fn read_setting(&self) -> Option<String> {
+        self.volume.iter().find_map(|line| match line {
+            Line::Setting { name, value } if name == Quota::NEXT_SETTING => Some(value.clone()),
+            _ => None,
+        })
     }
 
     /// Reads records with one request, except the rows of large files, which take several. Returns the keys that the
@@ -288,11 +318,11 @@ impl LiveDump {
     fn merge(
         self,
         mut spool: Reader,
-        shared: &mut BTreeMap<SliceId, u64>,
+        counts: &mut Counts,
         each: &mut dyn FnMut(Line) -> Result<(), DumpError>,
     ) -> Result<(), DumpError> {
         let mut counted = |line: Line| {
-            records::count(&line, shared);
+            counts.add(&line);
             each(line)
         };
         self.volume.into_iter().try_for_each(&mut counted)?;
@@ -307,7 +337,7 @@ impl LiveDump {
             }
         }
         found.flat_map(|(_, lines)| lines).try_for_each(&mut counted)?;
-        records::shared_lines(shared, each)
+        counts.lines(each)
     }
 }
 
@@ -325,8 +355,11 @@ fn key_of(line: &Line) -> Option<Key> {
             Some(Key::Inode(*ino, None))
         }
         Line::Entry { dir, name, .. } => Some(Key::Inode(*dir, Some(name.clone()))),
-        Line::Dump(_) | Line::Setting { .. } | Line::Counter { .. } | Line::Shared { .. } | Line::End(_) => {
-            None
-        }
+        Line::Dump(_)
+        | Line::Setting { .. }
+        | Line::Counter { .. }
+        | Line::Shared { .. }
+        | Line::Quota(_)
+        | Line::End(_) => None,
     }
 }

@@ -1,15 +1,16 @@
 //! Records of an engine as lines, in the order of a dump.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use meta::{
-    Beside, Counter, Engine, EngineError, Frozen, Inode, LastBackup, Maintenance, Page, Quota, Record,
-    RecordKey, Scan, Snapshot, Volume, Xattrs,
+    Beside, Counter, Engine, EngineError, Frozen, Inode, LastBackup, Maintenance, Page, Record, RecordKey,
+    Scan, Snapshot, Volume, Xattrs,
 };
-use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
+use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
-use crate::line::{Bytes, Line, MOST_SHARES, acl_text};
+use crate::counts::Counts;
+use crate::line::{Bytes, Line, acl_text};
 
 /// The number of rows in a page of a scan.
 const PAGE: usize = 1024;
@@ -54,11 +55,9 @@ pub fn dump<E: From<EngineError>>(
 ) -> Result<(), E> {
     volume_lines(&source.read(&volume_keys())?.records, each)?;
     acls(source, each)?;
-    // The rows that refer to a slice are counted here: the stored count includes rows of unlinked files, which are left
-    // out.
-    let mut shared = shared(source)?;
+    let mut counts = Counts::read(source)?;
     let mut counted = |line: Line| {
-        count(&line, &mut shared);
+        counts.add(&line);
         each(line)
     };
     let mut after = Ino(0);
@@ -73,32 +72,7 @@ pub fn dump<E: From<EngineError>>(
             break;
         }
     }
-    shared_lines(&shared, each)
-}
-
-/// Adds the rows of a line to the counts of their slices.
-pub(crate) fn count(line: &Line, shared: &mut BTreeMap<SliceId, u64>) {
-    for slice in line.slices() {
-        if let Some(count) = shared.get_mut(&slice) {
-            *count += 1;
-        }
-    }
-}
-
-/// The lines of slices with more than one row.
-pub(crate) fn shared_lines<E>(
-    shared: &BTreeMap<SliceId, u64>,
-    each: &mut dyn FnMut(Line) -> Result<(), E>,
-) -> Result<(), E> {
-    for (slice, count) in shared {
-        let mut left = count.saturating_sub(1);
-        while left > 0 {
-            let rows = left.min(MOST_SHARES as u64);
-            each(Line::Shared { slice: slice.0, rows })?;
-            left -= rows;
-        }
-    }
-    Ok(())
+    counts.lines(each)
 }
 
 /// The keys of settings and counters.
@@ -128,11 +102,9 @@ pub(crate) fn volume_lines<E>(
     Ok(())
 }
 
-/// Whether a setting is not in a dump: it is about this database and not about the volume, or about quotas.
+/// Whether a setting is about this database, not about the volume.
 pub(crate) fn is_local(name: &str) -> bool {
-    let quotas = [Quota::NEXT_SETTING, Quota::OWNERS_SETTING];
-    let local = [Maintenance::SETTING, LastBackup::SETTING, Volume::LOADING, Volume::LOADED];
-    quotas.contains(&name) || local.contains(&name)
+    [Maintenance::SETTING, LastBackup::SETTING, Volume::LOADING, Volume::LOADED].contains(&name)
 }
 
 fn acls<E: From<EngineError>>(
@@ -151,24 +123,6 @@ fn acls<E: From<EngineError>>(
         }
         if !page.more || after == before {
             return Ok(());
-        }
-    }
-}
-
-/// The slices that were ever shared, each with a count of 0.
-pub(crate) fn shared(source: &mut dyn Frozen) -> Result<BTreeMap<SliceId, u64>, EngineError> {
-    let (mut found, mut after) = (BTreeMap::new(), SliceId(0));
-    loop {
-        let page = source.scan(&Scan::Shared { after, limit: PAGE })?;
-        let before = after;
-        for record in page.snapshot.records {
-            if let Record::Shared(slice, _) = record {
-                after = slice;
-                found.insert(slice, 0);
-            }
-        }
-        if !page.more || after == before {
-            return Ok(found);
         }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{
-    Counter, Effect, Engine, EngineError, Frozen, Inode, MemEngine, Outcome, Page, RecordKey, Scan, Settings,
-    Snapshot, Txn, Volume,
+    Counter, Effect, Engine, EngineError, Frozen, Inode, MemEngine, Outcome, Page, Quota, QuotaKey,
+    QuotaRule, QuotaState, QuotaTag, Record, RecordKey, Scan, Settings, Snapshot, Txn, Volume,
 };
 use types::{
-    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, Slice, SliceId, SliceSource, Time,
-    XattrName,
+    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, Slice, SliceId, SliceSource,
+    Time, XattrName,
 };
 
 use super::*;
@@ -35,6 +35,10 @@ fn blocks(id: u64) -> Slice {
     Slice { pos: 7, len: 100, source: SliceSource::Blocks { id: SliceId(id), offset: 3, size: 200 } }
 }
 
+fn tag(directory: u64, owners: bool) -> QuotaTag {
+    QuotaTag { directory: QuotaId(directory), owners }
+}
+
 /// A volume with each kind of record, and with more of some than fit into a page or a transaction.
 fn sample() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
@@ -51,7 +55,7 @@ fn sample() -> Arc<dyn Engine> {
         Effect::PutAcl { id: acl, text: "an ACL".into() },
         Effect::PutInode(Inode { default_acl: acl, access_rev: 9, ..inode(3, FileType::Directory) }),
         entry(2, b"d", 3, FileType::Directory),
-        Effect::PutInode(Inode { nlink: 2, xattr_blocks: 2, ..file(4, 50) }),
+        Effect::PutInode(Inode { nlink: 2, xattr_blocks: 2, quota: tag(5, true), ..file(4, 50) }),
         entry(3, b"not \xff UTF-8", 4, FileType::Regular),
         entry(3, b"base64:QUJD", 4, FileType::Regular),
         Effect::PutXattr {
@@ -78,11 +82,11 @@ fn sample() -> Arc<dyn Engine> {
         effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40) }));
     }
     // An unlinked file that is open shares a slice with a linked one.
-    effects.push(Effect::PutInode(Inode { nlink: 0, ..file(8, 9) }));
+    effects.push(Effect::PutInode(Inode { nlink: 0, quota: tag(8, true), ..file(8, 9) }));
     effects.extend([append(8, 0, blocks(41)), append(4, 0, blocks(41))]);
     effects.push(Effect::Share { slice: SliceId(41) });
     for ino in 100..2000 {
-        effects.push(Effect::PutInode(file(ino, 0)));
+        effects.push(Effect::PutInode(Inode { quota: tag(8, false), ..file(ino, 0) }));
         effects.push(entry(3, format!("file {ino}").as_bytes(), ino, FileType::Regular));
     }
     effects.extend(
@@ -90,8 +94,52 @@ fn sample() -> Arc<dyn Engine> {
             .map(|(counter, value)| Effect::SetCounter { counter, value }),
     );
     effects.push(Effect::PutSetting { name: "maintenance", value: String::new() });
+    effects.push(Effect::PutSetting { name: Quota::NEXT_SETTING, value: "9".to_owned() });
+    for (key, rule) in rules() {
+        effects.push(Effect::PutQuota { key, rule });
+        // A dump counts itself, so what is stored here does not matter.
+        effects.push(Effect::Charge { key, inodes: 77, blocks: -5 });
+    }
     commit(&*engine, effects);
     engine
+}
+
+/// The quotas of the sample, one inside another.
+fn rules() -> [(QuotaKey, QuotaRule); 3] {
+    let outer = QuotaRule { root: Ino::ROOT, max_inodes: 9000, soft_blocks: 7, ..QuotaRule::default() };
+    let state = QuotaState::Building;
+    let inner = QuotaRule { root: Ino(3), outer: QuotaId(5), state, ..QuotaRule::default() };
+    let user = QuotaRule { max_blocks: 3, soft_inodes: 2, ..QuotaRule::default() };
+    [
+        (QuotaKey::Directory(QuotaId(5)), outer),
+        (QuotaKey::Directory(QuotaId(8)), inner),
+        (QuotaKey::User(0), user),
+    ]
+}
+
+#[test]
+fn quotas_are_loaded_with_what_their_inodes_count() {
+    let target = empty();
+    load_into(&*target, &written(&sample(), Form::Framed)).unwrap();
+    let found = target.scan(&Scan::Quotas { after: None, limit: 10 }).unwrap().snapshot.records;
+    let [outer, inner, user] = rules();
+    let quota = |(key, rule), inodes, blocks| Record::Quota(key, Some(Quota { inodes, blocks, rule }));
+    // The unlinked file, which is in the sample too, is not in the dump.
+    let expected = [
+        quota(outer, 1901, 3),
+        quota(inner, 1900, 0),
+        quota(user, 1, 3),
+        quota((QuotaKey::Group(0), QuotaRule::default()), 1, 3),
+    ];
+    assert_eq!(found, expected);
+    let tags = [(4, 5, true), (100, 8, false), (7, 0, false)];
+    for (ino, directory, owners) in tags {
+        let found = target.read(&[RecordKey::Inode(Ino(ino))]).unwrap().records;
+        let [Record::Inode(_, Some(inode))] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(inode.quota, QuotaTag { directory: QuotaId(directory), owners });
+    }
+    let setting = settings(&*target).get(Quota::NEXT_SETTING).cloned();
+    assert_eq!(setting.as_deref(), Some("9"));
 }
 
 fn written(engine: &Arc<dyn Engine>, form: Form) -> Vec<u8> {
@@ -319,9 +367,9 @@ fn frames_in_another_order_are_refused() {
 
 #[test]
 fn newer_and_unknown_dumps_are_refused() {
-    let newer = b"{\"dump\":{\"version\":2,\"id\":\"x\",\"created\":1,\"new\":1}}\n";
-    assert!(matches!(checked(newer), Err(DumpError::Newer { found: 2 })));
-    assert!(matches!(checked(b"limendmp\x02\0\0\0"), Err(DumpError::Newer { found: 2 })));
+    let newer = b"{\"dump\":{\"version\":3,\"id\":\"x\",\"created\":1,\"new\":1}}\n";
+    assert!(matches!(checked(newer), Err(DumpError::Newer { found: 3 })));
+    assert!(matches!(checked(b"limendmp\x03\0\0\0"), Err(DumpError::Newer { found: 3 })));
     for other in [&b""[..], b"{}\n", b"SQLite format 3\0 and more", b"{\"inode\":1}\n", b"{\n"] {
         let error = checked(other).unwrap_err();
         assert!(matches!(error, DumpError::NotADump | DumpError::CutOff { .. }), "{error}");
@@ -346,11 +394,17 @@ fn with_line(line: &str) -> Result<Checked, DumpError> {
 #[test]
 fn records_that_no_engine_can_store_are_refused() {
     with_line("{\"shared\":{\"slice\":1,\"rows\":1}}").unwrap();
+    with_line("{\"quota\":{\"of\":\"user\",\"id\":4294967295,\"inodes\":1,\"blocks\":-1,\"state\":2}}")
+        .unwrap();
     for wrong in [
         "{\"shared\":{\"slice\":1,\"rows\":17}}",
         "{\"shared\":{\"slice\":18446744073709551615,\"rows\":1}}",
         "{\"shared\":{\"slice\":1,\"rows\":1,\"new\":0}}",
         "{\"quota\":{}}",
+        "{\"quota\":{\"of\":\"user\",\"id\":4294967296,\"inodes\":1,\"blocks\":1}}",
+        "{\"quota\":{\"of\":\"directory\",\"id\":4611686018427387904,\"inodes\":1,\"blocks\":1}}",
+        "{\"quota\":{\"of\":\"directory\",\"id\":1,\"inodes\":1,\"blocks\":1,\"state\":3}}",
+        "{\"quota\":{\"of\":\"project\",\"id\":1,\"inodes\":1,\"blocks\":1}}",
         "{\"counter\":{\"name\":\"next_thing\",\"next\":1}}",
         "{\"entry\":{\"dir\":2,\"name\":\"a/b\",\"ino\":3,\"kind\":\"regular\"}}",
         "{\"entry\":{\"dir\":2,\"name\":\"base64:?\",\"ino\":3,\"kind\":\"regular\"}}",
@@ -417,6 +471,11 @@ impl Busy {
             Effect::SetCounter { counter: Counter::Ino, value: ino.0 + 1 },
             Effect::PutSetting { name: "capacity_bytes", value: count.to_string() },
         ];
+        if count % 4 == 0 {
+            let rule = QuotaRule { max_inodes: count, ..QuotaRule::default() };
+            effects.push(Effect::PutQuota { key: QuotaKey::User(count as u32 % 3), rule });
+            effects.push(Effect::PutSetting { name: Quota::NEXT_SETTING, value: count.to_string() });
+        }
         // Change records that the dump scans first, that it scans last, and that belong to a large file.
         let old = match count % 5 {
             0 => Effect::SetTimes { ino: Ino(3), atime: None, mtime: Some(Time::from_nanos(9)), ctime: None },
