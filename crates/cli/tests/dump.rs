@@ -5,15 +5,17 @@
 mod common;
 mod tree;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use common::{Place, command, killed_at, limen, loaded_lines, make_many};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use servers::{Kind, Server};
 use tree::{MIB, make_tree, walk};
@@ -33,6 +35,8 @@ fn move_to(place: &Place, from: &str, to: &str, json: bool) {
     is_clean(to);
 }
 
+const DOMAIN: &str = "S-1-5-21-1004336348-1177238915-682003330";
+
 /// [`make_tree`] creates more files than this.
 const FILES_OF_TREE: usize = 300;
 
@@ -50,10 +54,21 @@ fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
     }
     place.mount_url(&url, &[]).ok();
     let mnt = place.path("mnt");
-    make_tree(&mnt, format.contains(&"nfsv4"));
+    let nfs4 = format.contains(&"nfsv4");
+    make_tree(&mnt, nfs4);
+    if nfs4 {
+        let entry = format!("A:g:{DOMAIN}-513:r");
+        let file = place.text("mnt/a/b/c/file 7");
+        let done = Command::new("nfs4_setfacl").args(["-a", &entry, &file]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        limen(&["sid", "set", &url, DOMAIN, "--range", "100000-199999"]).ok();
+    }
     place.umount(&[]).ok();
     place.mount_url(&url, &[]).ok();
     let before = walk(&mnt);
+    let sids = |url: &str| limen(&["sid", "list", "--json", url]).ok();
+    let domains = sids(&url);
+    assert_eq!(domains.contains(DOMAIN), nfs4, "{domains}");
     assert!(before.len() > files);
     place.umount(&[]).ok();
     let servers: Vec<Server> = kinds.iter().map(|kind| Server::start(*kind, false)).collect();
@@ -68,6 +83,7 @@ fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
             assert_eq!(after.get(path), Some(says), "{} in {url}", path.escape_ascii());
         }
         assert_eq!(after.len(), before.len());
+        assert_eq!(sids(&url), domains);
         // New numbers are above all old ones.
         let new = mnt.join("new");
         fs::write(&new, vec![count as u8; 5 * MIB as usize]).unwrap();
@@ -98,6 +114,15 @@ fn volume_of_many_files_goes_through_all_engines() {
 #[test]
 fn nfs4_volume_goes_through_engines() {
     goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Mariadb, Kind::Postgres], FILES_OF_TREE);
+}
+
+#[cfg(feature = "tikv")]
+#[test]
+fn nfs4_volume_goes_through_tikv() {
+    if let Some(what) = Kind::Tikv.missing() {
+        return skip::missing(&what);
+    }
+    goes_through_all_engines(&["--acl", "nfsv4"], &[Kind::Tikv], FILES_OF_TREE);
 }
 
 /// Quotas, one inside another and of a user and a group, go through engines with all files.
@@ -282,6 +307,57 @@ fn killed_load_goes_on() {
     }
     limen(&["load", "--verify", &url, &file]).ok();
     is_clean(&url);
+}
+
+/// Kills a load of the lines `dump` at the same place on a slow and on a fast machine: the load reads from a pipe, which has
+/// three fourths of the dump.
+fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
+    let (pipe, second) = (place.path("pipe"), place.path("second pipe"));
+    for path in [&pipe, &second] {
+        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    }
+    let open = || File::options().write(true).open(&pipe).unwrap();
+    let mut load = command(&["load", url, &place.text("pipe")]).spawn().unwrap();
+    // A load reads a dump twice, and checks it first. Until it has read the last byte, it does not open it again.
+    let (last, dump_without) = dump.split_last().unwrap();
+    let mut check = open();
+    check.write_all(dump_without).unwrap();
+    fs::rename(&second, &pipe).unwrap();
+    check.write_all(&[*last]).unwrap();
+    drop(check);
+    // What was written is read, except for what fits into a pipe and a buffer.
+    let mut records = open();
+    records.write_all(&dump[..dump.len() / 4 * 3]).unwrap();
+    load.kill().unwrap();
+    assert!(!load.wait().unwrap().success());
+    fs::remove_file(&pipe).unwrap();
+}
+
+/// Loads a dump into servers over one connection each.
+fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
+    let place = Place::formatted();
+    make_many(&place);
+    let file = place.text("dump");
+    limen(&["dump", "--json", &place.url(), &file]).ok();
+    let dump = fs::read(&file).unwrap();
+    assert!(dump.len() as u64 > 2 * MIB, "{}", dump.len());
+    for kind in kinds {
+        let server = Server::start(*kind, false);
+        let url = format!("{}&max_open_conns=1", server.patient_url());
+        killed_in_the_middle(&place, &url, &dump);
+        limen(&["fsck", &url]).failed(8, &["only in part", "limen load --discard"]);
+        limen(&["load", "--verify", &url, &file]).ok();
+        is_clean(&url);
+        let copy = place.text("copy");
+        limen(&["dump", "--json", &url, &copy]).ok();
+        let lines = |file: &str| fs::read_to_string(file).unwrap().lines().count();
+        assert_eq!(lines(&copy), lines(&file));
+    }
+}
+
+#[test]
+fn killed_load_goes_on_on_servers() {
+    killed_load_goes_on_over_one_connection(&[Kind::Postgres, Kind::Redis, Kind::Etcd, Kind::Mariadb]);
 }
 
 #[test]
