@@ -132,9 +132,13 @@ fn a_quota_is_set_and_removed_in_use() {
     if !skip::is_root() {
         return;
     }
-    let (server, place) = (Server::start(Kind::Redis, false), Place::new());
-    limen(&["format", &server.url(), "vol", "--bucket", &place.text("data")]).ok();
-    place.mount_url(&server.url(), &[]).ok();
+    [Kind::Redis, Kind::Postgres, Kind::Mariadb].into_iter().for_each(set_and_remove_in_use);
+}
+
+fn set_and_remove_in_use(kind: Kind) {
+    let (server, place) = (Server::start(kind, false), Place::new());
+    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.patient_url(), &[]).ok();
     let at = |name: &str| place.path("mnt").join(name);
     for dir in ["d", "d/x", "d/y"] {
         fs::create_dir(at(dir)).unwrap();
@@ -148,7 +152,7 @@ fn a_quota_is_set_and_removed_in_use() {
     refused(File::create(at("d/x/newer")), Errno::DQUOT);
     // A second quota is set inside the first. A rename out of its directory does not change the outer quota,
     // which is still full.
-    json(&["quota", "set", &format!("{}:/d/x", server.url()), "--inodes", "1000", "--json"]);
+    json(&["quota", "set", &format!("{}:/d/x", server.patient_url()), "--inodes", "1000", "--json"]);
     refused(fs::rename(at("d/x/new"), at("d/y/other")).and(File::create(at("d/x/n"))), Errno::DQUOT);
     limen(&["quota", "delete", path]).failed(1, &["/d/x below it", "outside in"]);
     limen(&["quota", "delete", at("d/x").to_str().unwrap()]).ok();
@@ -159,7 +163,7 @@ fn a_quota_is_set_and_removed_in_use() {
         (0..3).for_each(|_| assert!(limen(&["quota", "check", path]).ok().contains("1 were compared")));
     });
     place.umount(&[]).ok();
-    limen(&["fsck", &server.url()]).ok();
+    limen(&["fsck", &server.patient_url()]).ok();
 }
 
 /// Creates, resizes and removes files in a directory while `work` runs.
