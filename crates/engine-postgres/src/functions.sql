@@ -487,16 +487,18 @@ BEGIN
         v_odd := v_odd OR NOT v_room.fits;
     END IF;
     -- Only one call at a time inserts quotas, because a call cannot lock a row before it exists.
-    IF p.q <> '{}' AND (p.numbers OR p.new_quotas AND (
-        SELECT count(*) FROM generate_subscripts(p.q, 2) i JOIN @quota r ON r.kind = p.q[1][i] AND r.number = p.q[2][i]
-    ) < array_length(p.q, 2)) THEN
-        PERFORM pg_advisory_xact_lock('@quota'::regclass::oid::int, 0);
+    IF p.q <> '{}' THEN -- a condition of its own, because one with a query costs more even if it is not evaluated
+        IF p.numbers OR p.new_quotas AND (
+            SELECT count(*) FROM generate_subscripts(p.q, 2) i JOIN @quota r ON r.kind = p.q[1][i] AND r.number = p.q[2][i]
+        ) < array_length(p.q, 2) THEN
+            PERFORM pg_advisory_xact_lock('@quota'::regclass::oid::int, 0);
+        END IF;
     END IF;
     IF p.lock <> '{}' THEN
         SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
-            OR coalesce((
+            OR CASE WHEN p.s <> '{}' THEN (
                 SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
-            ) < cardinality(p.s), false) INTO v_odd
+            ) < cardinality(p.s) ELSE false END INTO v_odd
         FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
               ORDER BY n.ino FOR NO KEY UPDATE) l;
     ELSIF p.s <> '{}' THEN

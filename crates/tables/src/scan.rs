@@ -68,8 +68,7 @@ pub fn select(scan: &Scan) -> Select<'_> {
             (Table::ACL, "`@acl` r", range, vec![Arg::Bytes(after.to_bytes().to_vec().into())])
         }
         Scan::Quotas { after, .. } => {
-            let range =
-                "WHERE r.kind >= ?1 AND (r.kind > ?1 OR r.number >= ?2) ORDER BY r.kind, r.number LIMIT ?3";
+            let range = "WHERE (r.kind, r.number) >= (?1, ?2) ORDER BY r.kind, r.number LIMIT ?3";
             let (kind, from) = after.map_or((0, 0), |key| {
                 let (kind, number) = key.to_numbers();
                 (kind.into(), number.saturating_add(1))
