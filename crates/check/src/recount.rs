@@ -57,6 +57,9 @@ const FEW: usize = 128;
 /// The most records that change meanwhile and are held in memory.
 const MOST_CHANGED: usize = 200_000;
 
+/// How many answers of the stream to take at a time before giving up. An answer is empty if nothing has changed.
+const MOST_ANSWERS: u32 = 1_000;
+
 /// How often to read the last few records before giving up.
 const MOST_ROUNDS: u32 = 1_000;
 
@@ -179,22 +182,38 @@ impl Live {
             if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
         })?;
         out.flush()?;
+        for _ in 0..MOST_ROUNDS {
+            if let Some(recount) = self.compare_all()? {
+                return Ok(recount);
+            }
+            if !progress(seen) {
+                return Err(RecountError::Interrupted);
+            }
+        }
+        Err(RecountError::TooFast)
+    }
+
+    /// Compares all counters; `None` if a quota was created, or its rule changed, meanwhile.
+    fn compare_all(&mut self) -> Result<Option<Recount>, RecountError> {
+        let next = next_of(&self.read(&BTreeSet::new(), &[])?);
+        let engine = Arc::clone(&self.engine);
         let mut keys: BTreeSet<QuotaKey> = all_quotas(&mut |scan| engine.scan(scan))?.into_keys().collect();
         keys.extend(self.counts.keys());
         let keys: Vec<QuotaKey> = keys.into_iter().collect();
-        // The counter of a directory contains those of the quotas inside, so these are read together.
+        // The counter of a directory contains those of the quotas inside, so these are read together, and a quota that
+        // is missing here would be missing in those around it.
         let directories = keys.iter().filter(|key| matches!(key, QuotaKey::Directory(_))).count();
         let (directories, owners) = keys.split_at(directories);
         let mut recount = self.count_at_one_moment(directories)?;
         for some in owners.chunks(MOST_COUNTERS) {
             let more = self.count_at_one_moment(some)?;
             if more.next != recount.next {
-                return Err(RecountError::TooFast);
+                return Ok(None);
             }
             recount.quotas.extend(more.quotas);
             recount.differences.extend(more.differences);
         }
-        Ok(recount)
+        Ok((recount.next == next).then_some(recount))
     }
 
     /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
@@ -224,10 +243,13 @@ impl Live {
     /// Takes all changes from the stream. Returns what changed.
     fn look(&mut self) -> Result<BTreeSet<Key>, RecountError> {
         let mut news = BTreeSet::new();
-        loop {
+        for answer in 0.. {
             let changes = self.stream.next(Duration::ZERO)?;
             if changes.is_empty() {
                 break;
+            }
+            if answer == MOST_ANSWERS || news.len() > MOST_CHANGED {
+                return Err(RecountError::TooFast);
             }
             news.extend(changes.into_iter().flat_map(|change| change.invalidations).filter_map(
                 |invalidation| match invalidation {

@@ -99,7 +99,11 @@ impl Meta {
                     return Err(QuotaError::Removing);
                 }
                 let change = ChangeQuota { key: QuotaKey::Directory(id), limits, state: None };
-                break (id, self.run(&change, &BY_TOOL)?);
+                match self.run(&change, &BY_TOOL) {
+                    // Another tool has just removed the quota.
+                    Err(Failure::Refused(Errno::ENOENT)) => continue,
+                    changed => break (id, changed?),
+                }
             }
             for (_, quota) in &quotas {
                 if quota.rule.root != Ino(0) && self.is_below(quota.rule.root, dir)? {
@@ -113,6 +117,9 @@ impl Meta {
                 Ok(_) => {}
             }
         };
+        if quota.rule.state == QuotaState::Removing {
+            return Err(QuotaError::Removing);
+        }
         if quota.rule.state == QuotaState::Building {
             let change = TagChange::Directory { from: quota.rule.outer, to: id };
             let done = self

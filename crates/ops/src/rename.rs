@@ -3,7 +3,7 @@
 use meta::{Effect, Inode, RecordKey};
 use types::{Errno, FileType, Ino, Mode, Name, Time};
 
-use crate::op::{Ctx, Op, Plan};
+use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::quota::move_between;
 use crate::remove::{Unlinked, Unlinks, drop_link};
 use crate::room::require_room;
@@ -82,6 +82,10 @@ impl Unlinks for Renamed {
 impl Op for Rename {
     type Reply = Renamed;
     const NAME: &'static str = "rename";
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::caller(self.whiteout.is_some_and(|whiteout| whiteout.uid == 0))
+    }
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Renamed>, PlanStop> {
         if self.flags.exchange && (self.flags.no_replace || self.whiteout.is_some()) {

@@ -277,8 +277,12 @@ impl Names {
             _ => {}
         }
         drop(guard);
-        if let Some(file) = file {
-            self.files.close(file.ino)?;
+        // The operation is decided. Data that cannot be stored now is kept for the handles that are still open, and their
+        // flush reports it.
+        if let Some(file) = file
+            && let Err(errno) = self.files.close(file.ino)
+        {
+            tracing::debug!(ino = %file.ino, %errno, "cannot store a file while one of its names is changed");
         }
         done.map(drop)
     }
@@ -295,7 +299,7 @@ mod tests {
     use types::Cred;
 
     use super::*;
-    use crate::fixture::{format, make, mount, root, user, volume_with};
+    use crate::fixture::{NO_WAIT, Shared, format, make, mount, root, user, volume_with};
     use crate::{Identity, Vfs, VfsOptions};
 
     #[test]
@@ -343,6 +347,23 @@ mod tests {
                 "the last close deletes it"
             );
         }
+    }
+
+    #[test]
+    fn a_name_of_a_file_that_cannot_be_stored_is_removed() {
+        let shared = Shared::new();
+        let vfs = shared.mount(NO_WAIT);
+        let ino = make(&vfs, "f");
+        vfs.names.link(&root(), ino, Ino::ROOT, b"g").unwrap();
+        vfs.files.write(ino, 0, &[1; 50_000]).unwrap();
+        shared.faults.add(chunk::StoreCall::Put, chunk::Fault::Refuse(Errno::ENOSPC), 1000);
+        vfs.names.unlink(&root(), Ino::ROOT, b"g").unwrap();
+        assert!(vfs.names.lookup(&root(), Ino::ROOT, b"g").unwrap().is_none());
+        assert_eq!(vfs.files.flush(ino), Err(Errno::ENOSPC), "the file's own handle gets the error");
+        shared.faults.clear();
+        vfs.files.flush(ino).unwrap();
+        assert_eq!(vfs.files.read(ino, 49_999, 10).unwrap(), &[1][..]);
+        vfs.files.close(ino).unwrap();
     }
 
     #[test]

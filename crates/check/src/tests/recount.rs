@@ -192,6 +192,41 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
+/// An engine on which another tool sets a quota when the quotas have been listed for the first time.
+#[derive(Debug)]
+struct SetsQuota {
+    inner: Arc<dyn Engine>,
+    dir: Ino,
+    is_set: AtomicBool,
+}
+
+impl Engine for SetsQuota {
+    meta::pass_on! { (.inner) read commit frozen sync wipe remove watch }
+
+    fn scan(&self, scan: &meta::Scan) -> Result<meta::Page, meta::EngineError> {
+        let page = self.inner.scan(scan);
+        if matches!(scan, meta::Scan::Quotas { .. }) && !self.is_set.swap(true, Ordering::Relaxed) {
+            let client = Client::new(&self.inner);
+            client.meta.set_directory_quota(self.dir, QuotaLimits::default(), &mut |_| true).unwrap();
+        }
+        page
+    }
+}
+
+#[test]
+fn a_quota_that_is_set_meanwhile_makes_no_other_wrong() {
+    let tree = Tree::new();
+    let client = Client::new(&tree.engine);
+    let inside = client.make(tree.dirs[2], "inside", MakeKind::Directory).unwrap();
+    (0..3).for_each(|n| _ = client.make(inside, &n.to_string(), MakeKind::Regular).unwrap());
+    let engine = SetsQuota { inner: Arc::clone(&tree.engine), dir: inside, is_set: AtomicBool::new(false) };
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let found = recount(&engine, tempfile::tempfile, &mut |_| true).unwrap();
+    assert_eq!(found.differences, []);
+    let directories = found.quotas.keys().filter(|key| matches!(key, QuotaKey::Directory(_)));
+    assert_eq!(directories.count(), 4, "the new one is compared too");
+}
+
 #[test]
 fn inodes_of_a_quota_that_does_not_exist_are_found() {
     let tree = Tree::new();
