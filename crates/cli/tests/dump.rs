@@ -166,7 +166,7 @@ fn quotas_go_through(kinds: &[Kind]) {
 
 #[test]
 fn quotas_go_through_engines() {
-    quotas_go_through(&[Kind::Redis, Kind::Etcd]);
+    quotas_go_through(&[Kind::Postgres, Kind::Redis, Kind::Mariadb, Kind::Etcd]);
 }
 
 /// Runs `work` twice, and again until anything has changed meanwhile, while threads create, rename, link, write and
