@@ -1,12 +1,13 @@
 //! Rules that map the SIDs of a domain to uids and gids, as Samba's idmap_rid(8) and idmap_autorid(8) do.
 //!
 //! A rule maps a range of a domain's RIDs to a range of numbers: `id = rid - first_rid + first_id`. A SID is a user
-//! or a group, never both, and a rule does not know which. So the number is a uid and a gid, and an entry for
+//! or a group, never both, and a rule does not know which. So the number is both a uid and a gid, and an entry for
 //! the SID applies to the user and to the group with that number. Exactly one of them exists if the range is
 //! used for that domain only, as Samba requires too.
 //!
-//! ACLs keep the SIDs. [`Nfs4Acl::mapped`](crate::nfs4::Nfs4Acl::mapped) makes the ACL that decides, once for
-//! each ACL. Callers need no SIDs, so a decision costs what it costs without SIDs.
+//! Stored ACLs keep the SIDs. [`Nfs4Acl::mapped`](crate::nfs4::Nfs4Acl::mapped) replaces the mapped SIDs, once for
+//! each ACL and version of the rules. Callers are compared by uid and gid only, so mapped SIDs do not slow down
+//! access checks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,14 +26,14 @@ pub struct SidRule {
     pub ids: IdRange,
 }
 
-/// A range of uids and gids, without 0 and -1.
+/// A range of uids and gids, without 0 and `u32::MAX` (-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdRange {
     first: u32,
     last: u32,
 }
 
-/// The rules of a volume; cheap to clone. No two rules map the same RID, or map to the same number.
+/// The rules of a volume; cheap to clone. No two rules map the same SID, or map to the same number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SidRules {
     /// Sorted.
@@ -147,8 +148,8 @@ impl SidRules {
         &self.rules
     }
 
-    /// A number that depends on all rules, so that what was decided by other rules is not used; 0 if there is no
-    /// rule.
+    /// A hash of all rules; 0 if there is no rule. It is part of the keys of caches, so that they do not return results
+    /// of other rules.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -164,7 +165,7 @@ impl SidRules {
         rules
     }
 
-    /// These rules and one more. A rule that exists already is kept.
+    /// These rules and one more; the same rules if they contain `rule` already.
     ///
     /// # Errors
     /// Those of [`SidRuleError`] except [`SidRuleError::Domain`].
@@ -210,7 +211,7 @@ impl SidRules {
         Self::from_sorted(rules.into_iter().collect())
     }
 
-    /// The uid and gid of an identity of a domain; None if no rule maps it, and for uids and gids.
+    /// The number that the rules map `sid` to. None if no rule maps it, or if `sid` is itself a uid or gid.
     pub fn id_of(&self, sid: Id) -> Option<u32> {
         let after =
             self.rules.partition_point(|rule| (rule.domain, rule.first_rid) <= (sid.domain(), sid.rid()));
@@ -224,7 +225,7 @@ impl SidRules {
         Id::new(rule.domain, rule.first_rid.checked_add(id - rule.ids.first)?)
     }
 
-    /// For each rule `domain:first_rid:first-last`, separated by blanks.
+    /// The stored form: for each rule `domain:first_rid:first-last`, separated by single spaces.
     pub fn to_storage(&self) -> String {
         let text = |rule: &SidRule| format!("{}:{}:{}", rule.domain.get(), rule.first_rid, rule.ids);
         self.rules.iter().map(text).collect::<Vec<_>>().join(" ")

@@ -4,9 +4,9 @@
 //! names last. If this order would change the meaning of a transaction's effects, they are divided into
 //! several stages, which are applied one after another.
 //!
-//! The number of commits per second depends on the CPU time that each costs the server. PL/pgSQL expands every
+//! The number of commits per second depends on the CPU time that a commit costs the server. PL/pgSQL expands every
 //! array argument separately, so all arguments are sent as one composite value. In it, an array without rows is
-//! NULL, and the numbers of new or changed inodes are one matrix. The client combines the changes that all
+//! NULL, and the numbers of quotas and of new or changed inodes are one matrix each. The client combines the changes that all
 //! transactions of a group make to the same inode.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use types::{SessionId, Term, Time};
 use crate::code;
 use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 
-/// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of
-/// each row is the number of its transaction; in rows of effects, the bits above the lower 16 hold the stage.
+/// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of a
+/// guard or an effect is the number of its transaction; of an effect, the bits above the lower 16 hold the stage.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) head: Head,
@@ -50,11 +50,12 @@ pub(crate) struct Gathered {
     folded: BTreeMap<i64, Change>,
 }
 
-/// What the transactions of a group may add before the last one that checks a limit.
+/// The most that the transactions of a group add to the usage, and to each quota, before the last transaction that
+/// checks it.
 struct Ahead<'t> {
     run: &'t [Txn],
     room: Usage,
-    /// Of each quota, the inodes and blocks.
+    /// The inodes and blocks of each quota, filled in when its first guard is added.
     quotas: HashMap<QuotaKey, (u64, u64)>,
 }
 
@@ -65,22 +66,24 @@ pub(crate) struct Head {
     changing: Vec<i64>,
     /// The largest number of stages of a transaction.
     pub(crate) stages: i32,
-    /// Whether to lock the counters: settings or counters are read or changed, or the usage is corrected.
+    /// Whether to lock the counters: settings or counters are read or changed, the rule of a quota is changed, or the
+    /// usage is corrected.
     numbers: bool,
-    /// Whether to check all guards in full, because one is of a kind that the faster checks leave out.
+    /// Whether to check all guards in full, because the faster checks do not cover one of them.
     rare: bool,
     /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
     /// nor the insertion of names checks them.
     look: bool,
     /// Whether each name that is put has a guard that requires that the name does not exist.
     fresh: bool,
-    /// Whether a change may change the usage of an existing inode.
+    /// Whether a change may change the blocks that an existing inode uses.
     sized: bool,
     /// Whether `changes` also has the combined changes of all transactions, as those of transaction 0.
     folded: bool,
-    /// Whether there is a guard on the room.
+    /// Whether there is a [`Guard::Room`]: a limit of the volume's inodes and blocks.
     room: bool,
-    /// Whether the server has refused the single transaction before, and asked for a careful commit.
+    /// Whether the server takes the lock on the room exclusively. Set if the server refused this transaction, the only
+    /// one of its group, because others could use up the room.
     pub(crate) careful: bool,
     /// Whether to remove old transactions from the log.
     pub(crate) trim: bool,
@@ -121,11 +124,12 @@ impl Gathered {
                 all.effects(t, &txn.effects);
             } else {
                 all.head.look = true;
-                // Its quotas are not locked, so the check that follows the locks may leave them out.
+                // The quotas of a transaction without effects are not locked, and the server checks quotas outside
+                // of the full check only if it locks some.
                 all.head.rare |= txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { .. }));
             }
         }
-        // An insert that may replace names cannot check that names are free.
+        // An insert that may replace dirents does not fail if a dirent exists, so `DirentAbsent` is checked before it.
         all.head.look |= !all.head.fresh;
         let Locks { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
@@ -194,7 +198,7 @@ impl Gathered {
                 let (kind, number) = key.to_numbers();
                 let [what, kind, number] = [code::GUARD_QUOTA, kind.into(), int(number)];
                 guards.push(&[Some(t), Some(what), Some(kind), Some(number), outer.map(|id| int(id.0))], &[]);
-                // Nothing more always fits.
+                // A transaction that adds nothing passes even if the quota is exceeded.
                 for (what, more, ahead) in [
                     (code::GUARD_QUOTA_INODES, *inodes, ahead.0),
                     (code::GUARD_QUOTA_BLOCKS, *blocks, ahead.1),
@@ -299,7 +303,8 @@ impl Gathered {
             access.map(|access| int(access.uid)),
             access.map(|access| int(access.gid)),
         ];
-        // The mode is set together with all fields that access depends on.
+        // SETS_ACCESS is the bit of the mode. It also covers uid, gid, quota tag and ACLs, which are set together with
+        // the mode, so the last two values of `given` have no bit.
         let bits =
             [code::SETS_ATIME, code::SETS_MTIME, code::SETS_CTIME, code::SETS_PARENT, code::SETS_ACCESS];
         let which = bits.iter().zip(given).filter(|(_, number)| number.is_some()).map(|(bit, _)| bit).sum();
@@ -370,7 +375,7 @@ impl Gathered {
     }
 }
 
-/// No stored number lies beyond i64::MAX.
+/// Clamps a bound of a size, a count or a chunk index to `i64::MAX`, which no stored value exceeds.
 fn bound(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -12,7 +12,8 @@ use crate::read;
 use crate::request::{Answer, Request};
 use crate::rows;
 
-/// The maximum number of rows that one scan returns. The server executes nothing else while a script runs.
+/// The maximum number of rows (as in [`Scan::limit`]) that one scan returns. It is bounded because the server executes
+/// nothing else while a script runs.
 const MOST_ROWS: usize = 16_384;
 
 pub(crate) fn request(scan: &Scan) -> Request {
@@ -35,7 +36,7 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Locks { after, .. } => ("locks", id(after.0), Vec::new()),
         Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),
         Scan::Shared { after, .. } => ("shared", id(after.0), Vec::new()),
-        // The empty key comes before all others.
+        // Without `after`, the scan starts at the empty key, which comes before all others.
         Scan::Quotas { after, .. } => ("quotas", after.map_or(Vec::new(), rows::put_quota_key), Vec::new()),
     };
     let mut request = Request::default();
@@ -59,7 +60,7 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
                 }
                 let inode = rows.stored(|bytes| rows::inode(ino, bytes))?;
                 records.push(Record::Inode(ino, inode));
-                // The text of an ACL that several inodes share comes with the first of them.
+                // The server sends the text of each ACL once, so only the first inode that has the ACL gets the record.
                 for id in inode.iter().flat_map(Inode::acls) {
                     let text = acls.remove(&id.to_bytes());
                     records.extend(text.map(|text| Record::Acl(id, text.map(Arc::from))));
@@ -80,7 +81,7 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
     Ok(Page { snapshot: Snapshot { seq, records }, more })
 }
 
-/// Decodes a row of a scan over one sorted set.
+/// Decodes a row of a scan that [`page`] does not decode itself. The row is a member of the scan's sorted set.
 fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Acls { .. } = scan {
         let (id, text) = rows::member::<16>(bytes)?;

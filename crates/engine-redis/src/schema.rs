@@ -2,12 +2,12 @@
 //!
 //! Every key begins with the table prefix in braces: `{limen_}` by default. Numbers are unsigned and
 //! big-endian; their width in bytes is given in parentheses. Times are nanoseconds since 1970-01-01 UTC in 8
-//! bytes with the sign bit inverted, so that byte order is time order.
+//! bytes with the sign bit inverted, so that byte order is time order, except where a time is called signed.
 //!
 //! | key | type | content |
 //! |---|---|---|
 //! | `schema` | string | the version, in decimal digits |
-//! | `state` | hash | `seq`: the number of committed transactions, in decimal digits; `inodes` (8); `blocks` (8) of 4096 bytes |
+//! | `state` | hash | `seq`: the sequence number of the last commit, in decimal digits; a new volume starts at its time of creation in milliseconds; `inodes` (8); `blocks` (8) of 4096 bytes |
 //! | `node:` inode/16*16 (8) | hash | up to 16 inodes; the field is the last byte of the inode number |
 //! | `nodes` | sorted set | inode/16*16 (8) of every such hash |
 //! | `dir:` inode (8) | map | name: type as in `d_type` (1), inode (8) |
@@ -17,16 +17,17 @@
 //! | `acls` | map | id (16): the ACL's text |
 //! | `settings` | hash | by name |
 //! | `counters` | hash | by name: the next number (8) to allocate |
-//! | `sessions` | map | id (8): heartbeat, since, both signed, pid (4), PID namespace (8), start time (8), first slice (8); boot id, version, host and mount point, each a length (4) and a text |
+//! | `sessions` | map | id (8): heartbeat and since: signed times (8 each); pid (4), PID namespace (8), start time (8), first slice (8); boot id, version, host and mount point, each a length (4) and a text |
 //! | `orphans` | sorted set | session (8), inode (8) |
 //! | `locks` | map | inode (8): its locks |
 //! | `waits` | map | session (8), owner (8), kind (1): inode (8), and the lock that it waits for |
 //! | `garbage` | map | slice (8): bytes (4) |
-//! | `shared` | map | slice (8): the number of rows (8) that refer to it beyond the first; present once the slice was shared |
-//! | `quotas` | map | kind (1): 0 directory, 1 user, 2 group; number (8): used inodes and blocks, both signed (8 each), the number of the quota around it (8), hard limits of inodes and blocks (8 each), soft limits (8 each), the directory (8), state (1) |
+//! | `shared` | map | slice (8): the number of rows (8) that refer to it beyond the first, possibly 0; present from the first share until the slice becomes garbage |
+//! | `quotas` | map | kind (1): 0 directory, 1 user, 2 group; number (8): used inodes and blocks, both signed (8 each), the ID of the outer quota (8), hard limits of inodes and blocks (8 each), soft limits (8 each), the directory (8), state (1) |
 //! | `terms` | sorted set | session (8), term (4), of each open term |
-//! | `ops:` session (8) term (4) | hash | operation ID (16): the number of its commit, in decimal digits; results that no term keeps are in `ops` and `ops_before` |
-//! | `changes` | stream | entry N-0 holds the transactions up to number N: for each its session (8) and its invalidations |
+//! | `ops:` session (8) term (4) | hash | operation ID (16): the number of its commit, in decimal digits; results that no term keeps are in `ops`, with the field `since`, its start in seconds since 1970; after a while `ops` is renamed to `ops_before`, which is dropped at the next renaming |
+//! | `changes` | stream | entry N-0 holds the transactions up to number N: for each its session (8) and its invalidations; the entry of a wipe has the field `wiped` instead |
+//! | `synced` | string | written by a sync, so that its `WAITAOF` has a write to wait for |
 //!
 //! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So it is ordered by
 //! key: the names of a directory need no second structure for listings, and a lookup is a range of one member.

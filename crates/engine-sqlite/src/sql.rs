@@ -6,11 +6,11 @@ use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, Error, Params, ParamsFromIter, Result, params_from_iter};
 use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list};
 
-/// One value for each kind of rows.
+/// One value for each kind of rows, computed at its first use. The index is the kind; kinds start at 1.
 pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
 
-/// Puts a row. It replaces the row with the same key, except that an existing inode or ACL stays. Returns the
-/// number of rows put.
+/// Inserts a row. If the table has a row with the same key, an inode or ACL is kept, and any other row is
+/// replaced. Returns the number of rows inserted: 0 or 1.
 pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
     let text = TEXTS[line.table.kind as usize].get_or_init(|| {
@@ -34,13 +34,14 @@ pub(crate) fn update_inode(conn: &Connection, line: &Line<'_>) -> Result<()> {
     conn.prepare_cached(&TEXT)?.execute(values(line)).map(drop)
 }
 
-/// Removes the rows with this key.
+/// Deletes the rows that match this key: the values of their first columns.
 pub(crate) fn remove(conn: &Connection, key: &Line<'_>) -> Result<()> {
     let text = format!("DELETE FROM {} AS r WHERE {}", key.table.name, has(key));
     conn.prepare_cached(&text)?.execute(values(key)).map(drop)
 }
 
-/// The condition that row `r` has the key that [`values`] binds. Every row satisfies the condition of an empty key.
+/// The condition that row `r` matches `key`. Its parameters are the [`values`] of `key`. Every row matches an
+/// empty key.
 pub(crate) fn has(key: &Line<'_>) -> String {
     let each = (1..).zip(key.columns()).map(|(place, column)| format!("r.{column} = ?{place}"));
     joined(["true".to_owned()].into_iter().chain(each), " AND ")
@@ -69,7 +70,7 @@ impl Select {
     /// Selects the rows of a source; `rest` follows the FROM clause.
     pub(crate) fn new(source: &Source, rest: &str) -> Self {
         let columns = list(source.numbers.iter().chain(&source.strings));
-        // The tables have no prefix.
+        // `Source` writes the table prefix as `@`. The tables in SQLite have no prefix.
         let text = format!("SELECT {columns} FROM {} {rest}", source.from).replace("`@", "`");
         Select { text, kind: source.kind, numbers: source.numbers.len() }
     }

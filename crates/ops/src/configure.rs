@@ -7,11 +7,12 @@ use types::Errno;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. A client
-/// that has the volume open applies a change when it reads the settings again.
+/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. Mounts read the
+/// settings periodically, and apply a change within about ten seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configure {
-    /// The limit for the total size of all files in bytes; 0 = no limit. Existing data beyond it remains.
+    /// The limit for the total size of regular files and extended attributes in bytes, each counted in whole 4 KiB
+    /// blocks, holes included; 0 = no limit. Existing data beyond it remains.
     pub capacity_bytes: Option<u64>,
     /// The limit for the number of inodes; 0 = no limit. Existing inodes beyond it remain.
     pub max_inodes: Option<u64>,
@@ -21,7 +22,7 @@ pub struct Configure {
     pub aclmode: Option<AclMode>,
     /// The policy by which new files inherit NFSv4 ACLs from now on.
     pub aclinherit: Option<AclInherit>,
-    /// Whether listings show a caller only the entries that it may read.
+    /// Access-based enumeration: whether listings on every mount show a caller only the entries that it may read.
     pub abe: Option<bool>,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: Option<u64>,

@@ -1,20 +1,21 @@
-//! The ACL that decides on a volume whose rules map SIDs to uids and gids.
+//! The ACL that access checks evaluate on a volume whose rules map SIDs to uids and gids.
 
 use crate::identity::Id;
 use crate::sid_rules::SidRules;
 
 use super::{Entry, Nfs4Acl, Who};
 
-/// An ACL in which SIDs that rules map are users and groups, for decisions and projections. It is never stored.
+/// An ACL in which users and groups replace the SIDs that the rules map. Access checks and projections use it. It is
+/// never stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
     pub acl: Nfs4Acl,
-    /// For each entry, the index of the stored entry that it stands for.
+    /// For each entry of `acl`, the index of the entry of the stored ACL that it was made from.
     origins: Box<[usize]>,
 }
 
 impl Mapped {
-    /// The index of the stored entry that the entry at this index stands for.
+    /// The index in the stored ACL of the entry from which entry `at` of `acl` was made.
     pub fn origin(&self, at: usize) -> Option<usize> {
         self.origins.get(at).copied()
     }
@@ -22,9 +23,9 @@ impl Mapped {
 
 impl Nfs4Acl {
     /// This ACL with each entry for a mapped SID replaced by two: one for the user and one for the group with
-    /// the SID's number, because a SID can be either and an entry's flag need not say which. Both have the type and
-    /// the permissions of the entry, so their order has no effect. None if no entry has a mapped SID: then the ACL
-    /// itself decides.
+    /// the SID's number, because a SID can be either, and the group flag of the entry may be wrong about it. Both have
+    /// the type, the permissions and the inheritance flags of the entry, so their order has no effect. None if no entry
+    /// has a mapped SID; access checks then evaluate this ACL.
     pub fn mapped(&self, rules: &SidRules) -> Option<Mapped> {
         let number = |who: Who| who.id().and_then(|id| rules.id_of(id)).and_then(Id::system);
         if rules.is_empty() || self.entries().iter().all(|entry| number(entry.who).is_none()) {

@@ -1,5 +1,5 @@
-//! Damage of NFSv4 ACLs and of the table of their domains: the check reports each damage with its code, and
-//! no repair gives any caller more access than before.
+//! Damage to NFSv4 ACLs and to the table of domains: the check reports each kind with its code, and no repair grants
+//! a caller more access than before.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn stored(s: &Sample, id: AclId, text: &str) -> Vec<Effect> {
     [vec![put], access(s, |it| it.access_acl = id)].concat()
 }
 
-/// Gives inode `f` another, valid ACL.
+/// Gives inode `f` this ACL under its right ID, and the mode that it implies.
 fn named(s: &Sample, text: &str) -> Vec<Effect> {
     let acl = Nfs4Acl::from_storage(text).unwrap();
     let change = |it: &mut meta::Access| {
@@ -48,7 +48,7 @@ fn table(text: &str) -> Effect {
 
 type Case = (&'static str, fn(&Sample) -> Vec<Effect>, &'static [&'static str], &'static [&'static str]);
 
-/// The damage, the codes of its problems, and the codes that remain after a repair.
+/// A description, the damage, the codes that the check reports, and the codes that remain after a repair.
 const CASES: &[Case] = &[
     (
         "an ACL that is not stored",
@@ -62,7 +62,8 @@ const CASES: &[Case] = &[
     (
         "an ACL that lost its first entry",
         |s| {
-            // The deny entry at the beginning is lost, and the rest is valid.
+            // The rest is a valid ACL, but not the one that its ID is a hash of. PutAcl does not replace a stored ACL, so
+            // the ID is another one.
             let id = Nfs4Acl::from_storage(ACL).unwrap().id();
             stored(s, AclId(id.0 ^ 1), ACL.split_once(',').unwrap().1)
         },
@@ -141,7 +142,8 @@ fn damage_is_found_under_its_code_and_a_repair_grants_nothing() {
                 assert!(repaired[2..5].iter().all(|may| may.is_none()), "{what}: {repaired:?}");
                 assert!(whole[2..5].iter().all(|may| !may.is_none()), "{what}: {whole:?}");
             }
-            // If there is an ACL, permissions depend neither on the mode nor on the table.
+            // If there is an ACL, permissions do not depend on the mode. They do not depend on the table either, because
+            // the callers have no SIDs and the volume has no rules.
             ["acl-mode" | "domains"] => assert_eq!(repaired, whole, "{what}"),
             _ => assert_eq!(repaired, damaged, "{what}"),
         }
