@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use chunk::BlockStore;
+use chunk::{BackupId, BlockStore};
 use client::Meta;
 use dump::DumpError;
 use ops::{Authority, BackupClaim, ClaimBackup, FinishBackup};
@@ -125,7 +125,7 @@ impl Schedule {
                         took_secs,
                         "backed up the metadata"
                     );
-                    return self.finish(began, took_secs);
+                    return self.finish(began, took_secs, backup);
                 }
                 Err(error) => error,
             };
@@ -142,12 +142,12 @@ impl Schedule {
         }
     }
 
-    fn finish(&self, began: Time, took_secs: u64) {
+    fn finish(&self, began: Time, took_secs: u64, backup: BackupId) {
         let finish = FinishBackup { began, took_secs };
         if let Err(error) = self.meta.run(&finish, &Authority::Kernel { told: None }) {
             tracing::warn!(%error, "cannot note that the metadata was backed up");
         }
-        if let Err(error) = remove_old(&self.store) {
+        if let Err(error) = remove_old(&self.store, backup) {
             tracing::warn!(%error, "cannot remove old backups of the metadata; the next backup retries");
         }
     }

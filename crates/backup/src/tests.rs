@@ -78,8 +78,8 @@ fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
     create(&engine, &volume, &store, &mut |_| Ok(())).unwrap_err();
     faults.clear();
     assert_eq!(store.backups().unwrap(), []);
-    create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
-    assert_eq!((store.backups().unwrap().len(), remove_old(&store).unwrap()), (1, 0));
+    let (made, _) = create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
+    assert_eq!((store.backups().unwrap().len(), remove_old(&store, made).unwrap()), (1, 0));
 }
 
 #[test]

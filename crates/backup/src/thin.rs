@@ -1,8 +1,8 @@
 //! Which old backups are removed.
 //!
 //! Kept are the newest 24, the first of each hour of the last day, the first of each day of the last month, and the first
-//! of each month of the last year. A month has 31 days here. Ages are those at the time of the newest backup, so the
-//! clock of this machine does not count.
+//! of each month of the last year. A month has 31 days here. Ages are those at the time of the backup that was just made,
+//! which is kept, as are all that seem to be made later: another machine's clock may be wrong, or this one's.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const DAY: u64 = 24 * HOUR;
 const MONTH: u64 = 31 * DAY;
 const YEAR: u64 = 366 * DAY;
 
-/// So many of the newest backups are kept whatever their age, also if a wrong clock has made the newest one.
+/// So many of the newest backups are kept whatever their age, also if a wrong clock has named the last one.
 const NEWEST: usize = 24;
 
 /// The spans of time, each with the length of the periods of which one backup is kept.
@@ -22,22 +22,22 @@ const SPANS: [(u64, u64); 3] = [(DAY, HOUR), (MONTH, DAY), (YEAR, MONTH)];
 /// After this time, a backup that is not complete is not being written any more.
 pub(crate) const ABANDONED: u64 = DAY;
 
-/// Removes the backups that are not kept, and returns how many.
+/// Removes the backups that are not kept after the complete backup `made`, and returns how many.
 ///
 /// # Errors
 /// The store fails. The call may be repeated.
-pub fn remove_old(store: &BlockStore) -> Result<u64, ChunkError> {
-    let surplus = surplus(&store.backups()?);
+pub fn remove_old(store: &BlockStore, made: BackupId) -> Result<u64, ChunkError> {
+    let surplus = surplus(&store.backups()?, made);
     surplus.iter().try_for_each(|backup| store.remove_backup(*backup))?;
     Ok(surplus.len() as u64)
 }
 
-/// The backups that are not kept. `all` begins with the newest one.
-fn surplus(all: &[StoredBackup]) -> Vec<BackupId> {
+/// The backups that are not kept after `made`. `all` begins with the newest one.
+fn surplus(all: &[StoredBackup], made: BackupId) -> Vec<BackupId> {
+    let known: Vec<&StoredBackup> = all.iter().filter(|backup| backup.id <= made).collect();
     let complete: Vec<u64> =
-        all.iter().filter(|backup| backup.is_complete).map(|backup| backup.id.0).collect();
-    let Some(&newest) = complete.first() else { return Vec::new() };
-    let age = |backup: u64| newest.saturating_sub(backup);
+        known.iter().filter(|backup| backup.is_complete).map(|backup| backup.id.0).collect();
+    let age = |backup: u64| made.0.saturating_sub(backup);
     let mut kept: BTreeSet<u64> = complete.iter().take(NEWEST).copied().collect();
     for (span, period) in SPANS {
         let mut last = None;
@@ -48,11 +48,11 @@ fn surplus(all: &[StoredBackup]) -> Vec<BackupId> {
             }
         }
     }
-    let is_surplus = |backup: &&StoredBackup| match backup.is_complete {
+    let is_surplus = |backup: &&&StoredBackup| match backup.is_complete {
         true => !kept.contains(&backup.id.0),
         false => age(backup.id.0) > ABANDONED,
     };
-    all.iter().filter(is_surplus).map(|backup| backup.id).collect()
+    known.iter().filter(is_surplus).map(|backup| backup.id).collect()
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
         let mut now = NOW;
         while now <= NOW + long {
             all.insert(0, StoredBackup { id: BackupId(now), is_complete: true });
-            let surplus = surplus(&all);
+            let surplus = surplus(&all, BackupId(now));
             all.retain(|backup| !surplus.contains(&backup.id));
             now += every;
         }
@@ -99,14 +99,33 @@ mod tests {
             .map(|hours| StoredBackup { id: BackupId(NOW - hours * HOUR), is_complete: true })
             .collect();
         all.insert(0, StoredBackup { id: BackupId(NOW + 20 * YEAR), is_complete: true });
-        assert_eq!(all.len() - surplus(&all).len(), 24);
+        assert_eq!(all.len() - surplus(&all, all[0].id).len(), 24);
+        // The clock is right again. Backups of the future do not age those of the present.
+        for hours in 1..30 {
+            let made = BackupId(NOW + hours * HOUR);
+            all.insert(1, StoredBackup { id: made, is_complete: true });
+            let surplus = surplus(&all, made);
+            assert!(!surplus.contains(&all[0].id) && !surplus.contains(&made), "{hours}");
+            all.retain(|backup| !surplus.contains(&backup.id));
+        }
+        let hourly = all.iter().filter(|backup| backup.id > BackupId(NOW + 5 * HOUR));
+        assert_eq!(hourly.count(), 25, "the last 24, and the one of the future");
+    }
+
+    #[test]
+    fn a_backup_by_a_slow_clock_is_kept() {
+        let all: Vec<StoredBackup> = (0..100)
+            .map(|hours| StoredBackup { id: BackupId(NOW - hours * HOUR), is_complete: true })
+            .collect();
+        let made = all[60].id;
+        let surplus = surplus(&all, made);
+        assert!(!surplus.is_empty() && surplus.iter().all(|backup| *backup < made), "{surplus:?}");
     }
 
     #[test]
     fn a_backup_that_is_being_written_is_kept() {
         let backup = |age: u64, is_complete| StoredBackup { id: BackupId(NOW - age), is_complete };
         let all = [backup(0, false), backup(1, true), backup(DAY - HOUR, false), backup(DAY + HOUR, false)];
-        assert_eq!(surplus(&all), [BackupId(NOW - DAY - HOUR)]);
-        assert_eq!(surplus(&[backup(YEAR, false)]), [], "there is no complete one");
+        assert_eq!(surplus(&all, BackupId(NOW - 1)), [BackupId(NOW - DAY - HOUR)]);
     }
 }

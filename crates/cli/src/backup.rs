@@ -22,7 +22,7 @@ use crate::load::{self, Input};
 use crate::marker;
 use crate::records::usage;
 use crate::status::rfc3339;
-use crate::store::{KeyArgs, open_store, open_without_key, store_fault, unlock};
+use crate::store::{KeyArgs, key_source, open_store, open_without_key, store_fault, unlock};
 use crate::url::MetaUrl;
 
 #[derive(Debug, clap::Args)]
@@ -148,26 +148,34 @@ fn list(args: &ListArgs) -> Result<(), Fault> {
     };
     let mut found = Vec::new();
     for backup in store.backups()? {
-        let note = if backup.is_complete { Note::read(&store, backup.id)? } else { None };
-        found.push((backup.id, note));
+        let note = if backup.is_complete { Note::read(&store, backup.id) } else { Ok(None) };
+        found.push((backup.id, note.map_err(|error| error.to_string())));
     }
     output::result(args.json, || found.iter().map(to_json).collect(), || to_text(&found))
 }
 
-fn to_json((backup, note): &(BackupId, Option<Note>)) -> Value {
+/// A backup with its note: `None` if it is not complete, or why its note cannot be read.
+type Found = (BackupId, Result<Option<Note>, String>);
+
+fn to_json((backup, note): &Found) -> Value {
+    let (note, error) = match note {
+        Ok(note) => (note.as_ref(), None),
+        Err(error) => (None, Some(error)),
+    };
     json!({
         "id": backup.0,
         "began": rfc3339(time(*backup)),
         "complete": note.is_some(),
-        "volume": note.as_ref().map(|note| &note.name),
-        "uuid": note.as_ref().map(|note| &note.volume),
-        "inodes": note.as_ref().map(|note| note.inodes),
-        "bytes": note.as_ref().map(|note| note.bytes),
-        "encrypted": note.as_ref().map(|note| !note.encryption.is_empty()),
+        "error": error,
+        "volume": note.map(|note| &note.name),
+        "uuid": note.map(|note| &note.volume),
+        "inodes": note.map(|note| note.inodes),
+        "bytes": note.map(|note| note.bytes),
+        "encrypted": note.map(|note| !note.encryption.is_empty()),
     })
 }
 
-fn to_text(found: &[(BackupId, Option<Note>)]) -> String {
+fn to_text(found: &[Found]) -> String {
     if found.is_empty() {
         return "There are no backups.\n".to_owned();
     }
@@ -175,8 +183,9 @@ fn to_text(found: &[(BackupId, Option<Note>)]) -> String {
     for (backup, note) in found {
         let (id, began) = (backup.0.to_string(), time(*backup).to_string());
         columns.line(match note {
-            Some(note) => [id, began, note.name.clone(), note.inodes.to_string(), show_size(note.bytes)],
-            None => [id, began, "(not complete)".to_owned(), String::new(), String::new()],
+            Ok(Some(note)) => [id, began, note.name.clone(), note.inodes.to_string(), show_size(note.bytes)],
+            Ok(None) => [id, began, "(not complete)".to_owned(), String::new(), String::new()],
+            Err(error) => [id, began, format!("(unusable: {error})"), String::new(), String::new()],
         });
     }
     columns.render()
@@ -196,10 +205,13 @@ fn create(args: &CreateArgs) -> Result<(), Fault> {
     });
     bar.finish_and_clear();
     let (backup, note) = made.map_err(|error| dump_fault(&error, &url))?;
-    backup::remove_old(&store).map_err(|error| store_fault(&volume, &error))?;
     let (name, inodes, size) = (&note.name, note.inodes, show_size(note.bytes));
     let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
-    output::result(args.json, || to_json(&(backup, Some(note.clone()))), || text)
+    output::result(args.json, || to_json(&(backup, Ok(Some(note.clone())))), || text)?;
+    if let Err(error) = backup::remove_old(&store, backup) {
+        output::note(format!("cannot remove old backups: {}", store_fault(&volume, &error)));
+    }
+    Ok(())
 }
 
 fn restore(args: &RestoreArgs) -> Result<(), Fault> {
@@ -305,11 +317,13 @@ fn choose(store: &BlockStore, place: &Place, id: Option<u64>) -> Result<(BackupI
 
 /// The key of an encrypted backup.
 fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
-    if note.encryption.is_empty() && keys.key_file.is_some() {
+    if note.encryption.is_empty()
+        && let Some(source) = key_source(keys)
+    {
         // Otherwise, a changed object store could make a volume from records that nobody with the key has written.
-        return Err(Fault::usage("the backup is not encrypted").at("--key-file").advise(
-            "if the volume was encrypted, the object store was changed; if it never was, omit --key-file",
-        ));
+        return Err(Fault::usage("the backup is not encrypted").at(source).advise(format!(
+            "if the volume was encrypted, the object store was changed; if it never was, omit {source}"
+        )));
     }
     let (name, encryption) = (note.name.clone(), note.encryption.clone());
     unlock(&Volume { encryption, ..Volume::in_memory(&name) }, keys)

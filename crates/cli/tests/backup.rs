@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Place, killed_at, limen, loaded_lines, make_many};
+use common::{Place, command, killed_at, limen, loaded_lines, make_many};
 use engine_sqlite::{Options, SqliteEngine};
 use meta::{Effect, Engine, LastBackup, Txn};
 use serde_json::Value;
@@ -234,6 +234,9 @@ fn bad_input_of_a_restore_changes_nothing() {
     let key = place.text("key");
     fs::write(&key, "5a".repeat(32)).unwrap();
     from_store(&["--key-file", &key]).failed(2, &["not encrypted", "omit --key-file"]);
+    let mut with_passphrase = command(&["backup", "restore", "--yes", &new, "--bucket", &bucket]);
+    let refused: common::Said = with_passphrase.env("LIMEN_PASSPHRASE", "secret").output().unwrap().into();
+    refused.failed(2, &["not encrypted", "omit LIMEN_PASSPHRASE"]);
     limen(&["backup", "restore", "--yes", &place.url(), "--bucket", &bucket])
         .failed(1, &["holds a volume already", "nothing was changed"]);
     let at = |name: &str| place.path("vol.data/backups").join(name);
@@ -248,6 +251,8 @@ fn bad_input_of_a_restore_changes_nothing() {
     fs::write(&part, &whole).unwrap();
     fs::write(&note, text.replacen("\"version\":", "\"version\":9", 1)).unwrap();
     from_store(&[]).failed(1, &["newer limen", "9"]);
+    let list = limen(&["backup", "ls", "--bucket", &bucket]).ok();
+    assert!(list.contains(&id) && list.contains("newer limen"), "{list}");
     let uuid = said["uuid"].as_str().unwrap();
     fs::write(&note, text.replace(uuid, "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10")).unwrap();
     from_store(&[]).failed(1, &["the object store belongs to volume 'vol'"]);

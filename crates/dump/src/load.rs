@@ -52,7 +52,12 @@ pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked,
     if head.id.contains(char::is_whitespace) || head.id.len() > 64 {
         return Err(dump.damaged("its id is malformed"));
     }
-    Ok(Checked { volume, tail, id: format!("{}-{:08x}", head.id, tail.checksum) })
+    Ok(Checked { volume, tail, id: id(&dump) })
+}
+
+/// The id of a dump that was read as a whole.
+fn id(dump: &Reader) -> String {
+    format!("{}-{:08x}", dump.head().id, dump.tail().checksum)
 }
 
 impl Checked {
@@ -90,6 +95,10 @@ pub fn load(
     random: &str,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), DumpError> {
+    let replaced = |dump: &Reader| dump.damaged("it was replaced while it was loaded");
+    if !checked.id.starts_with(&format!("{}-", dump.head().id)) {
+        return Err(replaced(&dump));
+    }
     let mut load = Load::begin(engine, checked)?;
     let done = load.lines;
     let mut volume = Vec::new();
@@ -114,6 +123,9 @@ pub fn load(
         let bytes = line.bytes();
         load.add(line.effects().map_err(|what| dump.damaged(&what))?, bytes, lines)?;
         progress(dump.tail().inodes);
+    }
+    if id(&dump) != checked.id {
+        return Err(replaced(&dump));
     }
     // A store in memory has no marker, because each mount creates its own.
     if checked.volume.storage != "memory" {

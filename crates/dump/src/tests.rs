@@ -273,6 +273,28 @@ fn interrupted_load_takes_no_other_dump_and_no_format() {
 }
 
 #[test]
+fn a_dump_that_is_replaced_during_its_load_is_refused() {
+    let bytes = written(&sample(), Form::Framed);
+    let checked = checked(&bytes).unwrap();
+    let id = reader(&bytes).unwrap().head().id.clone();
+    for (id, starts) in [(id, true), ("other".to_owned(), false)] {
+        let small = empty();
+        Volume::in_memory("small").format(&*small).unwrap();
+        let mut writer =
+            Writer::new(Vec::new(), Form::Framed, Head { version: VERSION, id, created: 1 }).unwrap();
+        dump::<DumpError>(&mut Live(small), &mut |line| writer.put(&line)).unwrap();
+        let (other, _) = writer.finish().unwrap();
+        let target = empty();
+        let done = load(&*target, &checked, reader(&other).unwrap(), "random", &mut |_| {});
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("replaced"), "{error}");
+        let loaded = Volume::load(&*target);
+        assert_eq!(matches!(loaded, Err(meta::VolumeError::Loading)), starts, "{loaded:?}");
+        assert!(loaded.is_err());
+    }
+}
+
+#[test]
 fn load_onto_a_volume_changes_nothing() {
     let bytes = written(&sample(), Form::Framed);
     let target = sample();
