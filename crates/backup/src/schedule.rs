@@ -89,7 +89,7 @@ impl Schedule {
 
     /// Makes a backup if one is due. Returns when to ask again.
     fn claim(&self) -> Duration {
-        match self.meta.run(&ClaimBackup, &Authority::Kernel { told: None }) {
+        match self.meta.run(&ClaimBackup, &Authority::Kernel { revisions: None }) {
             Ok(BackupClaim::Claimed(began)) => {
                 self.make(began);
                 Duration::ZERO
@@ -144,7 +144,7 @@ impl Schedule {
 
     fn finish(&self, began: Time, took_secs: u64, backup: BackupId) {
         let finish = FinishBackup { began, took_secs };
-        if let Err(error) = self.meta.run(&finish, &Authority::Kernel { told: None }) {
+        if let Err(error) = self.meta.run(&finish, &Authority::Kernel { revisions: None }) {
             tracing::warn!(%error, "cannot note that the metadata was backed up");
         }
         if let Err(error) = remove_old(&self.store, backup) {

@@ -22,7 +22,7 @@ const MOST_SHARES: u64 = 10_000;
 /// # Errors
 /// Those of the database.
 pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
-    match meta.run(&Repair(problem), &Authority::Kernel { told: None }) {
+    match meta.run(&Repair(problem), &Authority::Kernel { revisions: None }) {
         Ok(()) => Ok(true),
         Err(Failure::Refused(_)) => Ok(false),
         Err(failure) => Err(failure),

@@ -96,7 +96,7 @@ impl Sample {
     }
 
     fn run<O: Op>(&self, op: &O) -> O::Reply {
-        self.meta.run(op, &Authority::Kernel { told: None }).unwrap()
+        self.meta.run(op, &Authority::Kernel { revisions: None }).unwrap()
     }
 
     fn make_op(&self, parent: Ino, name: &str, kind: MakeKind) -> Make {

@@ -23,7 +23,7 @@ const LAST_SLICE: u64 = 1 << 62;
 
 /// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
 pub(crate) fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
-    url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { told: None }).at(url)?;
+    url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { revisions: None }).at(url)?;
     engine.sync().at(url)?;
     url.volume(&*engine)
 }

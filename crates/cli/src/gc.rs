@@ -134,7 +134,7 @@ impl Left {
         for session in &self.gone {
             meta.remove_session(session.id, session.heartbeat)?;
         }
-        let by_tool = Authority::Kernel { told: None };
+        let by_tool = Authority::Kernel { revisions: None };
         for some in self.orphans.chunks(REAPED_AT_ONCE) {
             let reaps: Vec<Reap> = some.iter().map(|&(session, ino)| Reap { session, ino }).collect();
             if meta.run(&ReapAll(&reaps), &by_tool).is_err() {

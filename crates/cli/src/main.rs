@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(code) => code,
         Err(fault) => {
-            if !fault.is_told() {
+            if !fault.is_reported() {
                 output::note(&fault);
             }
             ExitCode::from(fault.exit_code())

@@ -23,7 +23,7 @@ use crate::url::{Database, MetaUrl};
 pub(crate) const DESTROY: &str = "limen destroy";
 
 /// The operations of a tool check no access: the database decides who may change the volume's settings.
-const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
+const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
 /// How often to read sessions while waiting for a renewal.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

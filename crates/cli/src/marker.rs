@@ -249,7 +249,7 @@ fn admit_or_why(
         put(volume, store).map_err(Wrong::Other)?;
     }
     let change = Configure { store_marker: Some(true), ..Configure::default() };
-    meta.run(&change, &Authority::Kernel { told: None }).map_err(|error| Wrong::Other(error.into()))
+    meta.run(&change, &Authority::Kernel { revisions: None }).map_err(|error| Wrong::Other(error.into()))
 }
 
 /// Checks the owner of the store, and that a mount can use the store as `wanted`. Returns the error of a full

@@ -55,7 +55,7 @@ impl Report {
         tracing::error!("{fault}");
         // After `ready`, no process waits any more; the log has the error.
         let _ = say("fault", &fault.to_string());
-        fault.told()
+        fault.mark_reported()
     }
 
     /// Reports that the mount serves requests.

@@ -155,7 +155,7 @@ impl Place {
         O: Op<Reply = Result<(), SidRulesRefusal>>,
     {
         let meta = Meta::open(self.database.engine(), 1).at(&self.shown)?;
-        let refusal = match meta.run(change, &Authority::Kernel { told: None }) {
+        let refusal = match meta.run(change, &Authority::Kernel { revisions: None }) {
             Ok(Ok(())) => return meta.sync().at(&self.shown),
             Ok(Err(refusal)) => Fault::new(refusal).at(domain).advise("nothing was changed"),
             Err(Failure::Refused(Errno::EIO)) => {

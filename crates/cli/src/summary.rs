@@ -518,7 +518,7 @@ mod tests {
         args: SummaryArgs,
     }
 
-    const TOOL: Authority<'static> = Authority::Kernel { told: None };
+    const TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
     struct Tree {
         engine: Arc<Counting<MemEngine>>,

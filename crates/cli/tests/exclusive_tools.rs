@@ -92,8 +92,8 @@ fn running_tool_is_shown_by_status_and_named_to_other_tools() {
     let shown = place.status()["maintenance"].clone();
     assert_eq!((&shown["tool"], &shown["host"]), (&"limen fsck --repair".into(), &"far".into()));
     assert_eq!((&shown["alive"], &shown["pid"]), (&true.into(), &std::process::id().into()));
-    let told = limen(&["status", &place.url()]).ok();
-    assert!(told.contains("limen fsck --repair on far, process"), "{told}");
+    let out = limen(&["status", &place.url()]).ok();
+    assert!(out.contains("limen fsck --repair on far, process"), "{out}");
     // This test holds the lock of the embedded engine, like a tool in another process.
     let lock = engine.lock_exclusive().unwrap();
     for (args, code) in [(&["fsck", "--repair"][..], 8), (&["destroy", "--yes"], 1)] {

@@ -345,8 +345,8 @@ fn server_that_dies_before_it_serves_is_reported() {
 fn a_mount_tells_its_transport() {
     let place = Place::formatted();
     let note = "mount with -o transport=ring";
-    let told = place.mount(&["-o", "transport=dev"]);
-    assert!(!told.err.contains(note), "{told:?}");
+    let out = place.mount(&["-o", "transport=dev"]);
+    assert!(!out.err.contains(note), "{out:?}");
     let status = place.status();
     assert_eq!(status["sessions"][0]["transport"], "dev", "{status}");
     assert!(limen(&["status", &place.url()]).ok().contains("requests over /dev/fuse"));
@@ -355,13 +355,13 @@ fn a_mount_tells_its_transport() {
     assert_eq!(bench["transport"], "dev");
     place.umount(&[]).ok();
     // Whether io_uring is used depends on the kernel, and only root is told how to allow it.
-    let told = place.mount(&[]);
+    let out = place.mount(&[]);
     let transport = place.status()["sessions"][0]["transport"].clone();
     assert!(transport == "ring" || transport == "dev", "{transport}");
     let parameter = "/sys/module/fuse/parameters/enable_uring";
     let is_off = fs::read_to_string(parameter).is_ok_and(|value| value.trim() == "N");
     let can_enable = is_off && rustix::process::geteuid().is_root();
-    assert_eq!(told.err.contains(note), can_enable, "{told:?}");
+    assert_eq!(out.err.contains(note), can_enable, "{out:?}");
     if can_enable {
         assert_eq!(transport, "dev");
     }

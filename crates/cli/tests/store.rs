@@ -104,7 +104,7 @@ fn forget_marker(place: &Place) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let meta = Meta::open(std::sync::Arc::new(engine), 1).unwrap();
     let change = Configure { store_marker: Some(false), ..Configure::default() };
-    meta.run(&change, &Authority::Kernel { told: None }).unwrap();
+    meta.run(&change, &Authority::Kernel { revisions: None }).unwrap();
 }
 
 #[test]

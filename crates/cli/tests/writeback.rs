@@ -96,11 +96,11 @@ fn blocks_staged_for_a_full_store_are_uploaded_later() {
     volume.mount();
     volume.write("big", &big);
     volume.write("small", &small);
-    let told = limen(&["status", &volume.place.url()]).ok();
+    let out = limen(&["status", &volume.place.url()]).ok();
     // On a busy machine a slow write may be stored in more blocks, because data is also flushed by age.
     let blocks = volume.staged_blocks();
-    assert!(blocks >= 4, "{told}");
-    assert!(told.contains(&format!("{blocks} blocks")) && told.contains("wait on this machine"), "{told}");
+    assert!(blocks >= 4, "{out}");
+    assert!(out.contains(&format!("{blocks} blocks")) && out.contains("wait on this machine"), "{out}");
     volume.check();
     volume.kill();
     volume.check();

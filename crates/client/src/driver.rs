@@ -58,7 +58,7 @@ pub struct Meta {
 }
 
 /// The authority for the client's own operations: no access check applies.
-pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
+pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { revisions: None };
 
 /// How long a failed request is retried, unless the mount sets another time. A database needs that long to
 /// restart.

@@ -32,7 +32,7 @@ pub enum QuotaError {
 /// Called after each step of a walk. If it returns `false`, the walk ends.
 type Progress<'a> = &'a mut dyn FnMut(&Retagging) -> bool;
 
-const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
+const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
 /// How many entries one commit changes: few, so that the commit seldom conflicts with the users of the directory.
 const PAGE: usize = 16;

@@ -53,7 +53,7 @@ mod tests {
     use ops::{Authority, Configure, GetInode, Op};
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
-        meta.run(op, &Authority::Kernel { told: None })
+        meta.run(op, &Authority::Kernel { revisions: None })
     }
 
     #[test]

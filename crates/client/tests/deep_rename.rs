@@ -59,7 +59,7 @@ fn cost(depth: u64) -> ([u32; 3], u64) {
         let (name, new_name) = (name(BESIDE), name(BESIDE));
         let rename = Rename { parent: from, name, new_parent: to, new_name, flags, whiteout, open };
         let op = Planned(rename, Cell::new(0));
-        meta.run(&op, &Authority::Kernel { told: None }).unwrap();
+        meta.run(&op, &Authority::Kernel { revisions: None }).unwrap();
         op.1.get()
     };
     let before = engine.inner().counts();

@@ -14,7 +14,7 @@ fn of(tool: &str) -> Maintenance {
 }
 
 fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
-    meta.run(op, &Authority::Kernel { told: None })
+    meta.run(op, &Authority::Kernel { revisions: None })
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub struct Fault {
     place: String,
     advice: String,
     code: u8,
-    told: bool,
+    is_reported: bool,
 }
 
 impl Fault {
@@ -23,7 +23,7 @@ impl Fault {
             place: String::new(),
             advice: String::new(),
             code: FAILED,
-            told: false,
+            is_reported: false,
         }
     }
 
@@ -44,12 +44,12 @@ impl Fault {
 
     /// Marks the error as already shown to the user, so that it is not printed again.
     #[must_use]
-    pub fn told(self) -> Self {
-        Fault { told: true, ..self }
+    pub fn mark_reported(self) -> Self {
+        Fault { is_reported: true, ..self }
     }
 
-    pub fn is_told(&self) -> bool {
-        self.told
+    pub fn is_reported(&self) -> bool {
+        self.is_reported
     }
 
     /// Sets an exit code that the command's help documents.

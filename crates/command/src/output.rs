@@ -39,7 +39,7 @@ pub fn print_json(value: &Value) -> Result<(), Fault> {
 }
 
 /// Many lines on standard output. If the output is a closed pipe, writing fails with an error that is not
-/// shown ([`Fault::is_told`]).
+/// shown ([`Fault::is_reported`]).
 #[derive(Debug)]
 pub struct Lines(BufWriter<io::Stdout>);
 
@@ -66,7 +66,7 @@ impl Lines {
 
 fn cannot_write(error: io::Error) -> Fault {
     let fault = Fault::new(format!("cannot write the output: {error}"));
-    if error.kind() == ErrorKind::BrokenPipe { fault.told() } else { fault }
+    if error.kind() == ErrorKind::BrokenPipe { fault.mark_reported() } else { fault }
 }
 
 /// Prints the result of a command: as JSON if the user asked for that, otherwise as text.

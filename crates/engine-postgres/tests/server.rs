@@ -871,8 +871,8 @@ fn changes_are_delivered_while_another_transaction_runs() {
     let mut changes = engine.watch().unwrap().unwrap();
     for ino in 10..13 {
         commit(&engine, create(2, ino)).unwrap();
-        let told = changes.next(Duration::from_secs(60)).unwrap();
-        assert_eq!(told.len(), 1, "{told:?}");
+        let news = changes.next(Duration::from_secs(60)).unwrap();
+        assert_eq!(news.len(), 1, "{news:?}");
     }
     until_held(&mark);
     engine.wipe().unwrap();

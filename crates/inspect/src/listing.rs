@@ -41,7 +41,7 @@ const MAX_ACLS: usize = 4096;
 /// #     parent: Ino::ROOT, name: Name::new(b"report.txt")?, ino: Ino(7), kind: MakeKind::Regular,
 /// #     mode: Mode::new(0o640), umask: 0, uid: 1000, gid: 50,
 /// # };
-/// # let kernel = Authority::Kernel { told: None };
+/// # let kernel = Authority::Kernel { revisions: None };
 /// # meta.run(&make, &kernel)?;
 /// # let acl = acl::posix::PosixAcl::from_text("u::rw-,u:1001:r--,g::r--,m::r--,o::---")?;
 /// # meta.run(&SetAcl { ino: Ino(7), which: AclType::Access, acl: Some(acl), kill_sgid: false }, &kernel)?;

@@ -80,10 +80,10 @@ pub struct Ctx<'a> {
 /// The authority for the operation: who checked the caller's access.
 #[derive(Clone, Debug)]
 pub enum Authority<'a> {
-    /// The kernel checked, using the inode attributes that it has cached. If `told` shows that they are out
-    /// of date, the operation fails with ESTALE, so that the kernel looks up again. `told` is `None` if this
+    /// The kernel checked, using the inode attributes that it has cached. If `revisions` shows that they are out
+    /// of date, the operation fails with ESTALE, so that the kernel looks up again. `revisions` is `None` if this
     /// client has the volume exclusively, because the kernel's attributes are then always current.
-    Kernel { told: Option<&'a dyn KernelRevisions> },
+    Kernel { revisions: Option<&'a dyn KernelRevisions> },
     /// The kernel did not check. The operation checks this credential.
     Daemon(Cred),
     /// The kernel checked, but may have allowed more than the volume's ACLs grant. The operation checks this

@@ -28,7 +28,7 @@ impl Direct {
         Direct {
             engine,
             volume,
-            authority: Authority::Kernel { told: None },
+            authority: Authority::Kernel { revisions: None },
             decisions: DecisionCache::new(0),
             traversers: Traversers::default(),
             next_op: Cell::new(1),

@@ -25,7 +25,7 @@ use crate::quotas::{self, Limits};
 use crate::shared::{Ended, LONG, Shared};
 use crate::xattrs;
 
-const KERNEL: Authority<'_> = Authority::Kernel { told: None };
+const KERNEL: Authority<'_> = Authority::Kernel { revisions: None };
 /// How long the cache may be used after a poll of the stream began (`vfs/src/coherence.rs`).
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 const SLICES_PER_LEASE: u64 = 3;

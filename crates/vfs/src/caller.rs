@@ -29,7 +29,7 @@ pub trait IdentitySource: Send + Sync + fmt::Debug {
 
 /// The authority of operations without a caller, and of callers that the kernel has checked with current
 /// attributes.
-pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
+pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { revisions: None };
 
 /// The caller of a request.
 #[derive(Debug)]

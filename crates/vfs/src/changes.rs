@@ -36,7 +36,7 @@ impl Base {
         if !self.only_kernel_checks() {
             return self.change_for(caller, op);
         }
-        match self.commits.change_by(op, &Authority::Kernel { told: Some(&held) }) {
+        match self.commits.change_by(op, &Authority::Kernel { revisions: Some(&held) }) {
             Err(Failure::Refused(Errno::ESTALE)) => {
                 if caller.identity().is_err() {
                     // Without this, the kernel would retry with the same outdated attributes.

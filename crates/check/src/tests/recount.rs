@@ -12,7 +12,7 @@ use types::Errno;
 use super::*;
 use crate::{Difference, Recount, recount};
 
-const TOOL: Authority<'static> = Authority::Kernel { told: None };
+const TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 const WRITERS: u64 = 4;
 
 /// Directories `a`, `a/b` and `c`, with quotas of their own, each with 600 files.

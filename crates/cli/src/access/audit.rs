@@ -134,7 +134,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
         // The output is a closed pipe, so the rest is not wanted.
-        Err(fault) if fault.is_told() => return Ok(ExitCode::SUCCESS),
+        Err(fault) if fault.is_reported() => return Ok(ExitCode::SUCCESS),
         found => found.at(shown(args))?,
     };
     report(args, &person, &found, what_if.as_ref(), &users)?;

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &AccessArgs) -> ExitCode {
         AccessCommand::Audit(args) => audit::run(args),
     };
     done.unwrap_or_else(|fault| {
-        if !fault.is_told() {
+        if !fault.is_reported() {
             output::note(&fault);
         }
         // Not 1: exit code 1 means that access is denied.

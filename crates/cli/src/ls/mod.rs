@@ -71,7 +71,7 @@ const MAX_BELOW: usize = 1024;
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut walk = Walk { args, printer: Printer::new(args.long, args.numeric, args.json), code: 0 };
     match walk.all() {
-        Err(fault) if !fault.is_told() => {
+        Err(fault) if !fault.is_reported() => {
             output::note(&fault);
             ExitCode::from(2)
         }

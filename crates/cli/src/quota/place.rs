@@ -16,7 +16,7 @@ use crate::target::{Target, path_to_json, show_name};
 use crate::url::Database;
 use crate::users::Users;
 
-pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
+pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
 /// A volume, and the file in it that a target names.
 pub(super) struct Place {

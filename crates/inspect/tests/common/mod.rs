@@ -72,7 +72,7 @@ impl Fixture {
     }
 
     pub(crate) fn run<O: ops::Op>(&self, op: &O) -> O::Reply {
-        self.meta.run(op, &Authority::Kernel { told: None }).unwrap()
+        self.meta.run(op, &Authority::Kernel { revisions: None }).unwrap()
     }
 
     /// Applies effects without guards, to create damage.

@@ -92,7 +92,7 @@ fn collect(shared: &Shared, engine: &dyn Engine, meta: &Meta) -> Result<(usize, 
     if shared.mutant != Some(Mutant::GcRemovesOpen) {
         orphans.retain(|(session, _)| !living.contains_key(session));
     }
-    let by_tool = Authority::Kernel { told: None };
+    let by_tool = Authority::Kernel { revisions: None };
     for &(session, ino) in &orphans {
         meta.run(&Reap { session, ino }, &by_tool)?;
     }

@@ -113,8 +113,8 @@ fn footprints_and_invalidations_cover_all_that_effects_change() {
             assert!(covers(&footprint, record), "{effect:?} changes {record:?}");
             // No other client knows a new inode.
             if !matches!(footprint.part, Part::Existence(_)) {
-                let is_told = needed(record).is_none_or(|needed| invalidations.contains(&needed));
-                assert!(is_told, "{effect:?} changes {record:?}");
+                let is_notified = needed(record).is_none_or(|needed| invalidations.contains(&needed));
+                assert!(is_notified, "{effect:?} changes {record:?}");
             }
         }
         if let Effect::DropInode { ino } = effect {

@@ -251,7 +251,7 @@ fn a_kernel_with_stale_revisions_gets_estale(factory: Factory<'_>) {
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.create(dir, "f").unwrap();
     let before = [(dir, c.inode(dir).access_rev)];
-    let by_kernel = Authority::Kernel { told: Some(&before) };
+    let by_kernel = Authority::Kernel { revisions: Some(&before) };
     c.chmod(dir, 0o700).unwrap();
     let make = c.make_op(dir, "x", MakeKind::Regular, 0o644);
     for client in [&c, &c.stranger()] {
@@ -264,7 +264,7 @@ fn a_kernel_with_stale_revisions_gets_estale(factory: Factory<'_>) {
         assert_eq!(renamed.unwrap_err(), Errno::ESTALE);
     }
     let now = [(dir, c.inode(dir).access_rev)];
-    assert!(c.run_as(&make, &Authority::Kernel { told: Some(&now) }).is_ok());
+    assert!(c.run_as(&make, &Authority::Kernel { revisions: Some(&now) }).is_ok());
     assert_eq!(c.inode(dir).access_rev, now[0].1, "new names do not change the access revision");
 }
 
@@ -304,7 +304,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     let xattr = |name| SetXattr { ino: file, name: x(name), value: (*b"1").into(), mode: XattrMode::Set };
     let remove = |name| RemoveXattr { ino: file, name: x(name) };
     let unlink = Unlink { parent: dir, name: n("f"), open: None };
-    let by_stale = Authority::Kernel { told: Some(&before) };
+    let by_stale = Authority::Kernel { revisions: Some(&before) };
     for client in [&c, &c.stranger()] {
         for change in &changes {
             assert_eq!(client.run_as(change, &by_stale), Err(Errno::ESTALE), "{change:?}");
@@ -325,14 +325,14 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     c.run_as(&remove("trusted.old"), &by_stale).unwrap();
     c.run_as(&SetAttr { size: Some(0), is_open: true, ..set }, &by_stale).unwrap();
     for change in &changes {
-        c.run_as(change, &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
+        c.run_as(change, &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
     }
-    let run = |op: &SetAcl| c.run_as(op, &Authority::Kernel { told: Some(&revisions(&c)) });
+    let run = |op: &SetAcl| c.run_as(op, &Authority::Kernel { revisions: Some(&revisions(&c)) });
     run(&acl_of(Some("u::rw-,u:2:rw-,g::---,m::rw-,o::---"))).unwrap();
     run(&acl_of(None)).unwrap();
-    c.run_as(&xattr("user.new"), &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
-    c.run_as(&remove("user.old"), &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
-    c.run_as(&unlink, &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
+    c.run_as(&xattr("user.new"), &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
+    c.run_as(&remove("user.old"), &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
+    c.run_as(&unlink, &Authority::Kernel { revisions: Some(&revisions(&c)) }).unwrap();
 }
 
 /// The kernel of one client decided by a mode that another client has just changed, and that is still cached.
@@ -345,7 +345,10 @@ fn rights_revoked_by_another_client_end_at_once(factory: Factory<'_>) {
     b.chmod(dir, 0o700).unwrap();
     assert_eq!(a.inode(dir).access_rev, rev, "client a still has the old revision cached");
     let make = a.make_op(dir, "x", MakeKind::Regular, 0o644);
-    assert_eq!(a.run_as(&make, &Authority::Kernel { told: Some(&[(dir, rev)]) }).unwrap_err(), Errno::ESTALE);
+    assert_eq!(
+        a.run_as(&make, &Authority::Kernel { revisions: Some(&[(dir, rev)]) }).unwrap_err(),
+        Errno::ESTALE
+    );
     assert_eq!(b.lookup(dir, "x"), Ok(None));
     b.chmod(dir, 0o777).unwrap();
     assert!(a.run_as(&make, &user(5)).is_ok(), "a right that was just granted takes effect too");

@@ -16,7 +16,7 @@ use super::case::Factory;
 
 pub(super) const ROOT: Ino = Ino::ROOT;
 /// The kernel of a client with exclusive use of the volume.
-pub(super) const KERNEL: Authority<'_> = Authority::Kernel { told: None };
+pub(super) const KERNEL: Authority<'_> = Authority::Kernel { revisions: None };
 pub(super) const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
 pub(super) const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
 pub(super) const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };

@@ -148,7 +148,7 @@ fn links_and_access_changed_before_the_commit(factory: Factory<'_>) {
     assert_eq!(taken, Err(Errno::EEXIST));
     let d = race.client.mkdir(ROOT, "d").unwrap();
     let rev = [(d, race.client.inode(d).access_rev)];
-    let by_kernel = Authority::Kernel { told: Some(&rev) };
+    let by_kernel = Authority::Kernel { revisions: Some(&rev) };
     let revoked = race.lose(
         |r| r.chmod(r.at(ROOT, "d").ino, 0o700).unwrap(),
         |c| c.run_as(&c.make_op(d, "x", MakeKind::Regular, 0o644), &by_kernel),
@@ -159,7 +159,7 @@ fn links_and_access_changed_before_the_commit(factory: Factory<'_>) {
         |r| r.run(&SetAttr { ino: r.at(ROOT, "g").ino, uid: Some(7), ..SetAttr::default() }).unwrap(),
         |c| {
             let chmod = SetAttr { ino: f, mode: Some(Mode::new(0o666)), ..SetAttr::default() };
-            c.run_as(&chmod, &Authority::Kernel { told: Some(&rev) })
+            c.run_as(&chmod, &Authority::Kernel { revisions: Some(&rev) })
         },
     );
     assert_eq!(disowned, Err(Errno::ESTALE));
