@@ -270,11 +270,11 @@ impl Live {
     fn read(&mut self, keys: &BTreeSet<Key>, quotas: &[QuotaKey]) -> Result<Vec<Record>, RecountError> {
         let inodes = keys.iter().map(|key| match key {
             Key::Inode(ino) => RecordKey::Inode(*ino),
-            Key::Entry(dir, name) => RecordKey::Entry(*dir, name.clone()),
+            Key::Entry(dir, name) => RecordKey::Dirent(*dir, name.clone()),
         });
-        let wants = [RecordKey::Settings].into_iter().chain(inodes);
-        let wants: Vec<RecordKey> = wants.chain(quotas.iter().map(|key| RecordKey::Quota(*key))).collect();
-        let records = self.engine.read(&wants)?.records;
+        let keys = [RecordKey::Settings].into_iter().chain(inodes);
+        let keys: Vec<RecordKey> = keys.chain(quotas.iter().map(|key| RecordKey::Quota(*key))).collect();
+        let records = self.engine.read(&keys)?.records;
         for record in &records {
             if let Record::Inode(ino, inode) = record {
                 self.count_again(*ino, inode.as_ref().map(InodeUsage::from).unwrap_or_default())?;

@@ -198,7 +198,7 @@ fn rescue(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino, effects: &mut Vec<Effect
 
 fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>) -> Result<Ino, PlanStop> {
     let name = valid(LOST_AND_FOUND.to_owned())?;
-    view.prefetch([RecordKey::Entry(Ino::ROOT, name.clone())])?;
+    view.prefetch([RecordKey::Dirent(Ino::ROOT, name.clone())])?;
     match view.dirent(Ino::ROOT, &name)? {
         Some(dirent) if dirent.kind == FileType::Directory => return Ok(view.dir(dirent.ino)?.ino),
         Some(_) => return Err(UNREPAIRABLE),

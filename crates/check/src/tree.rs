@@ -255,14 +255,14 @@ impl Acls {
             self.found.clear();
         }
         let ids = inodes.iter().flat_map(Inode::acls);
-        let mut wants: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
-        wants.sort_unstable();
-        wants.dedup();
-        if wants.is_empty() {
+        let mut unread: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
+        unread.sort_unstable();
+        unread.dedup();
+        if unread.is_empty() {
             return Ok(());
         }
-        let wants: Vec<RecordKey> = wants.into_iter().map(RecordKey::Acl).collect();
-        for record in engine.read(&wants)?.records {
+        let keys: Vec<RecordKey> = unread.into_iter().map(RecordKey::Acl).collect();
+        for record in engine.read(&keys)?.records {
             let Record::Acl(id, text) = record else { continue };
             let found = match text.map(|text| self.parse(&text)) {
                 None => Err(Fault::Missing),
@@ -317,8 +317,8 @@ fn check_inodes(
     if links.is_empty() {
         return Ok(());
     }
-    let wants: Vec<RecordKey> = links.iter().map(|inode| RecordKey::Symlink(inode.ino)).collect();
-    for (inode, record) in links.into_iter().zip(engine.read(&wants)?.records) {
+    let keys: Vec<RecordKey> = links.iter().map(|inode| RecordKey::Symlink(inode.ino)).collect();
+    for (inode, record) in links.into_iter().zip(engine.read(&keys)?.records) {
         let (ino, says) = (inode.ino, inode.size);
         match record {
             Record::Symlink(_, Some(target)) if target.len() as u64 != says => {
@@ -345,8 +345,8 @@ fn check_xattrs(engine: &dyn Engine, mut inodes: &[Inode], report: Report<'_>) -
         });
         let (some, rest) = inodes.split_at(more.count());
         inodes = rest;
-        let wants: Vec<RecordKey> = some.iter().map(|inode| RecordKey::Xattrs(inode.ino)).collect();
-        for (inode, record) in some.iter().zip(engine.read(&wants)?.records) {
+        let keys: Vec<RecordKey> = some.iter().map(|inode| RecordKey::Xattrs(inode.ino)).collect();
+        for (inode, record) in some.iter().zip(engine.read(&keys)?.records) {
             let Record::Xattrs(ino, xattrs) = record else { continue };
             let is = xattrs.values().map(|value| u64::from(xattr_blocks(value.len()))).sum();
             if is != u64::from(inode.xattr_blocks) {

@@ -118,11 +118,11 @@ impl Found {
             return Err(EngineError::permanent(format!("inode {ino} no longer exists in the volume")));
         };
         let all = if inode.kind == FileType::Regular { inode.size.div_ceil(CHUNK_BYTES) } else { 0 };
-        let wants: Vec<RecordKey> =
+        let keys: Vec<RecordKey> =
             (0..all.min(MAX_CHUNKS)).map(|index| RecordKey::Slices(ino, ChunkIndex(index))).collect();
         let mut chunks = Vec::new();
-        if !wants.is_empty() {
-            for record in engine.read(&wants)?.records {
+        if !keys.is_empty() {
+            for record in engine.read(&keys)?.records {
                 if let Record::Slices(_, index, rows) = record
                     && !rows.is_empty()
                 {

@@ -50,7 +50,7 @@ enum Planned<R> {
 /// The records that a plan is missing.
 #[derive(Debug)]
 struct Missing {
-    wants: Vec<RecordKey>,
+    keys: Vec<RecordKey>,
     /// A directory: the records of the path from it up to the root are missing too.
     climbs_from: Option<Ino>,
     /// Cached records that are older than this do not count.
@@ -177,7 +177,7 @@ impl<'a, O: Op> Run<'a, O> {
         let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {
                 let climbs_from = view.climbs_from();
-                return Ok(Planned::Missing(Missing { wants: view.into_wants(), climbs_from, oldest }));
+                return Ok(Planned::Missing(Missing { keys: view.into_missing(), climbs_from, oldest }));
             }
             Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
             Err(PlanStop::Refused(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
@@ -223,9 +223,9 @@ impl<'a, O: Op> Run<'a, O> {
         by_lifetime.max(self.not_before)
     }
 
-    fn read(&mut self, Missing { wants, climbs_from, oldest }: Missing) -> Result<(), Failure> {
+    fn read(&mut self, Missing { keys, climbs_from, oldest }: Missing) -> Result<(), Failure> {
         let began = Instant::now();
-        let snapshot = self.meta.retry(|| self.meta.engine.read(&wants))?;
+        let snapshot = self.meta.retry(|| self.meta.engine.read(&keys))?;
         let mut reads = 1;
         self.fresh.extend(self.meta.cache.absorb(&snapshot, began));
         if let Some(dir) = climbs_from {

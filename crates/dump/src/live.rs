@@ -220,19 +220,19 @@ impl LiveDump {
                 whole.remove(key);
             }
         }
-        let mut wants = records::volume_keys();
+        let mut record_keys = records::volume_keys();
         for key in keys {
             match key {
                 Key::Inode(dir, Some(entry)) => {
                     let name =
                         Name::new(&entry.0).map_err(|error| EngineError::permanent(error.to_string()))?;
-                    wants.push(RecordKey::Entry(Ino(*dir), name));
+                    record_keys.push(RecordKey::Dirent(Ino(*dir), name));
                 }
-                Key::Inode(ino, None) => wants.extend(records::inode_keys(Ino(*ino))),
+                Key::Inode(ino, None) => record_keys.extend(records::inode_keys(Ino(*ino))),
                 Key::Acl(_) => {}
             }
         }
-        let mut records = self.source.0.read(&wants)?.records;
+        let mut records = self.source.0.read(&record_keys)?.records;
         self.volume.clear();
         records::volume_lines(&records, &mut |line| {
             self.volume.push(line);

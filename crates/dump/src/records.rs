@@ -36,8 +36,8 @@ const ROW_BYTES: usize = 256 << 10;
 pub struct Live(pub Arc<dyn Engine>);
 
 impl Frozen for Live {
-    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.0.read(wants)
+    fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.0.read(keys)
     }
 
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
@@ -146,26 +146,26 @@ pub(crate) struct Stored {
 impl Stored {
     fn read(source: &mut dyn Frozen, inodes: &[Inode]) -> Result<Stored, EngineError> {
         let mut stored = Stored::default();
-        let (mut wants, mut bytes) = (Vec::new(), 0);
+        let (mut keys, mut bytes) = (Vec::new(), 0);
         for inode in inodes {
             if inode.xattr_blocks > 0 {
-                wants.push(RecordKey::Xattrs(inode.ino));
+                keys.push(RecordKey::Xattrs(inode.ino));
                 bytes += inode.blocks() * meta::Usage::BLOCK_BYTES;
             }
             match inode.kind {
-                FileType::Symlink => wants.push(RecordKey::Symlink(inode.ino)),
+                FileType::Symlink => keys.push(RecordKey::Symlink(inode.ino)),
                 FileType::Regular => {
-                    wants.extend(few_chunks(inode).map(|chunk| RecordKey::Slices(inode.ino, chunk)));
+                    keys.extend(few_chunks(inode).map(|chunk| RecordKey::Slices(inode.ino, chunk)));
                 }
                 _ => {}
             }
             if bytes >= XATTR_BYTES {
-                stored.take(source.read(&std::mem::take(&mut wants))?.records);
+                stored.take(source.read(&std::mem::take(&mut keys))?.records);
                 bytes = 0;
             }
         }
-        if !wants.is_empty() {
-            stored.take(source.read(&wants)?.records);
+        if !keys.is_empty() {
+            stored.take(source.read(&keys)?.records);
         }
         Ok(stored)
     }

@@ -545,9 +545,9 @@ impl Busy {
 }
 
 impl Engine for Busy {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.change();
-        let read = self.inner.read(wants);
+        let read = self.inner.read(keys);
         self.change();
         read
     }

@@ -34,7 +34,7 @@ fn main() -> Done {
     for threads in [1, 4, 16] {
         run(threads, 1, "lookups", |next| {
             let name = Name::new(format!("file{}", 1_000 + next % 1_000).as_bytes())?;
-            engine.read(&[RecordKey::Entry(Ino(2), name)])?;
+            engine.read(&[RecordKey::Dirent(Ino(2), name)])?;
             Ok(())
         })?;
     }

@@ -12,8 +12,8 @@
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Access, Batch, CachedSource, Done, Fresh, KeyReader, Options, Overlay, ReadSet, disagree, is_needed,
-    likely, wants,
+    Access, Batch, CachedSource, Done, Fresh, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
+    is_needed, likely,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
 use pool::{Asked, gradually};
@@ -60,9 +60,9 @@ impl Shared {
                     if !batch.conflicts() {
                         return Err(disagree());
                     }
-                    let wants = wants(txns.get(..1).unwrap_or_default());
+                    let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
                     let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
-                    let (answer, looked) = keyspace::answer(&self.keys, &wants, &fresh);
+                    let (answer, looked) = keyspace::answer(&self.keys, &record_keys, &fresh);
                     match answer {
                         Ok(records) => {
                             outcomes.push(Outcome::Conflict(Snapshot { seq: read_seq(read_at), records }));
@@ -72,7 +72,7 @@ impl Shared {
                         Err(_) => accesses.extend(looked),
                     }
                 } else {
-                    accesses.extend(likely(&self.keys, &self.memory, &wants(txns)));
+                    accesses.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
                 }
                 (read_set, read_at) = self.read_again(accesses)?;
                 continue;
@@ -83,7 +83,7 @@ impl Shared {
                 return Ok(());
             }
             let mut otherwise = batch.accessed.clone();
-            otherwise.extend(likely(&self.keys, &self.memory, &wants(decided)));
+            otherwise.extend(likely(&self.keys, &self.memory, &guard_keys(decided)));
             let otherwise: Vec<Access> =
                 otherwise.into_iter().filter(|access| is_needed(&self.keys, &self.memory, access)).collect();
             let shown: Vec<Access> = batch.shown.iter().cloned().collect();

@@ -77,8 +77,8 @@ impl EtcdEngine {
 }
 
 impl Engine for EtcdEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let (records, revision) = keyspace::read(&*self.shared, wants)?;
+    fn read(&self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let (records, revision) = keyspace::read(&*self.shared, record_keys)?;
         Ok(Snapshot { seq: read_seq(revision), records })
     }
 

@@ -94,7 +94,7 @@ fn each_call_is_one_round_trip() {
     // A separate server, because it counts the calls of all clients.
     let server = Server::start();
     let engine = volume(&server, "v_", 10..14);
-    engine.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
+    engine.read(&[RecordKey::Dirent(Ino(2), name(10))]).unwrap();
     let trips = |what: &str, call: &dyn Fn(), expected: u64| {
         let before = server.requests();
         call();
@@ -112,7 +112,7 @@ fn each_call_is_one_round_trip() {
         let create = || committed(&engine, add_file_in_quotas(ino));
         trips(&format!("create {ino} under three nested quotas"), &create, expected);
     }
-    trips("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(10), name(1))]).unwrap()), 1);
+    trips("a lookup", &|| drop(engine.read(&[RecordKey::Dirent(Ino(10), name(1))]).unwrap()), 1);
     trips(
         "a listing",
         &|| {
@@ -147,12 +147,12 @@ fn each_call_is_one_round_trip() {
     let cold = server.open("v_", false).unwrap();
     trips(
         "a cold lookup of a file",
-        &|| drop(cold.read(&[RecordKey::Entry(Ino(10), name(100))]).unwrap()),
+        &|| drop(cold.read(&[RecordKey::Dirent(Ino(10), name(100))]).unwrap()),
         1,
     );
     trips(
         "a cold lookup of a directory",
-        &|| drop(cold.read(&[RecordKey::Entry(Ino(2), name(11))]).unwrap()),
+        &|| drop(cold.read(&[RecordKey::Dirent(Ino(2), name(11))]).unwrap()),
         1,
     );
     // A record that another client changed costs one more round trip. The conflict itself costs none.
@@ -264,7 +264,7 @@ fn concurrent_creates_in_one_directory_do_not_conflict() {
     let engine = volume(&server, "v_", 10..11);
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for client in &clients {
-        client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
+        client.read(&[RecordKey::Dirent(Ino(2), name(10))]).unwrap();
     }
     let before = server.requests();
     thread::scope(|scope| {
@@ -292,7 +292,7 @@ fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
     };
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for (client, number) in clients.iter().zip(1000..) {
-        client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
+        client.read(&[RecordKey::Dirent(Ino(2), name(10))]).unwrap();
         // The first create reserves space.
         done(client, limited(number, 100_000));
     }
@@ -340,7 +340,7 @@ fn hanging_server_times_out_after_op_timeout() {
     let engine = until_done(|| EtcdEngine::open(&url, false));
     let mut changes = persistently(|| engine.watch()).unwrap();
     // The next commit must not have to read first, because then it would fail as a read.
-    persistently(|| engine.read(&[RecordKey::Entry(Ino(2), name(10))]));
+    persistently(|| engine.read(&[RecordKey::Dirent(Ino(2), name(10))]));
     let first = [create(10, 1)];
     persistently(|| engine.commit(&first));
     server.stop(true);

@@ -84,7 +84,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         let summary = plain(summary.first().ok_or(Malformed("a part has no result"))?);
         let Some(repeated) = summary.optional(1)? else {
             // Only a part with a single transaction reports this.
-            outcomes.push(Outcome::Conflict(read::snapshot(&next()?, label, &wants(part))?));
+            outcomes.push(Outcome::Conflict(read::snapshot(&next()?, label, &keys(part))?));
             continue;
         };
         let first = if repeated == 0 { summary.number(0)? } else { repeated };
@@ -98,8 +98,8 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     Ok(outcomes)
 }
 
-fn wants(part: &[Txn]) -> Vec<RecordKey> {
-    part.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
+fn keys(part: &[Txn]) -> Vec<RecordKey> {
+    part.iter().flat_map(|txn| &txn.guards).map(Guard::key).collect()
 }
 
 /// The guards on the room of the transactions.
@@ -191,7 +191,7 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     }
     script.put("SELECT LAST_INSERT_ID(), @outcome");
     if !together && part.iter().any(|txn| !txn.guards.is_empty()) {
-        script.only_if(FAILED, |script| script.put(read::statement(&wants(part))));
+        script.only_if(FAILED, |script| script.put(read::statement(&keys(part))));
     }
 }
 

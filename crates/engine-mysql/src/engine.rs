@@ -126,10 +126,10 @@ impl MysqlEngine {
 }
 
 impl Engine for MysqlEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.pool.request(Asked::Look, |conn| {
             let label = self.order.read();
-            read::snapshot(&conn.rows(&read::statement(wants))?, label, wants)
+            read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         })
     }
 
@@ -153,8 +153,8 @@ impl Engine for MysqlEngine {
             conn.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")?;
             conn.query("START TRANSACTION WITH CONSISTENT SNAPSHOT").map(drop)
         };
-        let read = move |conn: &mut Connection, wants: &[RecordKey]| {
-            read::snapshot(&conn.rows(&read::statement(wants))?, label, wants)
+        let read = move |conn: &mut Connection, keys: &[RecordKey]| {
+            read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         };
         let scan = move |conn: &mut Connection, scan: &Scan| scan::page(conn, scan, label);
         Held::begin(self.pool.connector(), begin, read, scan)

@@ -26,8 +26,8 @@ struct Ahead<'t> {
 /// requires that a row exists, also returns the row's table and columns. `locks`: whether to lock rows that
 /// were not locked before.
 fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>, String) {
-    let want = guard.want();
-    let key = tables::wanted(&want);
+    let record_key = guard.key();
+    let key = tables::row_key(&record_key);
     let (table, mut whose) = (key.table.name, row(&key));
     let other = |condition: String| (None, condition);
     let (is_there, also) = match guard {

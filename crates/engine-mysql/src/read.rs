@@ -27,14 +27,14 @@ fn select(source: &Source) -> String {
     format!("SELECT {}, {numbers}, {strings} FROM {}", source.kind, source.from)
 }
 
-/// The statement that answers `wants`.
-pub(crate) fn statement(wants: &[RecordKey]) -> String {
+/// The statement that answers `keys`.
+pub(crate) fn statement(keys: &[RecordKey]) -> String {
     let mut selects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for want in wants {
-        let (key, mut source) = (tables::wanted(want), Source::of_record(want));
-        let row = row(&key).into_iter().map(|(column, value)| (format!("r.{column}"), value));
+    for key in keys {
+        let (row_key, mut source) = (tables::row_key(key), Source::of_record(key));
+        let row = row(&row_key).into_iter().map(|(column, value)| (format!("r.{column}"), value));
         let mut whose = is(&row.collect::<Vec<_>>(), "=");
-        if let RecordKey::Empty(ino) = want {
+        if let RecordKey::Empty(ino) = key {
             whose = format!("EXISTS(SELECT 1 FROM {} WHERE {whose})", source.from);
             (source.numbers, source.from) = (vec![ino.to_string()], "DUAL".to_owned());
         }
@@ -51,11 +51,11 @@ pub(crate) fn statement(wants: &[RecordKey]) -> String {
     joined(selects.into_iter().map(each), " UNION ALL ")
 }
 
-/// Builds the records of `wants`, in order, from the rows that [`statement`] returned.
-pub(crate) fn snapshot(rows: &[Row], seq: Seq, wants: &[RecordKey]) -> Result<Snapshot, Fault> {
+/// Builds the records of `keys`, in order, from the rows that [`statement`] returned.
+pub(crate) fn snapshot(rows: &[Row], seq: Seq, keys: &[RecordKey]) -> Result<Snapshot, Fault> {
     let reply = |row| {
         let kind = i16::try_from(plain(row).number(0)?).unwrap_or(0);
         Ok::<_, Fault>(reply_row(kind, row.get(1..).unwrap_or_default(), NUMBERS))
     };
-    Ok(Snapshot { seq, records: Found::in_rows(rows.iter().map(reply), wants)? })
+    Ok(Snapshot { seq, records: Found::in_rows(rows.iter().map(reply), keys)? })
 }

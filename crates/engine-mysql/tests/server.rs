@@ -89,15 +89,15 @@ fn a_request_is_one_round_trip() {
             committed(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new()));
         });
         cost("an unlink", &|| committed(&engine, drop_file(10)));
-        cost("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(2), name(100))]).unwrap()));
+        cost("a lookup", &|| drop(engine.read(&[RecordKey::Dirent(Ino(2), name(100))]).unwrap()));
         cost("a read of many kinds", &|| {
-            let wants = [
+            let keys = [
                 RecordKey::Inode(Ino(2)),
                 RecordKey::Usage,
                 RecordKey::Settings,
                 RecordKey::Xattrs(Ino(100)),
             ];
-            assert_eq!(engine.read(&wants).unwrap().records.len(), 4);
+            assert_eq!(engine.read(&keys).unwrap().records.len(), 4);
         });
         cost("a scan", &|| {
             let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls };

@@ -104,8 +104,8 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                 for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
                     // The guards of transaction 0 apply to every transaction.
                     if failed.contains(&t) || failed.contains(&0) {
-                        let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
-                        let records = looked.answer(&wants);
+                        let keys: Vec<_> = txn.guards.iter().map(Guard::key).collect();
+                        let records = looked.answer(&keys);
                         *outcome = Some(Outcome::Conflict(Snapshot { seq: label, records }));
                     }
                 }

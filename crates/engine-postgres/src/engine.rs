@@ -90,9 +90,9 @@ impl PostgresEngine {
 }
 
 impl Engine for PostgresEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let seq = self.shared.order.read();
-        self.shared.pool.request(Asked::Look, |connection| self.shared.read(connection, wants, seq))
+        self.shared.pool.request(Asked::Look, |connection| self.shared.read(connection, keys, seq))
     }
 
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
@@ -104,7 +104,7 @@ impl Engine for PostgresEngine {
             on.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")?;
             self.shared.read(on, &[], seq).map(drop)
         };
-        let read = move |on: &mut Connection, wants: &[RecordKey]| reads.read(on, wants, seq);
+        let read = move |on: &mut Connection, keys: &[RecordKey]| reads.read(on, keys, seq);
         let scan = move |on: &mut Connection, scan: &Scan| scans.page(on, scan, seq);
         Held::begin(self.shared.pool.connector(), begin, read, scan)
     }

@@ -171,11 +171,11 @@ impl Gathered {
 
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
-        let want = guard.want();
+        let record_key = guard.key();
         self.head.rare |= !matches!(
-            want,
+            record_key,
             RecordKey::Inode(_)
-                | RecordKey::Entry(..)
+                | RecordKey::Dirent(..)
                 | RecordKey::Usage
                 | RecordKey::Session(_)
                 | RecordKey::Quota(_)

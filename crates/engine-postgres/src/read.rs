@@ -18,10 +18,10 @@ pub(crate) fn reply_row(row: &tokio_postgres::Row) -> Result<ReplyRow<Values<'_>
 }
 
 /// Record keys as arrays: the kind, two numbers, a name.
-pub(crate) fn wants(wants: &[RecordKey]) -> Rows<3, 1> {
+fn arrays(keys: &[RecordKey]) -> Rows<3, 1> {
     let mut rows = Rows::default();
-    for want in wants {
-        rows.line(&[tables::kind_of(want).into()], &tables::wanted(want));
+    for key in keys {
+        rows.line(&[tables::kind_of(key).into()], &tables::row_key(key));
     }
     rows
 }
@@ -29,7 +29,7 @@ pub(crate) fn wants(wants: &[RecordKey]) -> Rows<3, 1> {
 impl Shared {
     /// Reads records with one statement.
     pub(crate) fn read(&self, on: &mut Connection, keys: &[RecordKey], at: Seq) -> Result<Snapshot, Failure> {
-        let arrays = wants(keys);
+        let arrays = arrays(keys);
         let args: Vec<_> = arrays.args().collect();
         let rows = on.call(&self.sql.functions, &self.sql.read, &args)?;
         Ok(Snapshot { seq: at, records: Found::in_rows(rows.iter().map(reply_row), keys)? })

@@ -90,7 +90,7 @@ fn each_request_is_one_statement() {
                      WHERE r.rolname = 'counted'";
         server.sql(count).parse().unwrap()
     };
-    let entry = RecordKey::Entry(Ino(2), Name::new(b"file10").unwrap());
+    let entry = RecordKey::Dirent(Ino(2), Name::new(b"file10").unwrap());
     let scans = [
         Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls },
         Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::Nothing },
@@ -135,9 +135,9 @@ fn each_request_is_one_statement() {
     counted("a cold name", &|| {
         assert_eq!(engine.read(std::slice::from_ref(&entry)).unwrap().records.len(), 2)
     });
-    counted("sixteen wants", &|| {
-        let wants: Vec<RecordKey> = (100..116).map(|ino| RecordKey::Inode(Ino(ino))).collect();
-        assert_eq!(engine.read(&wants).unwrap().records.len(), 16);
+    counted("sixteen record keys", &|| {
+        let keys: Vec<RecordKey> = (100..116).map(|ino| RecordKey::Inode(Ino(ino))).collect();
+        assert_eq!(engine.read(&keys).unwrap().records.len(), 16);
     });
     for scan in &scans {
         counted("a scan", &|| assert!(!engine.scan(scan).unwrap().snapshot.records.is_empty()));

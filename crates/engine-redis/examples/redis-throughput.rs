@@ -35,7 +35,7 @@ fn main() -> Done {
         })?;
         run(threads, "lookups", 1, |_| {
             let name = Name::new(format!("file{}", 2_000 + op_id().0 % 4_000).as_bytes())?;
-            engine.read(&[RecordKey::Entry(Ino(1), name)])?;
+            engine.read(&[RecordKey::Dirent(Ino(1), name)])?;
             Ok(())
         })?;
     }

@@ -70,7 +70,7 @@ codes! {
     TXN_END = "done";
 
     RECORD_INODE = "node";
-    RECORD_ENTRY = "entry";
+    RECORD_DIRENT = "entry";
     RECORD_EMPTY = "empty";
     RECORD_XATTRS = "xattrs";
     RECORD_SYMLINK = "symlink";

@@ -38,7 +38,7 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
 /// is the first inode number of the hash. An element is whether the inode is not among the changed inodes, and
 /// the last byte of its number. So the changed inodes come first.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
-    let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.want() { Some(ino) } else { None };
+    let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.key() { Some(ino) } else { None };
     let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(inode);
     let replaced = txns.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
         Effect::PutInode(Inode { ino, .. }) | Effect::DropInode { ino } => Some(*ino),
@@ -62,8 +62,8 @@ pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>,
     }
     let outcome = |txn: &Txn| {
         let Some(seq) = answer.take::<Option<i64>>()? else {
-            let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
-            return Ok(Outcome::Conflict(read::snapshot(&wants, &mut answer)?));
+            let keys: Vec<RecordKey> = txn.guards.iter().map(Guard::key).collect();
+            return Ok(Outcome::Conflict(read::snapshot(&keys, &mut answer)?));
         };
         // The script answers a repeated transaction with a negative number. The repetition changed nothing.
         let changed = if seq < 0 { Vec::new() } else { txn.changed_inodes() };

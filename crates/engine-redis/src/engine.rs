@@ -151,9 +151,9 @@ impl RedisEngine {
 }
 
 impl Engine for RedisEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.run(Script::Read, &read::request(wants), Asked::Look, |mut answer| {
-            read::snapshot(wants, &mut answer)
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.run(Script::Read, &read::request(keys), Asked::Look, |mut answer| {
+            read::snapshot(keys, &mut answer)
         })
     }
 

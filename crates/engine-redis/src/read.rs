@@ -10,15 +10,15 @@ use crate::error::Malformed;
 use crate::request::{Answer, Request};
 use crate::rows;
 
-pub(crate) fn request(wants: &[RecordKey]) -> Request {
+pub(crate) fn request(keys: &[RecordKey]) -> Request {
     let mut request = Request::default();
-    request.number(wants.len());
-    let mut add = |want: &str, a: &[u8], b: &[u8]| _ = request.string(want).string(a).string(b);
+    request.number(keys.len());
+    let mut add = |kind: &str, a: &[u8], b: &[u8]| _ = request.string(kind).string(a).string(b);
     let id = |id: u64| id.to_be_bytes();
-    for want in wants {
-        match want {
+    for key in keys {
+        match key {
             RecordKey::Inode(ino) => add(code::RECORD_INODE, &id(ino.0), b""),
-            RecordKey::Entry(parent, name) => add(code::RECORD_ENTRY, &id(parent.0), name.as_bytes()),
+            RecordKey::Dirent(parent, name) => add(code::RECORD_DIRENT, &id(parent.0), name.as_bytes()),
             RecordKey::Empty(ino) => add(code::RECORD_EMPTY, &id(ino.0), b""),
             RecordKey::Xattrs(ino) => add(code::RECORD_XATTRS, &id(ino.0), b""),
             RecordKey::Symlink(ino) => add(code::RECORD_SYMLINK, &id(ino.0), b""),
@@ -30,24 +30,24 @@ pub(crate) fn request(wants: &[RecordKey]) -> Request {
             RecordKey::Locks(ino) => add(code::RECORD_LOCKS, &id(ino.0), b""),
             RecordKey::Waits => add(code::RECORD_WAITS, b"", b""),
             RecordKey::Session(session) => add(code::RECORD_SESSION, &id(session.0), b""),
-            RecordKey::Quota(key) => add(code::RECORD_QUOTA, &rows::put_quota_key(*key), b""),
+            RecordKey::Quota(quota) => add(code::RECORD_QUOTA, &rows::put_quota_key(*quota), b""),
         }
     }
     request
 }
 
 /// Decodes a sequence number and the answers to all record keys.
-pub(crate) fn snapshot(wants: &[RecordKey], answer: &mut Answer) -> Result<Snapshot, Malformed> {
+pub(crate) fn snapshot(keys: &[RecordKey], answer: &mut Answer) -> Result<Snapshot, Malformed> {
     let seq = Seq(answer.take()?);
     let mut records = Vec::new();
-    wants.iter().try_for_each(|want| take(want, answer, &mut records))?;
+    keys.iter().try_for_each(|key| take(key, answer, &mut records))?;
     Ok(Snapshot { seq, records })
 }
 
-fn take(want: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
-    records.push(match want {
+fn take(key: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
+    records.push(match key {
         RecordKey::Inode(ino) => return take_inode(*ino, answer, records),
-        RecordKey::Entry(parent, name) => {
+        RecordKey::Dirent(parent, name) => {
             let dirent = answer.stored(rows::dirent)?;
             records.push(Record::Dirent(*parent, name.clone(), dirent));
             return dirent.map_or(Ok(()), |dirent| take_inode(dirent.ino, answer, records));
@@ -64,7 +64,7 @@ fn take(want: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Res
         RecordKey::Usage => Record::Usage(Usage { inodes: answer.id()?, blocks: answer.id()? }),
         RecordKey::Locks(ino) => Record::Locks(*ino, answer.stored(rows::locks)?.unwrap_or_default().into()),
         RecordKey::Session(id) => Record::Session(*id, answer.stored(|bytes| rows::session(*id, bytes))?),
-        RecordKey::Quota(key) => Record::Quota(*key, answer.stored(rows::quota)?),
+        RecordKey::Quota(quota) => Record::Quota(*quota, answer.stored(rows::quota)?),
         RecordKey::Waits => {
             let found: Vec<Vec<u8>> = answer.take()?;
             let waits = found.iter().map(|bytes| rows::wait(rows::member::<17>(bytes)?.1));

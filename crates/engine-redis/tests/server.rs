@@ -32,8 +32,8 @@ fn each_request_is_one_round_trip() {
     let conflict = engine.commit(&[add_file(9)]).unwrap();
     assert!(matches!(conflict[..], [Outcome::Conflict(_)]));
     engine.commit(&[txn(vec![Guard::Empty { ino: Ino(9) }], Vec::new())]).unwrap();
-    let wants: Vec<RecordKey> = (10..26).map(|ino| RecordKey::Entry(Ino(2), name(ino))).collect();
-    assert_eq!(engine.read(&wants).unwrap().records.len(), 32);
+    let keys: Vec<RecordKey> = (10..26).map(|ino| RecordKey::Dirent(Ino(2), name(ino))).collect();
+    assert_eq!(engine.read(&keys).unwrap().records.len(), 32);
     for (beside, count) in [(Beside::Nothing, 17), (Beside::InodesWithAcls, 34)] {
         let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, beside }).unwrap();
         assert_eq!(page.snapshot.records.len(), count);

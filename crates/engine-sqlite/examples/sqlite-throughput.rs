@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
         run(&engine, threads, "lookups", |next, _| {
             let name = Name::new(format!("file{}", 1_000 + next % 10_000).as_bytes())?;
-            engine.read(&[RecordKey::Entry(Ino(1), name)])?;
+            engine.read(&[RecordKey::Dirent(Ino(1), name)])?;
             Ok(())
         })?;
         run(&engine, threads, "creates and syncs", |next, _| {

@@ -108,14 +108,9 @@ impl<'c> Batch<'c> {
         }
         for guard in &txn.guards {
             if !self.holds(guard)? {
-                let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
+                let keys: Vec<RecordKey> = txn.guards.iter().map(Guard::key).collect();
                 self.flush()?;
-                return Ok(Outcome::Conflict(read::snapshot(
-                    self.conn,
-                    Seq(self.seq),
-                    &wants,
-                    self.counted,
-                )?));
+                return Ok(Outcome::Conflict(read::snapshot(self.conn, Seq(self.seq), &keys, self.counted)?));
             }
         }
         if txn.effects.is_empty() {
@@ -198,7 +193,7 @@ impl<'c> Batch<'c> {
 
     /// Checks a guard against the record that decides it, as it is in the database.
     fn record_holds(&mut self, guard: &Guard) -> Result<bool> {
-        let records = read::records(self.conn, &guard.want())?;
+        let records = read::records(self.conn, &guard.key())?;
         Ok(match (guard, &records[..]) {
             (Guard::DirentIs { ino, .. }, [_, Record::Inode(found, inode), ..]) => {
                 // A transaction that removes or renames an entry also changes its inode, so one statement

@@ -378,8 +378,8 @@ impl SqliteEngine {
 }
 
 impl Engine for SqliteEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), wants, self.counted()))
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), keys, self.counted()))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -449,8 +449,8 @@ struct FrozenSqlite {
 }
 
 impl Frozen for FrozenSqlite {
-    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let read = read::snapshot(&self.conn, self.seq, wants, None);
+    fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let read = read::snapshot(&self.conn, self.seq, keys, None);
         read.map_err(|error| engine_error(&self.path, &error))
     }
 

@@ -17,42 +17,42 @@ use crate::sql::{ByKind, Select, has, values};
 pub(crate) fn snapshot(
     conn: &Connection,
     seq: Seq,
-    wants: &[RecordKey],
+    keys: &[RecordKey],
     counted: Option<Usage>,
 ) -> Result<Snapshot> {
-    let mut records = Vec::with_capacity(wants.len());
-    for want in wants {
-        match (want, counted) {
+    let mut records = Vec::with_capacity(keys.len());
+    for key in keys {
+        match (key, counted) {
             (RecordKey::Usage, Some(counted)) => records.push(Record::Usage(counted)),
             (RecordKey::Usage, None) => records.push(Record::Usage(usage(conn)?)),
-            _ => find(conn, want, &mut records)?,
+            _ => find(conn, key, &mut records)?,
         }
     }
     Ok(Snapshot { seq, records })
 }
 
 /// Answers one record key.
-pub(crate) fn records(conn: &Connection, want: &RecordKey) -> Result<Vec<Record>> {
-    Ok(snapshot(conn, Seq(0), std::slice::from_ref(want), None)?.records)
+pub(crate) fn records(conn: &Connection, key: &RecordKey) -> Result<Vec<Record>> {
+    Ok(snapshot(conn, Seq(0), std::slice::from_ref(key), None)?.records)
 }
 
 /// Appends the records of one record key.
-fn find(conn: &Connection, want: &RecordKey, records: &mut Vec<Record>) -> Result<()> {
+fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result<()> {
     static SELECTS: ByKind<Select> = [const { OnceLock::new() }; _];
-    let key = tables::wanted(want);
-    let select = SELECTS[tables::kind_of(want) as usize].get_or_init(|| {
-        let limit = if matches!(want, RecordKey::Empty(_)) { " LIMIT 1" } else { "" };
-        Select::new(&Source::of_record(want), &format!("WHERE {}{limit}", has(&key)))
+    let row_key = tables::row_key(key);
+    let select = SELECTS[tables::kind_of(key) as usize].get_or_init(|| {
+        let limit = if matches!(key, RecordKey::Empty(_)) { " LIMIT 1" } else { "" };
+        Select::new(&Source::of_record(key), &format!("WHERE {}{limit}", has(&row_key)))
     });
     // Inodes and dirents, which most reads are for, need no maps.
     let mut found = None;
     let mut is_answered = false;
-    select.each(conn, values(&key), |row| {
-        is_answered = Found::answer_row(want, row, records)?;
+    select.each(conn, values(&row_key), |row| {
+        is_answered = Found::answer_row(key, row, records)?;
         if is_answered { Ok(()) } else { found.get_or_insert_with(Found::default).take(row) }
     })?;
     if !is_answered {
-        records.extend(found.unwrap_or_default().answer([want]));
+        records.extend(found.unwrap_or_default().answer([key]));
     }
     Ok(())
 }

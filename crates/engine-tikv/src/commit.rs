@@ -22,7 +22,7 @@
 
 use keyspace::{
     Access, Answer, Batch, CachedSource, ChangeEntry, Claim, Done, Head, KeyState, Options, ReadSet,
-    ReadStop, Source, Write, answer, decide, decode_head, encode_changes, encode_head, wants,
+    ReadStop, Source, Write, answer, decide, decode_head, encode_changes, encode_head, guard_keys,
 };
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
@@ -124,8 +124,8 @@ impl Shared {
         } else if batch.is_missing() {
             Err(ReadStop::Missing)
         } else if batch.done.is_empty() {
-            let wants = wants(txns.get(..1).unwrap_or_default());
-            let (records, more) = answer(&self.keys, &wants, source);
+            let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
+            let (records, more) = answer(&self.keys, &record_keys, source);
             looked.extend(more);
             records.map(Plan::Conflict)
         } else {

@@ -91,9 +91,9 @@ fn connect(_config: &Config) -> Result<Arc<dyn Store>, OpenError> {
 }
 
 impl Engine for TikvEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+    fn read(&self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let seq = self.shared.order.read();
-        let (records, _) = keyspace::read(&*self.shared, wants)?;
+        let (records, _) = keyspace::read(&*self.shared, record_keys)?;
         Ok(Snapshot { seq, records })
     }
 

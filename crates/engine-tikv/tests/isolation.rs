@@ -304,7 +304,7 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
     costs("a create of a removed session", &|| assert!(conflicts(&engine, guarded(create(300)))), look);
     let sixteen: Vec<Txn> = (100..116).map(create).collect();
     costs("16 creates", &|| drop(engine.commit(&sixteen).unwrap()), one_phase);
-    costs("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap()), look);
+    costs("a lookup", &|| drop(engine.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap()), look);
     costs("a listing", &|| assert_eq!(entries(&engine), 17 + 16), look);
     let chmod = |op| {
         let mut access = meta::Access::from(&inode(1001, FileType::Regular));
@@ -342,7 +342,7 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
     // A client with an empty cache looks a name up with one read, and needs one more to find the location of
     // an inode.
     let stranger = open(&cluster, false);
-    costs("a cold lookup", &|| drop(stranger.read(&[RecordKey::Entry(Ino(2), name(DIR))]).unwrap()), look);
+    costs("a cold lookup", &|| drop(stranger.read(&[RecordKey::Dirent(Ino(2), name(DIR))]).unwrap()), look);
     let stranger = open(&cluster, false);
     let cold = Counts { reads: 2, ..one_phase };
     costs("a create in a directory never seen", &|| drop(done(&stranger, create(3))), cold);
@@ -381,10 +381,10 @@ fn locks_of_a_client_that_died_between_the_phases_are_resolved() {
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     assert!(cluster.locks() > 5, "it left its locks");
     // Until they expire, its locks are respected.
-    let error = other.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap_err();
+    let error = other.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     cluster.advance(LOCK_LIFE);
-    let found = other.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap();
+    let found = other.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap();
     assert_eq!(found.records, [Record::Dirent(Ino(DIR), name(1), None)]);
     done(&other, create(2));
     // It was not committed, so its repetition is applied.

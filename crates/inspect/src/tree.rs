@@ -106,7 +106,7 @@ impl Tree for VolumeTree<'_> {
     }
 
     fn entry(&self, dir: &Ino, name: &Name) -> Result<Option<Found<Ino>>, QueryError> {
-        let records = self.engine.read(&[RecordKey::Entry(*dir, name.clone())])?.records;
+        let records = self.engine.read(&[RecordKey::Dirent(*dir, name.clone())])?.records;
         let Some(ino) = records.iter().find_map(|record| match record {
             Record::Dirent(_, _, dirent) => dirent.map(|dirent| dirent.ino),
             _ => None,

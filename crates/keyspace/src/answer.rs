@@ -23,12 +23,12 @@ type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
 /// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the accesses include everything that
 /// is known so far to be needed; after it is read, more may be needed.
-pub fn answer(keys: &Keyspace, wants: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
+pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
-    let mut answers = Ok(Vec::with_capacity(wants.len() * 2));
-    for want in wants {
+    let mut answers = Ok(Vec::with_capacity(record_keys.len() * 2));
+    for key in record_keys {
         // Continue after a record key with missing values, to collect all missing accesses at once.
-        match (reader.want(want), &mut answers) {
+        match (reader.record(key), &mut answers) {
             (Ok(records), Ok(all)) => all.extend(records),
             (Ok(_), Err(_)) | (Err(ReadStop::Missing), Err(_)) => {}
             (Err(stop), answers) => *answers = Err(stop),
@@ -61,11 +61,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn want(&mut self, want: &RecordKey) -> Result<Vec<Record>, ReadStop> {
+    fn record(&mut self, key: &RecordKey) -> Result<Vec<Record>, ReadStop> {
         let mut records = Vec::with_capacity(2);
-        match want {
+        match key {
             RecordKey::Inode(ino) => self.inode(*ino, true, &mut records)?,
-            RecordKey::Entry(parent, name) => {
+            RecordKey::Dirent(parent, name) => {
                 let key = self.keys.dirent(*parent, name);
                 let held = self.look.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
@@ -134,9 +134,9 @@ impl Reader<'_> {
                     self.at(self.keys.session(*id), |key, value| decode_session(*id, key, value))?;
                 records.push(Record::Session(*id, session));
             }
-            RecordKey::Quota(key) => {
-                let quota = self.at(self.keys.quota(*key), decode_quota)?;
-                records.push(Record::Quota(*key, quota));
+            RecordKey::Quota(quota_key) => {
+                let quota = self.at(self.keys.quota(*quota_key), decode_quota)?;
+                records.push(Record::Quota(*quota_key, quota));
             }
         }
         Ok(records)

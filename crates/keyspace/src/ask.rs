@@ -48,14 +48,14 @@ pub fn is_needed(keys: &Keyspace, memory: &Memory, access: &Access) -> bool {
 }
 
 /// The accesses that the answer to the record keys probably needs.
-pub fn likely(keys: &Keyspace, memory: &Memory, wants: &[RecordKey]) -> BTreeSet<Access> {
+pub fn likely(keys: &Keyspace, memory: &Memory, record_keys: &[RecordKey]) -> BTreeSet<Access> {
     let nothing = ReadSet::default();
-    answer(keys, wants, &CachedSource::new(&nothing, memory)).1
+    answer(keys, record_keys, &CachedSource::new(&nothing, memory)).1
 }
 
 /// The record keys that the outcome must answer if any of the transactions conflicts.
-pub fn wants(txns: &[Txn]) -> Vec<RecordKey> {
-    txns.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
+pub fn guard_keys(txns: &[Txn]) -> Vec<RecordKey> {
+    txns.iter().flat_map(|txn| &txn.guards).map(Guard::key).collect()
 }
 
 /// Reads keys and ranges of a store, for an engine.
@@ -75,10 +75,10 @@ pub trait KeyReader {
 ///
 /// # Errors
 /// Those of [`until`].
-pub fn read(store: &impl KeyReader, wants: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
+pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
     // An answer from the cache shows which keys are needed: usually the current answer needs the same.
-    let first = likely(store.keys(), store.memory(), wants);
-    until(store, None, first, |source| answer(store.keys(), wants, source))
+    let first = likely(store.keys(), store.memory(), record_keys);
+    until(store, None, first, |source| answer(store.keys(), record_keys, source))
 }
 
 /// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page takes

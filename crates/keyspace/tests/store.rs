@@ -112,9 +112,9 @@ impl Store {
         }
     }
 
-    fn answer(&self, state: &State, wants: &[RecordKey]) -> Snapshot {
+    fn answer(&self, state: &State, record_keys: &[RecordKey]) -> Snapshot {
         let records = state.until(|source| {
-            let (answer, accesses) = keyspace::answer(&self.keys, wants, source);
+            let (answer, accesses) = keyspace::answer(&self.keys, record_keys, source);
             (known(answer), accesses)
         });
         Snapshot { seq: seq(state.revision, u8::MAX), records }
@@ -134,8 +134,8 @@ fn seq(revision: u64, index: u8) -> Seq {
 }
 
 impl Engine for Store {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        Ok(self.answer(&self.state(), wants))
+    fn read(&self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        Ok(self.answer(&self.state(), record_keys))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -147,8 +147,8 @@ impl Engine for Store {
             let batch = self.decide(&state, rest, &mut read_set, !self.blind);
             if batch.done.is_empty() {
                 assert!(batch.conflicts());
-                let wants: Vec<RecordKey> = rest[0].guards.iter().map(Guard::want).collect();
-                outcomes.push(Outcome::Conflict(self.answer(&state, &wants)));
+                let record_keys: Vec<RecordKey> = rest[0].guards.iter().map(Guard::key).collect();
+                outcomes.push(Outcome::Conflict(self.answer(&state, &record_keys)));
                 continue;
             }
             assert!(batch.claims.iter().all(|claim| state.holds(claim)), "{:?}", batch.claims);

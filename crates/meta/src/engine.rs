@@ -15,7 +15,7 @@ pub trait Frozen: Send + fmt::Debug {
     ///
     /// # Errors
     /// The server no longer keeps the records of that moment, or the database failed.
-    fn read(&mut self, wants: &[RecordKey]) -> Result<Snapshot, EngineError>;
+    fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError>;
 
     /// As [`Engine::scan`], as of that moment.
     ///
@@ -29,12 +29,12 @@ pub trait Frozen: Send + fmt::Debug {
 ///
 /// All methods may be called from many threads at once. They block until they are done.
 pub trait Engine: Send + Sync + fmt::Debug {
-    /// Reads records as of one moment, in the order of `wants`, in one network round trip. Every record key
+    /// Reads records as of one moment, in the order of `keys`, in one network round trip. Every record key
     /// is answered; if a record does not exist, the answer says so.
     ///
     /// # Errors
     /// Always determinate, because a read changes nothing.
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError>;
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError>;
 
     /// Commits each transaction independently, in order: a later transaction sees the effects of an earlier
     /// one. All of them take one network round trip. Outcomes come in the order of `txns`. An engine may
@@ -150,7 +150,7 @@ pub enum Outcome {
     /// transaction had been committed before (a retry).
     Committed { seq: Seq, inodes: Vec<Inode> },
     /// A guard did not hold and nothing was changed. The snapshot has the present record of every guard
-    /// ([`want`](crate::Guard::want)).
+    /// ([`Guard::key`](crate::Guard::key)).
     Conflict(Snapshot),
 }
 

@@ -65,8 +65,8 @@ struct Tables {
 const REMEMBERED_CHANGES: usize = 16_384;
 
 impl Engine for MemEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        Ok(self.shared.lock().read(wants))
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        Ok(self.shared.lock().read(keys))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -146,8 +146,8 @@ impl Tables {
             return Outcome::Committed { seq, inodes: Vec::new() };
         }
         if !txn.guards.iter().all(|guard| self.holds(guard)) {
-            let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
-            return Outcome::Conflict(self.read(&wants));
+            let keys: Vec<RecordKey> = txn.guards.iter().map(Guard::key).collect();
+            return Outcome::Conflict(self.read(&keys));
         }
         if txn.effects.is_empty() {
             return Outcome::Committed { seq: Seq(self.seq), inodes: Vec::new() };
@@ -382,12 +382,12 @@ impl Tables {
         self.counters.get(&counter).copied().unwrap_or(0)
     }
 
-    fn read(&self, wants: &[RecordKey]) -> Snapshot {
-        let mut records = Vec::with_capacity(wants.len() * 2);
-        for want in wants {
-            match want {
+    fn read(&self, keys: &[RecordKey]) -> Snapshot {
+        let mut records = Vec::with_capacity(keys.len() * 2);
+        for key in keys {
+            match key {
                 RecordKey::Inode(ino) => self.push_inode(*ino, &mut records),
-                RecordKey::Entry(parent, name) => {
+                RecordKey::Dirent(parent, name) => {
                     let dirent = self.dirent(*parent, name);
                     records.push(Record::Dirent(*parent, name.clone(), dirent));
                     if let Some(dirent) = dirent {

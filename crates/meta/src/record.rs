@@ -256,7 +256,7 @@ pub enum RecordKey {
     Inode(Ino),
     /// Answered by [`Record::Dirent`] and, if the entry exists, by the answer of [`RecordKey::Inode`] for its
     /// inode.
-    Entry(Ino, Name),
+    Dirent(Ino, Name),
     Empty(Ino),
     Xattrs(Ino),
     Symlink(Ino),

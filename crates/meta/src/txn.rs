@@ -107,10 +107,10 @@ pub enum Guard {
 impl Guard {
     /// The key of the record that decides the guard. If a guard of a transaction does not hold, an engine
     /// returns these records.
-    pub fn want(&self) -> RecordKey {
+    pub fn key(&self) -> RecordKey {
         match self {
             Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {
-                RecordKey::Entry(*parent, name.clone())
+                RecordKey::Dirent(*parent, name.clone())
             }
             Guard::Access { ino, .. }
             | Guard::InodeAbsent { ino }

@@ -357,7 +357,7 @@ impl Retag {
             RetagAt::Inode(ino) => (*ino, &[][..]),
             RetagAt::Entries { dir, entries } => (*dir, &entries[..]),
         };
-        let entries = entries.iter().map(|(name, _)| RecordKey::Entry(at, name.clone()));
+        let entries = entries.iter().map(|(name, _)| RecordKey::Dirent(at, name.clone()));
         let rules = match self.change {
             TagChange::Directory { from, to } => {
                 let quotas = [from, to].map(|id| RecordKey::Quota(QuotaKey::Directory(id)));

@@ -51,7 +51,7 @@ impl Op for Unlink {
     const NAME: &'static str = "unlink";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Unlinked>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Entry(self.parent, self.name.clone())])?;
+        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
@@ -156,7 +156,7 @@ impl Op for Rmdir {
     const NAME: &'static str = "rmdir";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Entry(self.parent, self.name.clone())])?;
+        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;

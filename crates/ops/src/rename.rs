@@ -94,8 +94,8 @@ impl Op for Rename {
         view.prefetch([
             RecordKey::Inode(self.parent),
             RecordKey::Inode(self.new_parent),
-            RecordKey::Entry(self.parent, self.name.clone()),
-            RecordKey::Entry(self.new_parent, self.new_name.clone()),
+            RecordKey::Dirent(self.parent, self.name.clone()),
+            RecordKey::Dirent(self.new_parent, self.new_name.clone()),
         ])?;
         let old_dir = view.dir(self.parent)?;
         let new_dir = view.dir(self.new_parent)?;

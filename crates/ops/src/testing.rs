@@ -55,7 +55,7 @@ impl Direct {
                     return Ok(plan.reply);
                 }
                 Err(PlanStop::Missing) => {
-                    let snapshot = self.engine.read(&view.into_wants()).unwrap();
+                    let snapshot = self.engine.read(&view.into_missing()).unwrap();
                     fresh.extend(snapshot.records.iter().filter_map(|record| known(record, self.volume.acl)));
                 }
                 Err(PlanStop::Refused(errno)) => return Err(errno),

@@ -46,7 +46,7 @@ pub struct View<'a> {
     /// The directories whose parent is guarded. There may be many, so a set is used instead of a search in
     /// `guards`.
     climbed: HashSet<Ino>,
-    wants: Vec<RecordKey>,
+    missing: Vec<RecordKey>,
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
@@ -90,7 +90,7 @@ impl<'a> View<'a> {
             guards: Vec::new(),
             climbed: HashSet::default(),
             climbs_from: None,
-            wants: Vec::new(),
+            missing: Vec::new(),
             used_known: false,
             assumed: false,
             is_exclusive: false,
@@ -110,41 +110,45 @@ impl<'a> View<'a> {
     }
 
     /// Names the records that will be looked up, so that all missing ones are read together.
-    pub fn prefetch(&mut self, wants: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
-        for want in wants {
-            let known = match &want {
+    pub fn prefetch(&mut self, keys: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
+        for key in keys {
+            let known = match &key {
                 RecordKey::Inode(ino) => self.find_first(Key::Inode(*ino)).is_some(),
-                RecordKey::Entry(parent, name) => match self.find_first(Key::Dirent(*parent, name.clone())) {
-                    Some(Value::Dirent(Some(dirent))) => self.find_first(Key::Inode(dirent.ino)).is_some(),
-                    found => found.is_some(),
-                },
+                RecordKey::Dirent(parent, name) => {
+                    match self.find_first(Key::Dirent(*parent, name.clone())) {
+                        Some(Value::Dirent(Some(dirent))) => {
+                            self.find_first(Key::Inode(dirent.ino)).is_some()
+                        }
+                        found => found.is_some(),
+                    }
+                }
                 RecordKey::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
                 RecordKey::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
                 RecordKey::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
                 RecordKey::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
                 RecordKey::Settings => self.find(&Key::Settings).is_some(),
-                RecordKey::Quota(key) => self.find_fresh(&Key::Quota(*key)).is_some(),
+                RecordKey::Quota(quota) => self.find_fresh(&Key::Quota(*quota)).is_some(),
                 _ => false,
             };
             if !known {
-                self.wants.push(want);
+                self.missing.push(key);
             }
         }
-        if self.wants.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
+        if self.missing.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
     }
 
     /// As [`View::prefetch`], for inodes and slices that must be of one moment. If this operation has not read all of
     /// them, all are read in one request, also those that are cached. No other request reads only some of them.
-    pub fn prefetch_at_one_moment(&mut self, wants: Vec<RecordKey>) -> Result<(), PlanStop> {
-        let is_fresh = |want: &RecordKey| match want {
+    pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
+        let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
             RecordKey::Slices(ino, chunk) => self.find_fresh(&Key::Slices(*ino, *chunk)).is_some(),
             _ => false,
         };
-        if wants.iter().all(is_fresh) {
+        if keys.iter().all(is_fresh) {
             return Ok(());
         }
-        self.wants = wants;
+        self.missing = keys;
         Err(PlanStop::Missing)
     }
 
@@ -218,7 +222,7 @@ impl<'a> View<'a> {
                 }
                 Ok(dirent)
             }
-            _ => self.missing(RecordKey::Entry(parent, name.clone())),
+            _ => self.missing(RecordKey::Dirent(parent, name.clone())),
         }
     }
 
@@ -412,7 +416,7 @@ impl<'a> View<'a> {
         match (self.find_fresh(&Key::Inode(ino)), self.find_fresh(&Key::Slices(ino, chunk))) {
             (Some(Value::Inode(inode)), Some(Value::Slices(rows))) => Ok((inode, rows)),
             _ => {
-                self.wants.extend([RecordKey::Inode(ino), RecordKey::Slices(ino, chunk)]);
+                self.missing.extend([RecordKey::Inode(ino), RecordKey::Slices(ino, chunk)]);
                 Err(PlanStop::Missing)
             }
         }
@@ -487,8 +491,8 @@ impl<'a> View<'a> {
     }
 
     /// The records that the plan is missing, after [`PlanStop::Missing`].
-    pub fn into_wants(self) -> Vec<RecordKey> {
-        self.wants
+    pub fn into_missing(self) -> Vec<RecordKey> {
+        self.missing
     }
 
     /// Whether any lookup was answered by an assumption, which only the engine can confirm.
@@ -505,8 +509,8 @@ impl<'a> View<'a> {
         lookup!(self, Inode(ino))
     }
 
-    fn missing<T>(&mut self, want: RecordKey) -> Result<T, PlanStop> {
-        self.wants.push(want);
+    fn missing<T>(&mut self, key: RecordKey) -> Result<T, PlanStop> {
+        self.missing.push(key);
         Err(PlanStop::Missing)
     }
 

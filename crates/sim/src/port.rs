@@ -96,8 +96,8 @@ fn killed() -> EngineError {
 }
 
 impl Engine for SimEngine {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        match ask(Ask::Read(wants.to_vec())) {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        match ask(Ask::Read(keys.to_vec())) {
             Answer::Read(answer) => answer,
             _ => Err(killed()),
         }

@@ -288,7 +288,7 @@ impl Scheduler {
         self.in_a_row[worker] = if faulty { self.in_a_row[worker] + 1 } else { 0 };
         let lost = || EngineError::transient("simulated: no answer");
         match &asked.ask {
-            Ask::Read(wants) => self.trace(format!("  step {}: reads {wants:?}, lost: {faulty}", asked.step)),
+            Ask::Read(keys) => self.trace(format!("  step {}: reads {keys:?}, lost: {faulty}", asked.step)),
             Ask::Scan(scan) => self.trace(format!("  step {}: scans {scan:?}, lost: {faulty}", asked.step)),
             _ => {}
         }
@@ -297,7 +297,7 @@ impl Scheduler {
             Ask::Next | Ask::Pause | Ask::Sleep(_) | Ask::Sync => Answer::Go,
             Ask::Read(_) if faulty => Answer::Read(Err(lost())),
             Ask::Scan(_) if faulty => Answer::Scan(Err(lost())),
-            Ask::Read(wants) => Answer::Read(world.engine.read(wants)),
+            Ask::Read(keys) => Answer::Read(world.engine.read(keys)),
             Ask::Scan(scan) => Answer::Scan(world.engine.scan(scan)),
             Ask::Commit(txns) => {
                 drop(world);

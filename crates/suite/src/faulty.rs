@@ -183,8 +183,8 @@ impl<E: Engine> Faulty<E> {
 impl<E: Engine> Engine for Faulty<E> {
     meta::pass_on! { (.inner) frozen wipe remove watch }
 
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.read_only(|| self.inner.read(wants))
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.read_only(|| self.inner.read(keys))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {

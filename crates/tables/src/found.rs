@@ -15,7 +15,7 @@ use crate::reply::{Malformed, ReplyRow, Row};
 pub fn kind_of(key: &RecordKey) -> i16 {
     match key {
         RecordKey::Inode(_) => kind::INODE,
-        RecordKey::Entry(..) => kind::DIRENT,
+        RecordKey::Dirent(..) => kind::DIRENT,
         RecordKey::Empty(_) => kind::NOT_EMPTY,
         RecordKey::Xattrs(_) => kind::XATTR,
         RecordKey::Symlink(_) => kind::SYMLINK,
@@ -53,19 +53,19 @@ pub struct Found {
 }
 
 impl Found {
-    /// The records of `wants`, in order, from all rows of a reply.
+    /// The records of `keys`, in order, from all rows of a reply.
     ///
     /// # Errors
     /// The first error of `rows`; those of [`Found::take`].
     pub fn in_rows<R: Row, F: From<Malformed>>(
         rows: impl IntoIterator<Item = Result<ReplyRow<R>, F>>,
-        wants: &[RecordKey],
+        keys: &[RecordKey],
     ) -> Result<Vec<Record>, F> {
         let mut found = Found::default();
         for row in rows {
             found.take(&row?)?;
         }
-        Ok(found.answer(wants))
+        Ok(found.answer(keys))
     }
 
     /// # Errors
@@ -111,13 +111,13 @@ impl Found {
     /// # Errors
     /// [`Malformed`].
     pub fn answer_row<R: Row>(
-        want: &RecordKey,
+        key: &RecordKey,
         row: &ReplyRow<R>,
         records: &mut Vec<Record>,
     ) -> Result<bool, Malformed> {
-        let (ino, inode, texts) = match want {
+        let (ino, inode, texts) = match key {
             RecordKey::Inode(ino) => (*ino, Some(row.inode()?), 2),
-            RecordKey::Entry(parent, name) => {
+            RecordKey::Dirent(parent, name) => {
                 let dirent = row.dirent_value()?;
                 records.push(Record::Dirent(*parent, name.clone(), Some(dirent)));
                 (dirent.ino, row.joined_inode()?, 3)
@@ -182,12 +182,12 @@ impl Found {
     }
 
     /// Answers every record key, in order.
-    pub fn answer<'w>(&self, wants: impl IntoIterator<Item = &'w RecordKey>) -> Vec<Record> {
+    pub fn answer<'w>(&self, keys: impl IntoIterator<Item = &'w RecordKey>) -> Vec<Record> {
         let mut records = Vec::new();
-        for want in wants {
-            match want {
+        for key in keys {
+            match key {
                 RecordKey::Inode(ino) => self.push_inode(*ino, &mut records),
-                RecordKey::Entry(parent, name) => {
+                RecordKey::Dirent(parent, name) => {
                     let dirent = self.dirents.get(&(*parent, name.clone())).copied();
                     records.push(Record::Dirent(*parent, name.clone(), dirent));
                     if let Some(dirent) = dirent {

@@ -47,7 +47,7 @@ mod text;
 pub mod values;
 
 pub use found::{Found, kind_of};
-pub use line::{Line, put, removed, wanted};
+pub use line::{Line, put, removed, row_key};
 pub use page::PageBuilder;
 pub use part::{Locks, follow, free, holder, made, named, puts_free_names};
 pub use reply::{Malformed, ReplyRow, Row};

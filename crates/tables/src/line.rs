@@ -70,11 +70,11 @@ impl<'v> Line<'v> {
 }
 
 /// The key of the rows that answer a record key. The answer for the usage is the sum of its rows.
-pub fn wanted(want: &RecordKey) -> Line<'_> {
+pub fn row_key(key: &RecordKey) -> Line<'_> {
     let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
-    match want {
+    match key {
         RecordKey::Inode(ino) => of(Table::NODE, ino),
-        RecordKey::Entry(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        RecordKey::Dirent(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
         RecordKey::Empty(ino) => of(Table::EDGE, ino),
         RecordKey::Xattrs(ino) => of(Table::XATTR, ino),
         RecordKey::Symlink(ino) => of(Table::SYMLINK, ino),
@@ -219,9 +219,9 @@ mod tests {
             Effect::DropQuota { key: QuotaKey::User(1) },
         ];
         let removed = keys.each_ref().map(|effect| removed(effect).unwrap());
-        let wants =
-            [RecordKey::Entry(ino, name), RecordKey::Slices(ino, chunk), RecordKey::Waits, RecordKey::Usage];
-        for key in wants.iter().map(wanted).chain(removed) {
+        let record_keys =
+            [RecordKey::Dirent(ino, name), RecordKey::Slices(ino, chunk), RecordKey::Waits, RecordKey::Usage];
+        for key in record_keys.iter().map(row_key).chain(removed) {
             assert!(key.numbers.len() <= key.table.numbers.len(), "{key:?}");
             assert!(key.strings.len() <= key.table.strings.len(), "{key:?}");
         }

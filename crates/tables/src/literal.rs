@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(bytes(b"'\x00\xff"), "x'2700ff'");
         let (ino, id) = (types::Ino(7), types::AclId::from_bytes([9; 16]));
         let key =
-            [meta::RecordKey::Xattrs(ino), meta::RecordKey::Acl(id)].map(|want| row(&crate::wanted(&want)));
+            [meta::RecordKey::Xattrs(ino), meta::RecordKey::Acl(id)].map(|key| row(&crate::row_key(&key)));
         assert_eq!(is(&key.concat(), "="), format!("ino = 7 AND id = x'{}'", "09".repeat(16)));
         let hole = types::Slice { pos: 1, len: 2, source: types::SliceSource::Hole };
         let hole = Line::slice(ino, types::ChunkIndex(3), &hole);

@@ -171,7 +171,7 @@ mod tests {
         );
         let mut all = Found::default();
         rows.iter().for_each(|row| all.take(row).unwrap());
-        let wants = [
+        let keys = [
             RecordKey::Slices(Ino(7), ChunkIndex(0)),
             RecordKey::Empty(Ino(7)),
             RecordKey::Counter(Counter::Ino),
@@ -182,7 +182,7 @@ mod tests {
             Record::Empty(Ino(7), true),
             Record::Counter(Counter::Ino, 0),
         ];
-        assert_eq!(all.answer(&wants), expected);
+        assert_eq!(all.answer(&keys), expected);
     }
 
     #[test]

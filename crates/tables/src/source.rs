@@ -3,7 +3,7 @@
 use meta::{Beside, RecordKey, Scan};
 
 use crate::kind;
-use crate::line::wanted;
+use crate::line::row_key;
 use crate::scan::Select;
 use crate::table::Table;
 
@@ -46,15 +46,15 @@ impl Source {
         Source::new(select.table, select.from, with_inodes, with_acls)
     }
 
-    /// The rows that answer record keys of the kind of `want`; the condition for `want` is
-    /// [`wanted`](crate::wanted). The usage is one row.
-    pub fn of_record(want: &RecordKey) -> Self {
-        let table = wanted(want).table;
-        let is_entry = matches!(want, RecordKey::Entry(..));
-        let with_acls = is_entry || matches!(want, RecordKey::Inode(_));
+    /// The rows that answer record keys of the kind of `key`; the condition for `key` is
+    /// [`row_key`](crate::row_key). The usage is one row.
+    pub fn of_record(key: &RecordKey) -> Self {
+        let table = row_key(key).table;
+        let is_entry = matches!(key, RecordKey::Dirent(..));
+        let with_acls = is_entry || matches!(key, RecordKey::Inode(_));
         let mut source = Source::new(table, &format!("`@{}` AS r", table.name), is_entry, with_acls);
         let numbers = |columns: &[&str]| columns.iter().map(|column| (*column).to_owned()).collect();
-        match want {
+        match key {
             RecordKey::Slices(..) => source.numbers.push("r.seq".to_owned()),
             RecordKey::Usage => source.numbers = numbers(&["SUM(inodes)", "SUM(blocks)"]),
             RecordKey::Empty(_) => {

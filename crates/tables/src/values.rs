@@ -146,7 +146,7 @@ mod tests {
             quota(key, &rule).map(|n| Some(n.into())).into_iter().chain(counted).collect(),
             &[],
         );
-        let wants = [
+        let keys = [
             RecordKey::Quota(key),
             RecordKey::Inode(sample.ino),
             RecordKey::Slices(Ino(7), ChunkIndex(0)),
@@ -159,6 +159,6 @@ mod tests {
             Record::Slices(Ino(7), ChunkIndex(0), rows.into()),
             Record::Locks(Ino(7), [held].into()),
         ];
-        assert_eq!(found.answer(&wants), expected);
+        assert_eq!(found.answer(&keys), expected);
     }
 }

@@ -75,7 +75,7 @@ end
 local function answer(out, record, a, b)
   if record == RECORD_INODE then
     add_node(out, a)
-  elseif record == RECORD_ENTRY then
+  elseif record == RECORD_DIRENT then
     local entry = value(P .. 'dir:' .. a, b)
     out[#out + 1] = entry
     if entry then add_node(out, sub(entry, 2)) end

@@ -151,9 +151,9 @@ impl Sub for Counts {
 impl<E: Engine> Engine for Counting<E> {
     crate::pass_on! { (.inner) frozen wipe remove watch }
 
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.measured.request("read", &self.measured.reads, || self.inner.read(wants))
+        self.measured.request("read", &self.measured.reads, || self.inner.read(keys))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {

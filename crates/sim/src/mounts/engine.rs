@@ -63,8 +63,8 @@ impl Network {
 }
 
 impl Engine for Network {
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.ask(|| self.shared.world().engine.read(wants))
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.ask(|| self.shared.world().engine.read(keys))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {

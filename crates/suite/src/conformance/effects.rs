@@ -75,7 +75,7 @@ pub fn dropping_an_inode_drops_its_records(engine: &dyn Engine) {
 
 pub fn dirents_are_put_and_dropped(engine: &dyn Engine) {
     let (parent, a) = (Ino(2), name("a"));
-    let entry = || read(engine, &[RecordKey::Entry(Ino(2), name("a"))]);
+    let entry = || read(engine, &[RecordKey::Dirent(Ino(2), name("a"))]);
     apply(engine, vec![put(2, DIR), put(3, FILE), put_dirent(2, "a", 3)]);
     let dirent = |ino, kind| Record::Dirent(parent, a.clone(), Some(Dirent { ino: Ino(ino), kind }));
     assert_eq!(entry(), [dirent(3, FILE), Record::Inode(Ino(3), Some(inode(3, FILE)))]);
@@ -240,8 +240,8 @@ pub fn sessions_and_orphans_are_put_and_dropped(engine: &dyn Engine) {
     apply(engine, vec![Effect::PutSession(later.clone())]);
     let found = |session: &Session| Record::Session(session.id, Some(session.clone()));
     assert_eq!(sessions(), [found(&later), found(&session(5))]);
-    let wants = [4, 6].map(|id| RecordKey::Session(SessionId(id)));
-    assert_eq!(read(engine, &wants), [found(&later), Record::Session(SessionId(6), None)]);
+    let keys = [4, 6].map(|id| RecordKey::Session(SessionId(id)));
+    assert_eq!(read(engine, &keys), [found(&later), Record::Session(SessionId(6), None)]);
     apply(engine, vec![Effect::DropSession { session: SessionId(5) }]);
     assert_eq!(sessions(), [found(&later)]);
 

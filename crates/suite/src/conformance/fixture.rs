@@ -85,8 +85,8 @@ pub(super) fn commit_in_race(engine: &dyn Engine, txn: &Txn) -> Outcome {
 }
 
 /// Reads while other threads commit, which may block the read for a while: a transient error.
-pub(super) fn read_in_race(engine: &dyn Engine, wants: &[RecordKey]) -> Vec<Record> {
-    persistently(|| engine.read(wants)).records
+pub(super) fn read_in_race(engine: &dyn Engine, keys: &[RecordKey]) -> Vec<Record> {
+    persistently(|| engine.read(keys)).records
 }
 
 /// Commits effects without guards, and returns the inodes they changed.
@@ -101,8 +101,8 @@ pub(super) fn committed(outcome: Outcome) -> (Seq, Vec<Inode>) {
     }
 }
 
-pub(super) fn read(engine: &dyn Engine, wants: &[RecordKey]) -> Vec<Record> {
-    engine.read(wants).expect("a read").records
+pub(super) fn read(engine: &dyn Engine, keys: &[RecordKey]) -> Vec<Record> {
+    engine.read(keys).expect("a read").records
 }
 
 pub(super) fn read_inode(engine: &dyn Engine, ino: u64) -> Option<Inode> {
@@ -131,19 +131,19 @@ pub(super) fn scan(engine: &dyn Engine, scan: &Scan) -> Page {
 /// All records of the inodes below `inos` and of their chunks below `chunks`, and all other records, in a
 /// fixed order.
 pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
-    let mut wants = vec![RecordKey::Settings, RecordKey::Usage, RecordKey::Waits];
-    wants.extend(Counter::ALL.map(RecordKey::Counter));
+    let mut keys = vec![RecordKey::Settings, RecordKey::Usage, RecordKey::Waits];
+    keys.extend(Counter::ALL.map(RecordKey::Counter));
     for ino in (0..inos).map(Ino) {
-        wants.extend([
+        keys.extend([
             RecordKey::Inode(ino),
             RecordKey::Empty(ino),
             RecordKey::Xattrs(ino),
             RecordKey::Symlink(ino),
             RecordKey::Locks(ino),
         ]);
-        wants.extend((0..chunks).map(|chunk| RecordKey::Slices(ino, ChunkIndex(chunk))));
+        keys.extend((0..chunks).map(|chunk| RecordKey::Slices(ino, ChunkIndex(chunk))));
     }
-    let mut records = read(engine, &wants);
+    let mut records = read(engine, &keys);
     let limit = usize::MAX;
     let mut scans = vec![
         Scan::Inodes { after: Ino(0), limit },

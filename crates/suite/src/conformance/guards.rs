@@ -18,7 +18,7 @@ pub(super) fn fails(engine: &dyn Engine, guard: Guard) {
     for effects in [Vec::new(), vec![Effect::PutSetting { name: "failed", value: String::new() }]] {
         match commit(engine, txn(vec![guard.clone()], effects)) {
             Outcome::Conflict(snapshot) => {
-                assert_eq!(snapshot.records, read(engine, &[guard.want()]), "{guard:?}")
+                assert_eq!(snapshot.records, read(engine, &[guard.key()]), "{guard:?}")
             }
             outcome => panic!("{guard:?} held: {outcome:?}"),
         }
@@ -177,11 +177,11 @@ pub fn a_conflict_returns_the_records_of_every_guard(engine: &dyn Engine) {
         Guard::Empty { ino: Ino(3) },
         Guard::Room { max_inodes: 0, max_blocks: 0 },
     ];
-    let wants: Vec<RecordKey> = guards.iter().map(Guard::want).collect();
+    let keys: Vec<RecordKey> = guards.iter().map(Guard::key).collect();
     let Outcome::Conflict(snapshot) = commit(engine, txn(guards, vec![put(4, FILE)])) else {
         panic!("failing guards held")
     };
-    assert_eq!(snapshot.records, read(engine, &wants));
+    assert_eq!(snapshot.records, read(engine, &keys));
     // The records of a directory entry include the inode that it refers to, and that inode's ACL.
     assert!(snapshot.records.contains(&Record::Acl(acl, Some("u::rw-".into()))));
     assert_eq!(read_inode(engine, 4), None);

@@ -91,13 +91,13 @@ fn one_by_one(memory: &MemEngine, batch: &[Txn]) -> (Vec<Outcome>, Vec<State>) {
 
 fn inodes(engine: &dyn Engine) -> State {
     let inos: Vec<Ino> = (0..INOS).map(Ino).collect();
-    let wants: Vec<RecordKey> = inos.iter().copied().map(RecordKey::Inode).collect();
+    let keys: Vec<RecordKey> = inos.iter().copied().map(RecordKey::Inode).collect();
     let inode = |record| match record {
         Record::Inode(ino, inode) => inode.map(|inode| (ino, inode)),
         // ACLs are read with inodes.
         _ => None,
     };
-    read(engine, &wants).into_iter().filter_map(inode).collect()
+    read(engine, &keys).into_iter().filter_map(inode).collect()
 }
 
 /// Whether an outcome is the expected one: the same result, and images of the same inodes. Each image must be

@@ -205,10 +205,10 @@ pub fn scans_obey_their_limit(engine: &dyn Engine) {
 
 pub fn frozen_records_stay_as_they_were(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), put_dirent(2, "a", 3), put(3, FILE)]);
-    let wants = [RecordKey::Entry(Ino(2), name("a")), RecordKey::Inode(Ino(4)), RecordKey::Settings];
+    let keys = [RecordKey::Dirent(Ino(2), name("a")), RecordKey::Inode(Ino(4)), RecordKey::Settings];
     let scans = [Scan::Inodes { after: Ino(0), limit: 10 }, dir(None, 10, Beside::InodesWithAcls)];
     let Some(mut frozen) = engine.frozen().expect("freezing succeeds") else { return };
-    let read = engine.read(&wants).expect("a read succeeds").records;
+    let read = engine.read(&keys).expect("a read succeeds").records;
     let pages = scans.clone().map(|range| scan(engine, &range).snapshot.records);
     let drop_name = Effect::DropDirent { parent: Ino(2), name: name("a") };
     let set = Effect::PutSetting { name: "name", value: "new".to_owned() };
@@ -216,13 +216,13 @@ pub fn frozen_records_stay_as_they_were(engine: &dyn Engine) {
         engine,
         vec![drop_name, Effect::DropInode { ino: Ino(3) }, put(4, FILE), put_dirent(2, "b", 4), set],
     );
-    assert_eq!(frozen.read(&wants).expect("a frozen read succeeds").records, read);
+    assert_eq!(frozen.read(&keys).expect("a frozen read succeeds").records, read);
     for (range, page) in scans.iter().zip(pages) {
         assert_eq!(frozen.scan(range).expect("a frozen scan succeeds").snapshot.records, page);
     }
     let mut now = engine.frozen().expect("freezing succeeds").expect("it did before");
     assert_eq!(
-        now.read(&wants).expect("a frozen read succeeds").records,
-        engine.read(&wants).expect("a read succeeds").records
+        now.read(&keys).expect("a frozen read succeeds").records,
+        engine.read(&keys).expect("a read succeeds").records
     );
 }

@@ -15,7 +15,7 @@ pub fn names_of_any_bytes(engine: &dyn Engine) {
         apply(engine, vec![Effect::PutDirent { parent, name: name.clone(), ino, kind: FILE }]);
         let dirent = Some(Dirent { ino, kind: FILE });
         assert_eq!(
-            read(engine, &[RecordKey::Entry(parent, name.clone())]),
+            read(engine, &[RecordKey::Dirent(parent, name.clone())]),
             [Record::Dirent(parent, name, dirent), Record::Inode(ino, None)]
         );
     }
@@ -117,8 +117,8 @@ pub fn acls_are_read_with_inodes(engine: &dyn Engine) {
         vec![Effect::PutAcl { id: here, text: "text".into() }, Effect::PutInode(dir), put_dirent(2, "a", 3)],
     );
     let acls = [Record::Acl(here, Some("text".into())), Record::Acl(gone, None)];
-    for want in [RecordKey::Inode(Ino(3)), RecordKey::Entry(Ino(2), name("a"))] {
-        let records = read(engine, &[want]);
+    for key in [RecordKey::Inode(Ino(3)), RecordKey::Dirent(Ino(2), name("a"))] {
+        let records = read(engine, &[key]);
         assert!(
             records.contains(&Record::Inode(Ino(3), Some(dir))) && records.ends_with(&acls),
             "{records:?}"

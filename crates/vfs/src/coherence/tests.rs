@@ -111,8 +111,8 @@ impl Slow {
 impl Engine for Slow {
     meta::pass_on! { (.inner) commit scan sync wipe }
 
-    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let snapshot = self.inner.read(wants);
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let snapshot = self.inner.read(keys);
         let stall = self.stall.lock().unwrap().take();
         if let Some((done, released)) = stall {
             done.send(()).unwrap();
