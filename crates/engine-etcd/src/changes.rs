@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use keyspace::{Keyspace, decode_log};
 use meta::{Change, Changes, EngineError};
-use pool::{Asked, Failed};
+use pool::{Intent, RequestError};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, timeout_at};
 use types::BootInstant;
@@ -177,7 +177,7 @@ impl EtcdChanges {
 }
 
 fn failed(error: CallError) -> EngineError {
-    error.engine_error("etcd", Asked::Look)
+    error.engine_error("etcd", Intent::Read)
 }
 
 impl Changes for EtcdChanges {

@@ -16,7 +16,7 @@ use keyspace::{
     is_needed, likely,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
-use pool::{Asked, gradually};
+use pool::{Intent, gradually};
 
 use crate::read::{read_seq, seq};
 use crate::request::{self, ROOM};
@@ -62,14 +62,14 @@ impl Shared {
                     }
                     let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
                     let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
-                    let (answer, looked) = keyspace::answer(&self.keys, &record_keys, &fresh);
+                    let (answer, accessed) = keyspace::answer(&self.keys, &record_keys, &fresh);
                     match answer {
                         Ok(records) => {
                             outcomes.push(Outcome::Conflict(Snapshot { seq: read_seq(read_at), records }));
                             return Ok(());
                         }
                         Err(keyspace::ReadStop::Damaged(damaged)) => return Err(damaged.into()),
-                        Err(_) => accesses.extend(looked),
+                        Err(_) => accesses.extend(accessed),
                     }
                 } else {
                     accesses.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
@@ -129,9 +129,9 @@ impl Shared {
     }
 
     fn send(&self, batch: &Batch, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
-        let asked = if batch.writes.is_empty() { Asked::Look } else { Asked::Change };
+        let intent = if batch.writes.is_empty() { Intent::Read } else { Intent::Change };
         self.pool
-            .request(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
+            .request(intent, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
                 // The outcome is indeterminate, so drop the cached values of the keys that the batch writes.
                 batch.writes.iter().for_each(|write| self.memory.forget(write.key()));

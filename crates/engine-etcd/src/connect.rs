@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed, Host, first, tls};
+use pool::{Connect, Host, Intent, RequestError, first, tls};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -56,7 +56,7 @@ impl Connector {
             let request = AuthenticateRequest { name: user.clone(), password: password.reveal().to_owned() };
             let answer: Result<AuthenticateResponse, CallError> = channel.call(AUTHENTICATE, &request).await;
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
-            token.map_err(|error| error.engine_error(self.place(), Asked::Look))?;
+            token.map_err(|error| error.engine_error(self.place(), Intent::Read))?;
         }
         Ok(channel)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use keyspace::{Claim, CommitSlots, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, Write};
 use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, Connect, Jitter, OpenError, Pool, Url};
+use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
 
 use crate::changes::EtcdChanges;
 use crate::config::Config;
@@ -70,7 +70,7 @@ impl EtcdEngine {
     }
 
     fn status(&self) -> Result<StatusResponse, EngineError> {
-        self.shared.pool.request(Asked::Look, |connection| {
+        self.shared.pool.request(Intent::Read, |connection| {
             connection.run(|channel| channel.call(STATUS, &StatusRequest {}))
         })
     }

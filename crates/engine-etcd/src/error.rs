@@ -1,7 +1,7 @@
 //! Maps etcd errors to engine errors.
 
 use meta::EngineError;
-use pool::{Asked, Failed, Leaves};
+use pool::{After, Intent, RequestError};
 use types::Errno;
 
 use crate::grpc::{CallError, code};
@@ -17,15 +17,15 @@ use crate::grpc::{CallError, code};
 /// | UNAUTHENTICATED or "invalid auth token" (the token has expired), OUT_OF_RANGE (revision compacted) | transient | EIO |
 /// | INVALID_ARGUMENT otherwise, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
 /// | anything else (no leader, timeouts within the cluster) | like a timeout | EIO |
-impl Failed for CallError {
-    fn leaves(&self) -> Leaves {
-        if matches!(self, CallError::Status(..)) { Leaves::Broken } else { Leaves::NoServer }
+impl RequestError for CallError {
+    fn connection_after(&self) -> After {
+        if matches!(self, CallError::Status(..)) { After::Broken } else { After::ServerLost }
     }
 
-    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let (status, message) = match self {
             CallError::NotSent(message) => return EngineError::transient(format!("{place}: {message}")),
-            CallError::Lost(message) => return asked.unanswered(format!("{place}: {message}")),
+            CallError::Lost(message) => return intent.unanswered(format!("{place}: {message}")),
             CallError::Status(status, message) => (status, message),
         };
         let text = format!("{place}: {message}");
@@ -47,7 +47,7 @@ impl Failed for CallError {
             | code::PERMISSION_DENIED
             | code::FAILED_PRECONDITION
             | code::UNIMPLEMENTED => EngineError::permanent(text),
-            _ => asked.unanswered(text),
+            _ => intent.unanswered(text),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use keyspace::{Access, KeyReader, Keyspace, Memory, ReadSet};
 use meta::{EngineError, Seq};
-use pool::Asked;
+use pool::Intent;
 
 use crate::connect::Connection;
 use crate::grpc::CallError;
@@ -71,13 +71,13 @@ impl KeyReader for Shared {
     }
 
     fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
-        self.pool.request(Asked::Look, |connection| fetch(connection, accesses, at, self.max_ops))
+        self.pool.request(Intent::Read, |connection| fetch(connection, accesses, at, self.max_ops))
     }
 }
 
 impl Shared {
     /// Executes a transaction that changes something.
     pub(crate) fn transact(&self, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
-        self.pool.request(Asked::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
+        self.pool.request(Intent::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keyspace::{Access, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
 use meta::EngineError;
-use pool::Asked;
+use pool::Intent;
 use types::OpId;
 
 use crate::request;
@@ -36,7 +36,7 @@ impl Shared {
         if self.compaction && last > 0 && now > last {
             let request = CompactionRequest { revision: request::signed(last) };
             // The server reports an error if another client compacted first.
-            let compacted = self.pool.request(Asked::Look, |connection| {
+            let compacted = self.pool.request(Intent::Read, |connection| {
                 connection.run(|channel| channel.call::<CompactionResponse>(COMPACT, &request))
             });
             if let Err(error) = compacted {

@@ -6,7 +6,7 @@ use std::fmt;
 use meta::EngineError;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value};
-use pool::{Asked, Connect, Failed};
+use pool::{Connect, Intent, RequestError};
 use tables::{Malformed, ReplyRow};
 
 use crate::config::Config;
@@ -29,7 +29,7 @@ impl Connect for Config {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|fault| fault.engine_error(&self.place, Asked::Look))
+        Connection::open(self).map_err(|fault| fault.engine_error(&self.place, Intent::Read))
     }
 
     fn place(&self) -> &str {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
-use pool::{Asked, Connect, Held, Layout, OpenError, Pool, Turns, Url, ensure_version, in_halves};
+use pool::{
+    CommitCounter, Connect, FrozenConnection, Intent, Layout, OpenError, Pool, Url, ensure_version, in_halves,
+};
 
 use crate::commit::commit;
 use crate::config::Config;
@@ -29,7 +31,7 @@ pub struct MysqlEngine {
     pool: Pool<Config>,
     order: Arc<Order>,
     /// Decides when to trim the log.
-    turns: Turns,
+    commits: CommitCounter,
 }
 
 impl MysqlEngine {
@@ -46,14 +48,14 @@ impl MysqlEngine {
         let pool = Pool::new(config, &params);
         let place = format!("at {}", pool.connector().place());
         let layout = Layout {
-            version: || pool.request(Asked::Look, schema::version),
-            make: || pool.request(Asked::Look, schema::create),
-            heartbeat: || pool.request(Asked::Look, schema::heartbeat),
-            upgrade: || pool.request(Asked::Look, schema::upgrade),
+            version: || pool.request(Intent::Read, schema::version),
+            make: || pool.request(Intent::Read, schema::create),
+            heartbeat: || pool.request(Intent::Read, schema::heartbeat),
+            upgrade: || pool.request(Intent::Read, schema::upgrade),
         };
         ensure_version(schema::VERSION, &place, create, layout)?;
-        pool.request(Asked::Look, schema::create_procedure)?;
-        Ok(MysqlEngine { pool, order: Arc::default(), turns: Turns::default() })
+        pool.request(Intent::Read, schema::create_procedure)?;
+        Ok(MysqlEngine { pool, order: Arc::default(), commits: Default::default() })
     }
 
     /// The server's name and version, such as "MariaDB 10.11.6".
@@ -61,20 +63,22 @@ impl MysqlEngine {
     /// # Errors
     /// Determinate.
     pub fn server(&self) -> Result<String, EngineError> {
-        let server = self.pool.request(Asked::Look, |conn| conn.texts(include_str!("statements/server.sql")));
+        let server =
+            self.pool.request(Intent::Read, |conn| conn.texts(include_str!("statements/server.sql")));
         server.map(|server| server.concat())
     }
 
     /// The server settings that can lose acknowledged changes, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let said = self.pool.request(Asked::Look, |conn| conn.texts(include_str!("statements/warnings.sql")));
+        let said =
+            self.pool.request(Intent::Read, |conn| conn.texts(include_str!("statements/warnings.sql")));
         said.unwrap_or_else(|error| vec![format!("cannot read the server's settings: {error}")])
     }
 
     /// Commits the transactions in one request, or in halves if they do not fit into one.
-    fn commit_parts(&self, asked: Asked, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    fn commit_parts(&self, intent: Intent, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
         in_halves(txns, &mut |txns| {
-            self.pool.request(asked, |conn| match commit(conn, txns, label) {
+            self.pool.request(intent, |conn| match commit(conn, txns, label) {
                 Err(Fault::TooLong(_)) if txns.len() > 1 => Ok(None),
                 done => done.map(Some),
             })
@@ -83,11 +87,11 @@ impl MysqlEngine {
 
     /// Occasionally removes the oldest rows of the log, except those of open terms.
     fn trim(&self, newest: Seq, txns: usize) {
-        if !self.turns.has_come(txns, TRIM_EVERY) {
+        if !self.commits.is_due(txns, TRIM_EVERY) {
             return;
         }
         let (spared, most) = (newest.0.saturating_sub(KEPT_OPS), 2 * TRIM_EVERY);
-        let trimmed = self.pool.request(Asked::Look, |conn| {
+        let trimmed = self.pool.request(Intent::Read, |conn| {
             // The ended terms are read before the range below. So all rows that earlier trims kept for these terms
             // are below the end of that range.
             let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
@@ -127,7 +131,7 @@ impl MysqlEngine {
 
 impl Engine for MysqlEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.pool.request(Asked::Look, |conn| {
+        self.pool.request(Intent::Read, |conn| {
             let label = self.order.read();
             read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         })
@@ -136,15 +140,15 @@ impl Engine for MysqlEngine {
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
-            return self.commit_parts(Asked::Look, txns, self.order.read());
+            return self.commit_parts(Intent::Read, txns, self.order.read());
         }
-        let outcomes = self.order.commit(|label| self.commit_parts(Asked::Change, txns, label))?;
+        let outcomes = self.order.commit(|label| self.commit_parts(Intent::Change, txns, label))?;
         self.trim(Outcome::newest(&outcomes).unwrap_or_default(), writes);
         Ok(outcomes)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.pool.request(Asked::Look, |conn| scan::page(conn, scan, self.order.read()))
+        self.pool.request(Intent::Read, |conn| scan::page(conn, scan, self.order.read()))
     }
 
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
@@ -157,7 +161,7 @@ impl Engine for MysqlEngine {
             read::snapshot(&conn.rows(&read::statement(keys))?, label, keys)
         };
         let scan = move |conn: &mut Connection, scan: &Scan| scan::page(conn, scan, label);
-        Held::begin(self.pool.connector(), begin, read, scan)
+        FrozenConnection::begin(self.pool.connector(), begin, read, scan)
     }
 
     /// Does nothing: a commit is acknowledged when it is as durable as the server's settings make it.
@@ -167,7 +171,7 @@ impl Engine for MysqlEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        self.pool.request(Asked::Look, |conn| {
+        self.pool.request(Intent::Read, |conn| {
             conn.query("UPDATE `@layout` SET epoch = epoch + 1 WHERE id = 0")?;
             for table in schema::tables().filter(|table| !["usage", "layout", "trimmed"].contains(table)) {
                 // The table may have any size, so delete it in statements that each take little time.
@@ -179,7 +183,7 @@ impl Engine for MysqlEngine {
     }
 
     fn remove(&self) -> Result<(), EngineError> {
-        self.pool.request(Asked::Change, schema::remove)
+        self.pool.request(Intent::Change, schema::remove)
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -4,7 +4,7 @@ use std::io::ErrorKind::{TimedOut, WouldBlock};
 
 use meta::EngineError;
 use mysql::{DriverError, Error};
-use pool::{Asked, Failed, Leaves};
+use pool::{After, Intent, RequestError};
 use tables::Malformed;
 use types::Errno;
 
@@ -52,16 +52,16 @@ impl Fault {
     }
 }
 
-impl Failed for Fault {
+impl RequestError for Fault {
     /// If the server reported an error, the connection is closed, so that the server rolls back any open
     /// transaction: a script commits at its end or not at all.
-    fn leaves(&self) -> Leaves {
+    fn connection_after(&self) -> After {
         match self {
             Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
-                Leaves::Connection
+                After::Usable
             }
-            Fault::Sql(Error::MySqlError(_)) => Leaves::Broken,
-            Fault::Sql(_) => Leaves::NoServer,
+            Fault::Sql(Error::MySqlError(_)) => After::Broken,
+            Fault::Sql(_) => After::ServerLost,
         }
     }
 
@@ -75,10 +75,10 @@ impl Failed for Fault {
     /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all network failures | a commit may have happened; everything else is transient | EIO |
     /// | all other errors that the server reports: wrong password, no such table | did not happen | EIO |
     /// | a malformed reply: damage, an unknown protocol | a commit may have happened | EIO |
-    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let message = format!("{place}: {self}");
         let error = match self {
-            Fault::Malformed(_) => return asked.not_understood(message),
+            Fault::Malformed(_) => return intent.not_understood(message),
             Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
                 return EngineError::permanent(message);
             }
@@ -87,11 +87,11 @@ impl Failed for Fault {
         match error {
             Error::MySqlError(error) => match error.code {
                 1021 | 1041 | 1114 => EngineError::permanent(message).with_errno(Errno::ENOSPC),
-                1062 if asked == Asked::Change => EngineError::transient(message),
+                1062 if intent == Intent::Change => EngineError::transient(message),
                 1205 | 1213 | 3101 | 3572 | 1040 | 1203 | 1226 | 1152 | 1290 | 1792 | 1836 | 3032 => {
                     EngineError::transient(message)
                 }
-                1053 | 1158..=1161 | 1180 | 1317 | 1927 | 1969 | 3024 => asked.unanswered(message),
+                1053 | 1158..=1161 | 1180 | 1317 | 1927 | 1969 | 3024 => intent.unanswered(message),
                 _ => EngineError::permanent(message),
             },
             Error::DriverError(DriverError::ConnectTimeout | DriverError::CouldNotConnect(_)) => {
@@ -102,8 +102,8 @@ impl Failed for Fault {
             | Error::CodecError(_)
             | Error::DriverError(
                 DriverError::Timeout | DriverError::PacketOutOfSync | DriverError::UnexpectedPacket,
-            ) => asked.unanswered(message),
-            _ => asked.not_understood(message),
+            ) => intent.unanswered(message),
+            _ => intent.not_understood(message),
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::{Change, EngineError, Invalidation, Order, Seq};
-use pool::{Connect as _, Log, Numbers, Tail};
+use pool::{Connect as _, DeliveredNumbers, Log, Tail};
 use tables::Malformed;
 use types::SessionId;
 
@@ -45,7 +45,7 @@ pub(crate) struct Rows {
     order: Arc<Order>,
     /// The server's first reply: the epoch of the records, and whether the server is read-only.
     was: Option<Row>,
-    numbers: Numbers,
+    numbers: DeliveredNumbers,
     /// The time since which the same number is missing, if any is.
     missing: Instant,
 }
@@ -57,19 +57,19 @@ pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, Eng
 }
 
 impl Rows {
-    fn begin(conn: Connection, order: Arc<Order>, patience: Duration) -> Result<Self, Fault> {
+    fn begin(conn: Connection, order: Arc<Order>, timeout: Duration) -> Result<Self, Fault> {
         let begun = Instant::now();
-        let mut rows = Rows { conn, order, was: None, numbers: Numbers::default(), missing: begun };
+        let mut rows = Rows { conn, order, was: None, numbers: DeliveredNumbers::default(), missing: begun };
         // While this connection waits for the table lock, it blocks other connections too.
         rows.conn.query("SET SESSION lock_wait_timeout = 1")?;
         loop {
             match rows.settle()? {
                 Some(newest) => break rows.numbers.pass(newest),
-                None if begun.elapsed() < patience => {}
+                None if begun.elapsed() < timeout => {}
                 None => return Err(Fault::Endless),
             }
         }
-        rows.look()?;
+        rows.poll()?;
         Ok(rows)
     }
 
@@ -88,9 +88,9 @@ impl Rows {
 }
 
 impl Log for Rows {
-    type Failed = Fault;
+    type Error = Fault;
 
-    fn look(&mut self) -> Result<Vec<Change>, Fault> {
+    fn poll(&mut self) -> Result<Vec<Change>, Fault> {
         let known = self.numbers.known();
         let mut sure = 0;
         if !self.numbers.is_settled() && self.missing.elapsed() >= MISSING {

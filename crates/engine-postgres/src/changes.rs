@@ -29,14 +29,14 @@ use crate::shared::Shared;
 /// The polling interval while a caller waits.
 const PAUSE: Duration = Duration::from_millis(10);
 
-const LOOK: &str = include_str!("look.sql");
+const NEW_ROWS: &str = include_str!("new_rows.sql");
 
 /// A position in the log, and the connection that reads the log from there.
 #[derive(Debug)]
 pub(crate) struct Position {
     shared: Arc<Shared>,
     connection: Connection,
-    look: String,
+    statement: String,
     /// The snapshot of the previous poll.
     snapshot: String,
 }
@@ -46,15 +46,15 @@ pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> 
     let mut connection = shared.pool.connector().connect()?;
     Tail::new(shared.place(), PAUSE, || {
         let [snapshot] = connection.texts("SELECT pg_current_snapshot()::text")?;
-        Ok(Position { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot })
+        Ok(Position { shared: shared.clone(), connection, statement: shared.names.text(NEW_ROWS), snapshot })
     })
 }
 
 impl Log for Position {
-    type Failed = Failure;
+    type Error = Failure;
 
-    fn look(&mut self) -> Result<Vec<Change>, Failure> {
-        let rows = self.connection.query(&self.look, &[&self.snapshot])?;
+    fn poll(&mut self) -> Result<Vec<Change>, Failure> {
+        let rows = self.connection.query(&self.statement, &[&self.snapshot])?;
         let mut news = Vec::with_capacity(rows.len());
         for row in &rows {
             self.snapshot = get(row, 0)?;

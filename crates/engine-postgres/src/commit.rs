@@ -11,7 +11,7 @@
 
 use host::HashMap;
 use meta::{EngineError, Guard, Inode, Outcome, Seq, Snapshot, Txn, conflict_free_groups};
-use pool::{Asked, in_halves, in_parts};
+use pool::{Intent, in_halves, in_parts};
 use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
@@ -46,7 +46,7 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     }
     let gathered = Gathered::new(txns, false);
     let args: Vec<_> = gathered.guards.args().collect();
-    shared.pool.request(Asked::Look, |connection| {
+    shared.pool.request(Intent::Read, |connection| {
         let rows = connection.call(&shared.sql.functions, &shared.sql.claim, &args)?;
         outcomes(&rows, txns, label)
     })
@@ -59,7 +59,7 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
         // Returns `None` if the server asks for smaller parts. A single transaction is then sent with
         // `careful`.
         let commit = |gathered: &Gathered| {
-            shared.pool.request(Asked::Change, |connection| {
+            shared.pool.request(Intent::Change, |connection| {
                 match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
                     Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),
                     rows => outcomes(&rows?, part, label).map(Some),
@@ -67,7 +67,7 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
             })
         };
         let mut gathered = Gathered::new(part, false);
-        gathered.head.trim = shared.turns.has_come(part.len(), TRIM_EVERY);
+        gathered.head.trim = shared.commits.is_due(part.len(), TRIM_EVERY);
         if part.len() > 1 {
             return if gathered.head.stages == 1 { commit(&gathered) } else { Ok(None) };
         }
@@ -78,10 +78,10 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
 
 fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes: Vec<Option<Outcome>> = run.iter().map(|_| None).collect();
-    // `left`: the changed inodes. `failed`: the numbers of the transactions whose guards failed. `looked`:
+    // `left`: the changed inodes. `failed`: the numbers of the transactions whose guards failed. `found`:
     // the records that these guards read.
     let mut left = Found::default();
-    let (mut failed, mut looked) = (Vec::new(), Found::default());
+    let (mut failed, mut found) = (Vec::new(), Found::default());
     for row in rows {
         let row = reply_row(row)?;
         match i64::from(row.kind) {
@@ -105,14 +105,14 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                     // The guards of transaction 0 apply to every transaction.
                     if failed.contains(&t) || failed.contains(&0) {
                         let keys: Vec<_> = txn.guards.iter().map(Guard::key).collect();
-                        let records = looked.answer(&keys);
+                        let records = found.answer(&keys);
                         *outcome = Some(Outcome::Conflict(Snapshot { seq: label, records }));
                     }
                 }
-                (failed, looked) = Default::default();
+                (failed, found) = Default::default();
             }
             _ if failed.is_empty() => left.take(&row)?,
-            _ => looked.take(&row)?,
+            _ => found.take(&row)?,
         }
     }
     if !failed.is_empty() {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed};
+use pool::{Connect, Intent, RequestError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -132,7 +132,7 @@ impl Connect for Target {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Asked::Look))
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Intent::Read))
     }
 
     fn place(&self) -> &str {

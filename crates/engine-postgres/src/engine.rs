@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, Held, Layout, OpenError, Pool, Turns, Url, ensure_version};
+use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use pool::{FrozenConnection, Intent, Layout, OpenError, Pool, Url, ensure_version};
 use tables::list;
 
 use crate::config::Target;
@@ -33,7 +33,7 @@ impl PostgresEngine {
         let names = Names::new(&params.table_prefix);
         let (name, schema) = (target.name.clone(), target.schema.clone());
         let pool = Pool::new(target, &params);
-        let [version, number, encoding] = pool.request(Asked::Look, |connection| {
+        let [version, number, encoding] = pool.request(Intent::Read, |connection| {
             connection.texts(
                 "SELECT current_setting('server_version'), current_setting('server_version_num'), \
                  current_setting('server_encoding')",
@@ -50,10 +50,10 @@ impl PostgresEngine {
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
         let layout = Layout {
-            version: || Ok(pool.request(Asked::Look, |on| names.version(on))?.map(String::into_bytes)),
-            make: || pool.request(Asked::Look, |on| names.make(on, schema.as_deref())),
-            heartbeat: || pool.request(Asked::Look, |on| names.heartbeat(on)),
-            upgrade: || pool.request(Asked::Look, |on| names.upgrade(on)),
+            version: || Ok(pool.request(Intent::Read, |on| names.version(on))?.map(String::into_bytes)),
+            make: || pool.request(Intent::Read, |on| names.make(on, schema.as_deref())),
+            heartbeat: || pool.request(Intent::Read, |on| names.heartbeat(on)),
+            upgrade: || pool.request(Intent::Read, |on| names.upgrade(on)),
         };
         ensure_version(VERSION, &place, create, layout)?;
         let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
@@ -64,9 +64,8 @@ impl PostgresEngine {
             claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
             read: call("@read#($1, $2, $3, $4)"),
         };
-        Ok(PostgresEngine {
-            shared: Arc::new(Shared { pool, order: Order::default(), names, sql, turns: Turns::default() }),
-        })
+        let (order, commits) = Default::default();
+        Ok(PostgresEngine { shared: Arc::new(Shared { pool, order, names, sql, commits }) })
     }
 
     /// The server's name and version.
@@ -75,13 +74,13 @@ impl PostgresEngine {
     /// Always determinate.
     pub fn server(&self) -> Result<String, EngineError> {
         const VERSION: &str = "SELECT split_part(current_setting('server_version'), ' ', 1)";
-        let [version] = self.shared.pool.request(Asked::Look, |connection| connection.texts(VERSION))?;
+        let [version] = self.shared.pool.request(Intent::Read, |connection| connection.texts(VERSION))?;
         Ok(format!("PostgreSQL {version}"))
     }
 
     /// The server settings that can lose acknowledged changes, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let said = self.shared.pool.request(Asked::Look, |connection| {
+        let said = self.shared.pool.request(Intent::Read, |connection| {
             let risks = connection.query(include_str!("warnings.sql"), &[])?;
             risks.iter().map(|risk| get(risk, 0)).collect()
         });
@@ -92,7 +91,7 @@ impl PostgresEngine {
 impl Engine for PostgresEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let seq = self.shared.order.read();
-        self.shared.pool.request(Asked::Look, |connection| self.shared.read(connection, keys, seq))
+        self.shared.pool.request(Intent::Read, |connection| self.shared.read(connection, keys, seq))
     }
 
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
@@ -106,7 +105,7 @@ impl Engine for PostgresEngine {
         };
         let read = move |on: &mut Connection, keys: &[RecordKey]| reads.read(on, keys, seq);
         let scan = move |on: &mut Connection, scan: &Scan| scans.page(on, scan, seq);
-        Held::begin(self.shared.pool.connector(), begin, read, scan)
+        FrozenConnection::begin(self.shared.pool.connector(), begin, read, scan)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -115,7 +114,7 @@ impl Engine for PostgresEngine {
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let seq = self.shared.order.read();
-        self.shared.pool.request(Asked::Look, |connection| self.shared.page(connection, scan, seq))
+        self.shared.pool.request(Intent::Read, |connection| self.shared.page(connection, scan, seq))
     }
 
     /// The server writes its log to disk before it acknowledges a commit, unless `synchronous_commit` is off.
@@ -124,15 +123,15 @@ impl Engine for PostgresEngine {
         const SYNC: &str = "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN \
                             set_config('synchronous_commit', 'on', true) || \
                             pg_logical_emit_message(true, 'limenfs', '')::text END";
-        self.shared.pool.request(Asked::Look, |connection| connection.query(SYNC, &[])).map(drop)
+        self.shared.pool.request(Intent::Read, |connection| connection.query(SYNC, &[])).map(drop)
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        self.shared.pool.request(Asked::Change, |connection| connection.batch(&self.shared.names.wipe()))
+        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.names.wipe()))
     }
 
     fn remove(&self) -> Result<(), EngineError> {
-        self.shared.pool.request(Asked::Change, |connection| connection.batch(&self.shared.names.remove()))
+        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.names.remove()))
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

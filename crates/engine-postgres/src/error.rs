@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Failed, Leaves, tls};
+use pool::{After, Intent, RequestError, tls};
 use tables::Malformed;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
@@ -76,10 +76,10 @@ impl Failure {
     }
 }
 
-impl Failed for Failure {
+impl RequestError for Failure {
     /// The connection stays usable if the server rejected only this request and rolled it back. If the disk
     /// of the server's log is full, the server ends the connection.
-    fn leaves(&self) -> Leaves {
+    fn connection_after(&self) -> After {
         let clean = [
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -88,7 +88,7 @@ impl Failed for Failure {
             SqlState::DISK_FULL,
         ];
         let is_clean = self.wants_parts() || self.code().is_some_and(|code| clean.contains(code));
-        if is_clean && !self.ends_connection() { Leaves::Connection } else { Leaves::NoServer }
+        if is_clean && !self.ends_connection() { After::Usable } else { After::ServerLost }
     }
 
     /// Maps a failure to an [`EngineError`].
@@ -100,17 +100,17 @@ impl Failed for Failure {
     /// | the disk is full (53100) | permanent, ENOSPC |
     /// | a conflict (40), a unique key that another transaction took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a lock that is not available (55P03), a function or statement that no longer exists (42883, 42704, 26000), no connection | transient |
     /// | everything else: a wrong password, a missing privilege, rows that limenfs never writes | permanent |
-    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
-            Failure::Malformed(_) => return asked.not_understood(message),
+            Failure::Malformed(_) => return intent.not_understood(message),
             Failure::Runtime(_) | Failure::Missed | Failure::Wiped => return EngineError::permanent(message),
             Failure::Timeout(stage, _) => (*stage, None),
             Failure::Postgres(stage, error) => (*stage, Some(error)),
         };
         let Some(code) = self.code() else {
             return match stage {
-                Stage::Sent => asked.unanswered(message),
+                Stage::Sent => intent.unanswered(message),
                 Stage::Connect if error.is_some_and(|error| !is_io(error)) => EngineError::permanent(message),
                 Stage::Connect | Stage::Prepare => EngineError::transient(message),
             };
@@ -119,7 +119,7 @@ impl Failed for Failure {
         let may_have_committed =
             self.ends_connection() || class == Some("08") || class == Some("57") && code != "57014";
         match class {
-            _ if may_have_committed && stage == Stage::Sent => asked.unanswered(message),
+            _ if may_have_committed && stage == Stage::Sent => intent.unanswered(message),
             _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
             Some("08" | "40" | "53" | "57") => EngineError::transient(message),
             _ if ["23505", "25006", "42883", "42704", "26000", "55P03", IN_PARTS].contains(&code) => {
@@ -184,7 +184,7 @@ mod tests {
                 server.read_u8().await.unwrap();
                 failed
             });
-            let failed = Failure::Postgres(Stage::Connect, failed).engine_error("here", Asked::Look);
+            let failed = Failure::Postgres(Stage::Connect, failed).engine_error("here", Intent::Read);
             assert_eq!(failed.kind, meta::ErrorKind::Determinate { transient: !is_permanent }, "{failed}");
         }
     }

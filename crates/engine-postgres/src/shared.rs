@@ -1,7 +1,7 @@
 //! The state of an engine that its requests and its streams of changes share.
 
 use meta::Order;
-use pool::{Connect, Pool, Turns};
+use pool::{CommitCounter, Connect, Pool};
 
 use crate::config::Target;
 use crate::schema::Names;
@@ -13,7 +13,7 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     pub(crate) sql: Sql,
     /// Decides when to trim the log.
-    pub(crate) turns: Turns,
+    pub(crate) commits: CommitCounter,
 }
 
 /// The most frequent statements, and the functions that they call.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed, first};
+use pool::{Connect, Intent, RequestError, first};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, FromRedisValue,
@@ -101,7 +101,7 @@ impl Connector {
                 Err(failure) => failure,
             };
             let next = self.moved(&failure);
-            address = next.ok_or_else(|| failure.engine_error(&shown, Asked::Look))?;
+            address = next.ok_or_else(|| failure.engine_error(&shown, Intent::Read))?;
         }
         Err(self.error("too many redirects between the nodes of the Cluster"))
     }
@@ -135,7 +135,7 @@ impl Connector {
         first(&self.config.hosts, self.error("no Sentinel answered"), |sentinel| {
             let place = format!("{} ({sentinel})", self.config.shown);
             let found = self.ask_sentinel(sentinel.clone(), name);
-            found.map_err(|failure| failure.engine_error(&place, Asked::Look))?.ok_or_else(|| {
+            found.map_err(|failure| failure.engine_error(&place, Intent::Read))?.ok_or_else(|| {
                 EngineError::transient(format!("{place}: the Sentinel does not know a master '{name}'"))
             })
         })

@@ -1,7 +1,7 @@
 //! The engine: opens a volume, holds its connections, and implements [`Engine`].
 
 use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, Connect, OpenError, Pool, Url, check_version, in_parts};
+use pool::{Connect, Intent, OpenError, Pool, Url, check_version, in_parts};
 use redis::{FromRedisValue, InfoDict, Pipeline};
 
 use crate::config::Config;
@@ -80,7 +80,7 @@ impl RedisEngine {
             );
         } else {
             let synced = if self.waits_for_log { "except those that were synced" } else { "synced or not" };
-            let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg("appendfsync"), Asked::Look);
+            let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg("appendfsync"), Intent::Read);
             match found.as_ref().map(|(_, value): &(String, String)| &value[..]) {
                 Ok("always") => {}
                 Ok(when) => warn(&format!(
@@ -114,7 +114,7 @@ impl RedisEngine {
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
         let place = format!("at {}", self.place());
         let found: Option<Vec<u8>> =
-            self.ask(redis::pipe().cmd("GET").arg(self.key("schema")), Asked::Look)?;
+            self.ask(redis::pipe().cmd("GET").arg(self.key("schema")), Intent::Read)?;
         if check_version(found.as_deref(), VERSION, &place, create)? {
             self.eval(include_str!("lua/format.lua"))?;
         }
@@ -123,16 +123,16 @@ impl RedisEngine {
 
     /// Runs a script that is not loaded.
     fn eval(&self, script: &str) -> Result<(), EngineError> {
-        self.ask(redis::pipe().cmd("EVAL").arg(script).arg(1).arg(self.key("")).arg(VERSION), Asked::Change)
+        self.ask(redis::pipe().cmd("EVAL").arg(script).arg(1).arg(self.key("")).arg(VERSION), Intent::Change)
     }
 
     fn info(&self) -> Result<InfoDict, EngineError> {
-        self.ask(redis::pipe().cmd("INFO"), Asked::Look)
+        self.ask(redis::pipe().cmd("INFO"), Intent::Read)
     }
 
     /// Sends some commands and returns the answer to the last one, or the first error.
-    fn ask<T: FromRedisValue>(&self, commands: &Pipeline, asked: Asked) -> Result<T, EngineError> {
-        self.pool.request(asked, |conn: &mut Conn| conn.ask(commands))
+    fn ask<T: FromRedisValue>(&self, commands: &Pipeline, intent: Intent) -> Result<T, EngineError> {
+        self.pool.request(intent, |conn: &mut Conn| conn.ask(commands))
     }
 
     /// Runs a script in one round trip and decodes its answer.
@@ -140,11 +140,11 @@ impl RedisEngine {
         &self,
         script: Script,
         request: &Request,
-        asked: Asked,
+        intent: Intent,
         read: impl FnOnce(Answer) -> Result<T, Malformed>,
     ) -> Result<T, EngineError> {
         let prefix = &self.pool.connector().config.prefix;
-        self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
+        self.pool.request(intent, |conn: &mut Conn| -> Result<T, Failure> {
             Ok(read(conn.run(script, prefix, request)?)?)
         })
     }
@@ -152,7 +152,7 @@ impl RedisEngine {
 
 impl Engine for RedisEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.run(Script::Read, &read::request(keys), Asked::Look, |mut answer| {
+        self.run(Script::Read, &read::request(keys), Intent::Read, |mut answer| {
             read::snapshot(keys, &mut answer)
         })
     }
@@ -160,14 +160,14 @@ impl Engine for RedisEngine {
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let parts = txns.chunk_by(|one, next| one.kept_by() == next.kept_by());
         in_parts(parts.flat_map(|part| part.chunks(MOST_TXNS)), |some| {
-            let asked =
-                if some.iter().all(|txn| txn.effects.is_empty()) { Asked::Look } else { Asked::Change };
-            self.run(Script::Commit, &commit::request(some), asked, |answer| commit::outcomes(some, answer))
+            let intent =
+                if some.iter().all(|txn| txn.effects.is_empty()) { Intent::Read } else { Intent::Change };
+            self.run(Script::Commit, &commit::request(some), intent, |answer| commit::outcomes(some, answer))
         })
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.run(Script::Scan, &scan::request(scan), Asked::Look, |answer| scan::page(scan, answer))
+        self.run(Script::Scan, &scan::request(scan), Intent::Read, |answer| scan::page(scan, answer))
     }
 
     /// With `appendfsync always` all acknowledged data is already on disk. With `everysec`, a server of
@@ -184,7 +184,7 @@ impl Engine for RedisEngine {
         let mut wait = redis::pipe();
         wait.cmd("SET").arg(self.key("synced")).arg(1);
         wait.cmd("WAITAOF").arg(1).arg(0).arg(timeout.to_string());
-        match self.ask::<(i64, i64)>(&wait, Asked::Look) {
+        match self.ask::<(i64, i64)>(&wait, Intent::Read) {
             Ok((0, _)) => Err(self
                 .pool
                 .connector()
@@ -203,10 +203,10 @@ impl Engine for RedisEngine {
         loop {
             let mut step = redis::pipe();
             step.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(WIPE_STEP);
-            let (next, mut found): (u64, Vec<Vec<u8>>) = self.ask(&step, Asked::Look)?;
+            let (next, mut found): (u64, Vec<Vec<u8>>) = self.ask(&step, Intent::Read)?;
             found.retain(|key| !kept.contains(key));
             if !found.is_empty() {
-                self.ask::<()>(redis::pipe().cmd("UNLINK").arg(&found), Asked::Change)?;
+                self.ask::<()>(redis::pipe().cmd("UNLINK").arg(&found), Intent::Change)?;
             }
             if next == 0 {
                 return self.eval(include_str!("lua/wipe.lua"));

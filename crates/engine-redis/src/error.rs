@@ -1,7 +1,7 @@
 //! Maps failed requests to engine errors.
 
 use meta::EngineError;
-use pool::{Asked, Failed, Leaves};
+use pool::{After, Intent, RequestError};
 use redis::RedisError;
 use types::Errno;
 
@@ -36,31 +36,31 @@ impl From<Malformed> for Failure {
     }
 }
 
-impl Failed for Failure {
-    fn leaves(&self) -> Leaves {
+impl RequestError for Failure {
+    fn connection_after(&self) -> After {
         match self {
-            Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => Leaves::Connection,
-            Failure::Malformed(_) | Failure::Missed | Failure::Wiped => Leaves::Connection,
-            Failure::Redis(_) | Failure::Demoted => Leaves::NoServer,
+            Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => After::Usable,
+            Failure::Malformed(_) | Failure::Missed | Failure::Wiped => After::Usable,
+            Failure::Redis(_) | Failure::Demoted => After::ServerLost,
         }
     }
 
-    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         match self {
-            Failure::Redis(error) if error.code().is_some() => refused(place, &error, asked),
+            Failure::Redis(error) if error.code().is_some() => refused(place, &error, intent),
             Failure::Redis(error) if error.is_timeout() => {
-                asked.unanswered(format!("{place}: the server did not answer within op_timeout"))
+                intent.unanswered(format!("{place}: the server did not answer within op_timeout"))
             }
-            Failure::Redis(error) => asked.unanswered(format!("{place}: {error}")),
+            Failure::Redis(error) => intent.unanswered(format!("{place}: {error}")),
             Failure::Demoted => {
-                asked.unanswered(format!("{place} is a replica: use the address of its master"))
+                intent.unanswered(format!("{place} is a replica: use the address of its master"))
             }
             Failure::Missed => EngineError::permanent(format!(
                 "{place}: changes were removed from the stream before this client read them"
             )),
             Failure::Wiped => EngineError::permanent(format!("{place}: the volume was wiped")),
             Failure::Malformed(what) => {
-                asked.not_understood(format!("{place}: cannot decode the server's answer: {what}"))
+                intent.not_understood(format!("{place}: cannot decode the server's answer: {what}"))
             }
         }
     }
@@ -76,7 +76,7 @@ impl Failed for Failure {
 /// | READONLY, MOVED, ASK, UNBLOCKED: another server is now the master | transient, on a new connection | EIO |
 /// | NOVOLUME: from our scripts, the volume's keys are gone; NOAUTH, NOPERM, WRONGPASS, NOSCRIPT | permanent | EIO |
 /// | anything else: a script failed, a key has another type | permanent for a read, indeterminate for a change | EIO |
-fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
+fn refused(place: &str, error: &RedisError, intent: Intent) -> EngineError {
     let said = [error.code(), error.detail()].map(Option::unwrap_or_default).join(" ");
     let message = format!("{place}: {said}");
     let full = message.contains("No space left");
@@ -88,7 +88,7 @@ fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
         }
         _ if is_elsewhere(error) => EngineError::transient(message),
         "NOVOLUME" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "NOSCRIPT" => EngineError::permanent(message),
-        _ => asked.not_understood(message),
+        _ => intent.not_understood(message),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use meta::{Change, Changes, EngineError, Invalidation, Seq};
-use pool::{Asked, Failed};
+use pool::{Intent, RequestError};
 use redis::Value;
 use types::SessionId;
 
@@ -39,7 +39,7 @@ impl Watcher {
     pub(crate) fn new(mut conn: Conn, config: &Config) -> Result<Self, EngineError> {
         let seen = conn.run(Script::Read, &config.prefix, &read::request(&[]));
         let seen = seen.and_then(|mut answer| Ok(answer.take()?));
-        let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Asked::Look))?;
+        let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Intent::Read))?;
         let (place, key) = (config.shown.clone(), config.key("changes"));
         Ok(Watcher { conn, place, key, op_timeout: config.params.op_timeout, seen, lost: false })
     }
@@ -91,6 +91,6 @@ impl Changes for Watcher {
         }
         let changes = self.ask(wait).and_then(|answer| self.take(answer));
         self.lost = changes.is_err();
-        changes.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
+        changes.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
     }
 }

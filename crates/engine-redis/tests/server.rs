@@ -67,11 +67,11 @@ fn term_is_read_once_per_request_and_keeps_results() {
         txn.op_id = OpId::new(SessionId(4), Term(1), count);
         txn.guards.push(guard.clone());
     }
-    let looks = || server.calls_by_command().get("zscore").copied().unwrap_or(0);
-    let before = looks();
+    let lookups = || server.calls_by_command().get("zscore").copied().unwrap_or(0);
+    let before = lookups();
     let outcomes = engine.commit(&batch).unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
-    assert_eq!(looks() - before, 1);
+    assert_eq!(lookups() - before, 1);
     // The results of a term are removed with the term or the session.
     let results = |term: u8| {
         let key = [&b"{limen_}ops:"[..], &[0, 0, 0, 0, 0, 0, 0, 4], &[0, 0, 0, term]].concat();

@@ -35,10 +35,10 @@ pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Seen>, EngineError> {
 }
 
 impl Log for Seen {
-    type Failed = EngineError;
+    type Error = EngineError;
 
     /// Takes one timestamp and one read, and a second read if there are changes.
-    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+    fn poll(&mut self) -> Result<Vec<Change>, EngineError> {
         let at = self.shared.store.timestamp()?;
         let heads = self.shared.heads(at)?;
         let idle = before(at, IDLE);

@@ -90,7 +90,7 @@ impl Cluster {
         self.runtime.block_on(async { tokio::time::timeout(self.op_timeout, request).await.ok() })
     }
 
-    fn look<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, EngineError> {
+    fn read_request<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, EngineError> {
         match self.wait(request) {
             Some(answer) => answer.map_err(|error| read_error(&error)),
             None => Err(EngineError::transient(self.late())),
@@ -134,7 +134,7 @@ impl Cluster {
         }
         let all = self.keys.all();
         let abandoned = Timestamp::from_version(abandoned);
-        self.look(async {
+        self.read_request(async {
             let done =
                 self.client.cleanup_locks(all.start..all.end, &abandoned, ResolveLocksOptions::default());
             done.await.map(drop)
@@ -221,7 +221,7 @@ async fn scan(
 
 impl Store for Cluster {
     fn timestamp(&self) -> Result<u64, EngineError> {
-        self.look(async { Ok(self.client.current_timestamp().await?.version()) })
+        self.read_request(async { Ok(self.client.current_timestamp().await?.version()) })
     }
 
     fn begin(&self, phases: Phases) -> Result<Box<dyn Attempt + '_>, EngineError> {
@@ -229,7 +229,7 @@ impl Store for Cluster {
             Phases::One => options().try_one_pc(),
             Phases::Two => options(),
         };
-        let transaction = self.look(self.client.begin_with_options(options))?;
+        let transaction = self.read_request(self.client.begin_with_options(options))?;
         Ok(Box::new(Running { cluster: self, transaction }))
     }
 
@@ -250,7 +250,7 @@ impl Store for Cluster {
     }
 
     fn forget_before(&self, at: u64) -> Result<(), EngineError> {
-        self.look(async { self.client.gc(Timestamp::from_version(at)).await.map(drop) })
+        self.read_request(async { self.client.gc(Timestamp::from_version(at)).await.map(drop) })
     }
 
     fn name(&self) -> String {

@@ -117,8 +117,8 @@ impl Shared {
         let options = Options { blind: false, shard, most_claims: MOST_CLAIMS, show: true };
         let batch = decide(&self.keys, txns, source, options);
         let key = self.keys.head(shard);
-        let mut looked = batch.accessed.clone();
-        looked.insert(Access::Key(key.clone()));
+        let mut accessed = batch.accessed.clone();
+        accessed.insert(Access::Key(key.clone()));
         let plan = if let Some(damaged) = batch.damaged() {
             Err(damaged.clone().into())
         } else if batch.is_missing() {
@@ -126,7 +126,7 @@ impl Shared {
         } else if batch.done.is_empty() {
             let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
             let (records, more) = answer(&self.keys, &record_keys, source);
-            looked.extend(more);
+            accessed.extend(more);
             records.map(Plan::Conflict)
         } else {
             match source.get(&key) {
@@ -136,7 +136,7 @@ impl Shared {
                 KeyState::Absent | KeyState::Unknown => Ok(Plan::Commit(batch, None)),
             }
         };
-        (plan, looked)
+        (plan, accessed)
     }
 
     /// The writes to the log of changes, by which other clients learn of the batch; see the module `change_log`

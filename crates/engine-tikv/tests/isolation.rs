@@ -286,7 +286,7 @@ fn returned_inode_matches_its_sequence_number() {
 #[test]
 fn call_costs_one_timestamp_one_read_and_one_commit() {
     let one_phase = Counts { timestamps: 1, reads: 1, prewrites: 1, commits: 0 };
-    let look = Counts { timestamps: 1, reads: 1, ..Counts::default() };
+    let read = Counts { timestamps: 1, reads: 1, ..Counts::default() };
     let cluster = Cluster::new();
     let engine = volume(&cluster);
     let costs = |what: &str, call: &dyn Fn(), expected: Counts| {
@@ -301,11 +301,11 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
     let several: Vec<Txn> = (201..216).map(|number| guarded(create(number))).collect();
     costs("15 creates of a session", &|| drop(engine.commit(&several).unwrap()), one_phase);
     costs("a session's end", &|| drop(done(&engine, removal(71))), one_phase);
-    costs("a create of a removed session", &|| assert!(conflicts(&engine, guarded(create(300)))), look);
+    costs("a create of a removed session", &|| assert!(conflicts(&engine, guarded(create(300)))), read);
     let sixteen: Vec<Txn> = (100..116).map(create).collect();
     costs("16 creates", &|| drop(engine.commit(&sixteen).unwrap()), one_phase);
-    costs("a lookup", &|| drop(engine.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap()), look);
-    costs("a listing", &|| assert_eq!(entries(&engine), 17 + 16), look);
+    costs("a lookup", &|| drop(engine.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap()), read);
+    costs("a listing", &|| assert_eq!(entries(&engine), 17 + 16), read);
     let chmod = |op| {
         let mut access = meta::Access::from(&inode(1001, FileType::Regular));
         access.mode = Mode::new(0o600);
@@ -336,13 +336,13 @@ fn call_costs_one_timestamp_one_read_and_one_commit() {
         ],
     );
     costs("a removal", &|| drop(done(&engine, remove.clone())), one_phase);
-    costs("a claim", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), look);
+    costs("a claim", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), read);
     let taken = || assert!(conflicts(&engine, Txn { op_id: OpId(7), ..create(100) }));
-    costs("a create of a name that is taken", &taken, look);
+    costs("a create of a name that is taken", &taken, read);
     // A client with an empty cache looks a name up with one read, and needs one more to find the location of
     // an inode.
     let stranger = open(&cluster, false);
-    costs("a cold lookup", &|| drop(stranger.read(&[RecordKey::Dirent(Ino(2), name(DIR))]).unwrap()), look);
+    costs("a cold lookup", &|| drop(stranger.read(&[RecordKey::Dirent(Ino(2), name(DIR))]).unwrap()), read);
     let stranger = open(&cluster, false);
     let cold = Counts { reads: 2, ..one_phase };
     costs("a create in a directory never seen", &|| drop(done(&stranger, create(3))), cold);

@@ -24,7 +24,7 @@ type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 /// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the accesses include everything that
 /// is known so far to be needed; after it is read, more may be needed.
 pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
-    let mut reader = Reader { keys, look: Lookup::new(source) };
+    let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(record_keys.len() * 2));
     for key in record_keys {
         // Continue after a record key with missing values, to collect all missing accesses at once.
@@ -34,14 +34,14 @@ pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -
             (Err(stop), answers) => *answers = Err(stop),
         }
     }
-    (answers, reader.look.accessed)
+    (answers, reader.lookup.accessed)
 }
 
 /// Answers a scan as [`answer`] does: returns a page, and whether more may follow.
 pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Record>, bool)> {
-    let mut reader = Reader { keys, look: Lookup::new(source) };
+    let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let page = reader.page(scan);
-    (page, reader.look.accessed)
+    (page, reader.lookup.accessed)
 }
 
 /// If an inode is stored in the dirent with this key and value: the key and value of the inode's location
@@ -57,7 +57,7 @@ const PART: usize = 4096;
 
 struct Reader<'a> {
     keys: &'a Keyspace,
-    look: Lookup<'a>,
+    lookup: Lookup<'a>,
 }
 
 impl Reader<'_> {
@@ -67,7 +67,7 @@ impl Reader<'_> {
             RecordKey::Inode(ino) => self.inode(*ino, true, &mut records)?,
             RecordKey::Dirent(parent, name) => {
                 let key = self.keys.dirent(*parent, name);
-                let held = self.look.location(&key, Assume::Nothing)?;
+                let held = self.lookup.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 records.push(Record::Dirent(*parent, name.clone(), entry.map(|entry| entry.dirent)));
                 if let Some(entry) = entry {
@@ -76,11 +76,11 @@ impl Reader<'_> {
             }
             RecordKey::Empty(ino) => {
                 let span = Span { limit: 1, ..self.keys.dirents(*ino) };
-                records.push(Record::Empty(*ino, self.look.span(&span)?.is_empty()));
+                records.push(Record::Empty(*ino, self.lookup.span(&span)?.is_empty()));
             }
             RecordKey::Xattrs(ino) => {
                 let mut xattrs = Xattrs::new();
-                for (key, held) in self.look.span(&self.keys.xattrs(*ino))? {
+                for (key, held) in self.lookup.span(&self.keys.xattrs(*ino))? {
                     let name = self.keys.parse_xattr(key);
                     let name = name.ok_or_else(|| Damaged::new("the name of an attribute", key))?;
                     xattrs.insert(name, decode_bytes(key, &held.value)?);
@@ -92,7 +92,7 @@ impl Reader<'_> {
                 records.push(Record::Symlink(*ino, target));
             }
             RecordKey::Slices(ino, chunk) => {
-                let rows = self.look.span(&self.keys.chunk(*ino, *chunk))?;
+                let rows = self.lookup.span(&self.keys.chunk(*ino, *chunk))?;
                 let rows: Result<Arc<[Slice]>, _> =
                     rows.iter().map(|(key, held)| decode_row(key, &held.value)).collect();
                 records.push(Record::Slices(*ino, *chunk, rows?));
@@ -100,7 +100,7 @@ impl Reader<'_> {
             RecordKey::Acl(id) => self.acl(*id, &mut records)?,
             RecordKey::Settings => {
                 let mut settings = Settings::new();
-                for (key, held) in self.look.span(&self.keys.table(b't'))? {
+                for (key, held) in self.lookup.span(&self.keys.table(b't'))? {
                     let name = self.keys.rest(key, b't').and_then(|name| str::from_utf8(name).ok());
                     let name = name.ok_or_else(|| Damaged::new("the name of a setting", key))?;
                     settings.insert(name.to_owned(), decode_text(key, &held.value)?);
@@ -113,7 +113,7 @@ impl Reader<'_> {
             }
             RecordKey::Usage => {
                 let mut used = Amount::default();
-                for (key, held) in self.look.span(&self.keys.usage_shards())? {
+                for (key, held) in self.lookup.span(&self.keys.usage_shards())? {
                     used = used.plus(decode_shard(key, &held.value)?.used);
                 }
                 let (inodes, blocks) = (used.inodes.max(0).unsigned_abs(), used.blocks.max(0).unsigned_abs());
@@ -124,7 +124,7 @@ impl Reader<'_> {
                 records.push(Record::Locks(*ino, locks.unwrap_or_default().into()));
             }
             RecordKey::Waits => {
-                let waits = self.look.span(&self.keys.table(b'w'))?;
+                let waits = self.lookup.span(&self.keys.table(b'w'))?;
                 let waits: Result<_, _> =
                     waits.iter().map(|(key, held)| decode_wait(key, &held.value)).collect();
                 records.push(Record::Waits(waits?));
@@ -147,7 +147,7 @@ impl Reader<'_> {
         key: Vec<u8>,
         decode: impl FnOnce(&[u8], &[u8]) -> Result<T, Damaged>,
     ) -> Result<Option<T>, ReadStop> {
-        let held = self.look.key(&key, Assume::Nothing)?;
+        let held = self.lookup.key(&key, Assume::Nothing)?;
         Ok(held.map(|held| decode(&key, &held.value)).transpose()?)
     }
 
@@ -160,12 +160,12 @@ impl Reader<'_> {
     /// An inode by its number; `acls`: with the texts of its ACLs.
     fn inode(&mut self, ino: Ino, acls: bool, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         let key = self.keys.inode_row(ino);
-        let held = self.look.location(&key, Assume::Nothing)?;
+        let held = self.lookup.location(&key, Assume::Nothing)?;
         match held.map(|held| decode_inode_row(&key, &held.value)).transpose()? {
             Some(InodeRow::Here(stored)) => self.whole(&key, stored, acls, records),
             Some(InodeRow::At(location)) => {
                 let key = self.keys.location(&location);
-                let held = self.look.location(&key, Assume::Nothing)?;
+                let held = self.lookup.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_dirent(&key, &held.value)).transpose()?;
                 let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.inode.ino == ino);
                 // If the dirent does not store the inode, the two were not read as of the same moment.
@@ -202,7 +202,7 @@ impl Reader<'_> {
     ) -> Result<(), ReadStop> {
         let mut inode = stored.inode;
         if inode.kind.is_dir() {
-            let parts = [LINKS, MTIME, CTIME].map(|letter| self.look.part(location, letter));
+            let parts = [LINKS, MTIME, CTIME].map(|letter| self.lookup.part(location, letter));
             let [links, mtime, ctime] = parts;
             let there = |held: Option<StoredValue>| {
                 held.ok_or_else(|| Damaged::new("a part of a directory is missing", location))
@@ -313,7 +313,7 @@ impl Reader<'_> {
             let part =
                 limit.saturating_sub(rows).saturating_mul(5).saturating_div(4).saturating_add(4).min(PART);
             let span = Span { start: start.clone(), end: end.clone(), limit: part };
-            let found = self.look.span(&span)?;
+            let found = self.lookup.span(&span)?;
             for (key, held) in found {
                 if rows == limit && limit > 0 {
                     // The first keys beyond the limit: either parts of the last row, which the visitor takes,

@@ -116,8 +116,8 @@ pub fn until<T>(
         memory.note_snapshot(keys, &found, read_at);
         read_set.extend(found);
         moment = Some(read_at);
-        let (answered, looked) = answer(&Fresh { read_set: &read_set, memory, keys });
-        accesses = looked
+        let (answered, accessed) = answer(&Fresh { read_set: &read_set, memory, keys });
+        accesses = accessed
             .into_iter()
             .filter(|access| !read_set.has(access) && is_needed(keys, memory, access))
             .collect();

@@ -124,7 +124,7 @@ impl Run {
             self.done.push(Done::Repeated { version: None, index: position as u8 });
             return Ok(true);
         }
-        let log = state.look.key(&key, Assume::Absent);
+        let log = state.lookup.key(&key, Assume::Absent);
         if let Some(held) = log? {
             let index = decode_log(&key, &held.value)?.index;
             state.claims.insert(key, Some(held.version));
@@ -185,14 +185,14 @@ impl Run {
             }
         }
         let claims = state.claims();
-        Batch { done: self.done, claims, writes, accessed: state.look.accessed, shown: self.shown, end }
+        Batch { done: self.done, claims, writes, accessed: state.lookup.accessed, shown: self.shown, end }
     }
 }
 
 /// Whether all guards hold. Checks each of them, to collect all missing accesses at once.
 fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, ReadStop> {
-    let looked: Vec<_> = guards.collect();
-    looked.into_iter().try_fold(true, |all, one| Ok(all && one?))
+    let held: Vec<_> = guards.collect();
+    held.into_iter().try_fold(true, |all, one| Ok(all && one?))
 }
 
 impl State<'_> {

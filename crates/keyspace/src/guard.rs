@@ -104,7 +104,7 @@ impl State<'_> {
         self.untouched.insert(self.keys.head(term_shard(session, term, self.options.shard)));
         match self.values.get(&key) {
             Some(value) => Ok(value.is_some()),
-            None => Ok(self.look.key(&key, Assume::Nothing)?.is_some()),
+            None => Ok(self.lookup.key(&key, Assume::Nothing)?.is_some()),
         }
     }
 
@@ -124,7 +124,7 @@ impl State<'_> {
             return Ok(false);
         }
         let span = Span { limit: 1, ..self.keys.dirents(ino) };
-        let occupied = match self.look.span(&span) {
+        let occupied = match self.lookup.span(&span) {
             Ok(found) => !found.is_empty(),
             Err(_) if self.options.blind => false,
             Err(stop) => return Err(stop),

@@ -143,7 +143,8 @@ impl State<'_> {
             first: UsageShard::default(),
             first_version: None,
         };
-        for (key, held) in self.look.span(&self.keys.usage_shards())?.iter().filter(|(key, _)| *key != own) {
+        for (key, held) in self.lookup.span(&self.keys.usage_shards())?.iter().filter(|(key, _)| *key != own)
+        {
             let shard = decode_shard(key, &held.value)?;
             others.used = others.used.plus(shard.used);
             others.most = others

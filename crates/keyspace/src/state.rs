@@ -34,7 +34,7 @@ pub struct Options {
 
 pub(crate) struct State<'a> {
     pub(crate) keys: &'a Keyspace,
-    pub(crate) look: Lookup<'a>,
+    pub(crate) lookup: Lookup<'a>,
     pub(crate) options: Options,
     /// The version that each key must have; `None` if it must be absent.
     pub(crate) claims: BTreeMap<Vec<u8>, Option<u64>>,
@@ -105,7 +105,7 @@ impl<'a> State<'a> {
     pub(crate) fn new(keys: &'a Keyspace, source: &'a dyn Source, options: Options) -> Self {
         State {
             keys,
-            look: Lookup::new(source),
+            lookup: Lookup::new(source),
             options,
             claims: BTreeMap::new(),
             untouched: BTreeSet::new(),
@@ -130,7 +130,7 @@ impl<'a> State<'a> {
     pub(crate) fn load(&mut self, ino: Ino, assume: Assume) -> Result<&mut InodeState, ReadStop> {
         if !self.inode_states.contains_key(&ino) {
             let key = self.keys.inode_row(ino);
-            let held = self.look.location(&key, assume)?;
+            let held = self.lookup.location(&key, assume)?;
             match held.as_ref().map(|held| decode_inode_row(&key, &held.value)).transpose()? {
                 Some(InodeRow::At(InodeLocation::At(parent, name))) => {
                     // A claim of the dirent suffices: while it stores the inode, the location record names it.
@@ -169,7 +169,7 @@ impl<'a> State<'a> {
             return Ok(state.dirent);
         }
         let key = self.keys.dirent(parent, name);
-        let held = self.look.location(&key, assume)?;
+        let held = self.lookup.location(&key, assume)?;
         let entry = held.as_ref().map(|held| decode_dirent(&key, &held.value)).transpose()?;
         self.claim(key, held.as_ref());
         let dirent = entry.map(|entry| entry.dirent);
@@ -194,7 +194,7 @@ impl<'a> State<'a> {
 
     fn part(&mut self, ino: Ino, letter: u8, claim: bool) -> Result<(Vec<u8>, StoredValue), ReadStop> {
         let base = self.base_key(ino).ok_or(ReadStop::Missing)?;
-        let held = self.look.part(&base, letter)?;
+        let held = self.lookup.part(&base, letter)?;
         let key = crate::keys::part(&base, letter);
         if claim {
             self.claim(key.clone(), held.as_ref());
@@ -283,7 +283,7 @@ impl<'a> State<'a> {
         if self.is_dropped(key) {
             return Ok(None);
         }
-        let held = self.look.key(key, assume)?;
+        let held = self.lookup.key(key, assume)?;
         self.claim(key.to_vec(), held.as_ref());
         Ok(held.map(|held| held.value))
     }
@@ -309,7 +309,7 @@ impl<'a> State<'a> {
     /// All values of a range, without a claim: a change of them also changes the inode that they belong to.
     pub(crate) fn values_in(&mut self, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
         let mut found = BTreeMap::new();
-        for (key, held) in self.look.span(span)? {
+        for (key, held) in self.lookup.span(span)? {
             if !self.is_dropped(key) {
                 found.insert(key.to_vec(), held.value.clone());
             }
@@ -326,7 +326,7 @@ impl<'a> State<'a> {
     /// Deletes a range.
     pub(crate) fn drop_span(&mut self, span: Span) -> Result<(), ReadStop> {
         if !self.options.blind {
-            let keys: Vec<_> = self.look.span(&span)?.iter().map(|(key, _)| key.to_vec()).collect();
+            let keys: Vec<_> = self.lookup.span(&span)?.iter().map(|(key, _)| key.to_vec()).collect();
             keys.into_iter().for_each(|key| self.delete(key));
         }
         let here: Vec<_> =
@@ -348,7 +348,7 @@ impl<'a> State<'a> {
     pub(crate) fn usage(&mut self) -> Result<Amount, ReadStop> {
         let span = self.keys.usage_shards();
         let mut used = Amount { inodes: self.inodes, blocks: self.blocks };
-        for (key, held) in self.look.span(&span)? {
+        for (key, held) in self.lookup.span(&span)? {
             used = used.plus(decode_shard(key, &held.value)?.used);
             if !self.options.blind {
                 self.claims.insert(key.to_vec(), Some(held.version));
@@ -357,7 +357,7 @@ impl<'a> State<'a> {
         if !self.options.blind {
             // A writer that adds a shard writes this one.
             let first = self.keys.usage_shard(0);
-            let held = self.look.key(&first, Assume::Nothing)?;
+            let held = self.lookup.key(&first, Assume::Nothing)?;
             self.claim(first, held.as_ref());
         }
         self.unchanged.insert(span);

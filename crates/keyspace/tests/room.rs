@@ -79,7 +79,7 @@ struct Client {
     /// The number of writes that failed because of outdated values.
     retries: u64,
     /// The number of writes that needed a read of all shards.
-    looks: u64,
+    limit_reads: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Client {
                 assert!(inodes < *max_inodes, "{inodes} inodes exist, so no more fits below {max_inodes}");
             }
         }
-        self.looks += u64::from(batch.accessed.contains(&shards));
+        self.limit_reads += u64::from(batch.accessed.contains(&shards));
         store.write(&batch.writes);
         self.memory.note_writes(&batch.writes, store.revision);
         self.read_set = ReadSet::default();
@@ -190,7 +190,7 @@ fn far_from_the_limit_writers_do_not_conflict() {
     for client in &mut clients {
         assert_eq!(client.commit(&mut store, &create()), Step::Done);
     }
-    let (before, looks): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
+    let (before, limit_reads): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
     for _ in 0..300 {
         for client in &mut clients {
             // A single step, although the others have written in the meantime.
@@ -198,7 +198,7 @@ fn far_from_the_limit_writers_do_not_conflict() {
         }
     }
     assert_eq!(clients.iter().map(|client| client.retries).sum::<u64>(), before);
-    assert_eq!(clients.iter().map(|client| client.looks).sum::<u64>(), looks);
+    assert_eq!(clients.iter().map(|client| client.limit_reads).sum::<u64>(), limit_reads);
     assert_eq!(store.inodes(), 4 + 4 * 300);
 }
 
@@ -270,12 +270,12 @@ fn writers_with_different_limits_get_reservations() {
         assert_eq!(writer.commit(&mut store, &write(round, 8192 + round * 4096)), Step::Done);
         assert_eq!(maker.commit(&mut store, &create(20 + round)), Step::Done);
     }
-    let before = (writer.retries + maker.retries, writer.looks + maker.looks);
+    let before = (writer.retries + maker.retries, writer.limit_reads + maker.limit_reads);
     for round in 100..200 {
         assert_eq!(writer.step(&mut store, &write(round, 8192 + round * 4096)), Step::Done);
         assert_eq!(maker.step(&mut store, &create(1000 + round)), Step::Done);
     }
-    assert_eq!((writer.retries + maker.retries, writer.looks + maker.looks), before);
+    assert_eq!((writer.retries + maker.retries, writer.limit_reads + maker.limit_reads), before);
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! Code shared by engines on a network: the URL of a server and its parameters, a bounded pool of
-//! connections, requests on them, and the state after a failed request.
+//! connections, requests on them, and the state of a connection after a failed request.
 //!
 //! | module | content |
 //! |---|---|
 //! | `url`, `secret` | the address of a server and the user; a password that is never shown |
 //! | `query`, `params` | a URL's parameters, and those that all engines have |
 //! | `tls` | trusted authorities, and the client's certificate |
-//! | `pool`, `request` | connections; a request on one, and the state after a failure |
-//! | `held` | reads records as of one moment, on a connection in a transaction |
+//! | `pool`, `request` | connections; a request on one, and the state of the connection after a failure |
+//! | `frozen` | reads records as of one moment, on a connection in a transaction |
 //! | `open` | why a volume could not be opened |
-//! | `again` | loops: polls, batches in parts, attempts on several servers, pauses |
+//! | `loops` | loops: polls, batches in parts, attempts on several servers, pauses |
 //! | `tail`, `numbers` | the stream of changes from a polled log; the numbers of the log that were delivered |
 
-mod again;
-mod held;
+mod frozen;
+mod loops;
 mod numbers;
 mod open;
 mod params;
@@ -25,14 +25,14 @@ mod tail;
 pub mod tls;
 mod url;
 
-pub use again::{Jitter, Turns, first, gradually, in_halves, in_parts};
-pub use held::Held;
-pub use numbers::Numbers;
+pub use frozen::FrozenConnection;
+pub use loops::{CommitCounter, Jitter, first, gradually, in_halves, in_parts};
+pub use numbers::DeliveredNumbers;
 pub use open::{Layout, OpenError, check_version, ensure_version};
 pub use params::Params;
 pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};
-pub use request::{Asked, Failed, Leaves};
+pub use request::{After, Intent, RequestError};
 pub use secret::Secret;
 pub use tail::{Log, Tail};
 pub use url::{Host, Url, UrlError};

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 /// The numbers of a log that were delivered or will never appear.
 #[derive(Debug, Default)]
-pub struct Numbers {
+pub struct DeliveredNumbers {
     /// All numbers up to this one were delivered or will never appear.
     known: u64,
     /// Delivered numbers above `known`.
     delivered: BTreeSet<u64>,
 }
 
-impl Numbers {
+impl DeliveredNumbers {
     /// All numbers up to this one were delivered or will never appear.
     pub fn known(&self) -> u64 {
         self.known
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn late_numbers_are_delivered_and_missing_ones_are_skipped() {
-        let mut numbers = Numbers { known: 10, ..Numbers::default() };
+        let mut numbers = DeliveredNumbers { known: 10, ..DeliveredNumbers::default() };
         assert!(numbers.deliver(11) && numbers.deliver(13));
         numbers.pass(0);
         assert_eq!((numbers.known, numbers.delivered.len()), (11, 1));

@@ -1,62 +1,62 @@
-//! A request on a connection, and the state after its failure.
+//! A request on a connection, and the state of the connection after a failure.
 
 use meta::EngineError;
 
 use crate::pool::{Connect, Pool};
 
-/// The kind of a request. It decides whether a failed request may have taken effect.
+/// What a request is to do: it decides whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Intent {
     /// The request changes nothing.
-    Look,
+    Read,
     /// The request may change records.
     Change,
 }
 
-/// A failure of a request.
-pub trait Failed {
-    fn leaves(&self) -> Leaves;
+/// The error of a request.
+pub trait RequestError {
+    fn connection_after(&self) -> After;
 
     /// The error for the caller. `place` is the address that [`Connect::place`] returns.
-    fn engine_error(self, place: &str, asked: Asked) -> EngineError;
+    fn engine_error(self, place: &str, intent: Intent) -> EngineError;
 }
 
 /// For requests that already return engine errors.
-impl Failed for EngineError {
-    fn leaves(&self) -> Leaves {
-        Leaves::Connection
+impl RequestError for EngineError {
+    fn connection_after(&self) -> After {
+        After::Usable
     }
 
-    fn engine_error(self, _place: &str, _asked: Asked) -> EngineError {
+    fn engine_error(self, _place: &str, _intent: Intent) -> EngineError {
         self
     }
 }
 
-/// The state after a failed request.
+/// The state of a connection after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
+pub enum After {
     /// The connection is still usable.
-    Connection,
+    Usable,
     /// The connection must not be used again.
     Broken,
     /// The server is gone, so the other connections are probably dead too.
-    NoServer,
+    ServerLost,
 }
 
-impl Asked {
+impl Intent {
     /// The error for a request without a reply. A change may have happened.
     pub fn unanswered(self, message: impl Into<String>) -> EngineError {
         match self {
-            Asked::Look => EngineError::transient(message),
-            Asked::Change => EngineError::indeterminate(message),
+            Intent::Read => EngineError::transient(message),
+            Intent::Change => EngineError::indeterminate(message),
         }
     }
 
     /// The error for a reply that cannot be decoded, so that a retry would not help. A change may have happened.
     pub fn not_understood(self, message: impl Into<String>) -> EngineError {
         match self {
-            Asked::Look => EngineError::permanent(message),
-            Asked::Change => EngineError::indeterminate(message),
+            Intent::Read => EngineError::permanent(message),
+            Intent::Change => EngineError::indeterminate(message),
         }
     }
 }
@@ -67,22 +67,22 @@ impl<C: Connect> Pool<C> {
     /// # Errors
     /// Those of [`Connect::connect`]; a transient error if all connections are in use for the duration of
     /// `op_timeout`; the error of the failed request.
-    pub fn request<T, F: Failed>(
+    pub fn request<T, F: RequestError>(
         &self,
-        asked: Asked,
+        intent: Intent,
         request: impl FnOnce(&mut C::Connection) -> Result<T, F>,
     ) -> Result<T, EngineError> {
         let mut connection = self.get()?;
         request(&mut connection).map_err(|failure| {
-            let leaves = failure.leaves();
-            if leaves != Leaves::Connection {
+            let after = failure.connection_after();
+            if after != After::Usable {
                 connection.mark_broken();
             }
             drop(connection);
-            if leaves == Leaves::NoServer {
+            if after == After::ServerLost {
                 self.clear();
             }
-            failure.engine_error(self.connector().place(), asked)
+            failure.engine_error(self.connector().place(), intent)
         })
     }
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use meta::{Change, Changes, EngineError, Order};
 
-use crate::again::poll;
-use crate::request::{Asked, Failed};
+use crate::loops::poll;
+use crate::request::{Intent, RequestError};
 
 /// A log, and the position up to which it was read.
 pub trait Log: Debug + Send {
-    type Failed: Failed;
+    type Error: RequestError;
 
     /// Returns the changes that have become visible since the last call, in any order. It must prove that no
     /// change in between was removed from the log. A clock proves nothing, because the machine may have been
@@ -19,7 +19,7 @@ pub trait Log: Debug + Send {
     ///
     /// # Errors
     /// Changes may be missing from here on.
-    fn look(&mut self) -> Result<Vec<Change>, Self::Failed>;
+    fn poll(&mut self) -> Result<Vec<Change>, Self::Error>;
 
     /// Where the stream records the sequence numbers that it delivers.
     fn order(&self) -> &Order;
@@ -34,7 +34,7 @@ pub struct Tail<L> {
     /// So a busy log is read in batches. Otherwise a client's own commits would cost it hundreds of polls a second.
     period: Duration,
     /// When the log was last polled.
-    looked: Option<Instant>,
+    polled: Option<Instant>,
     /// Set after a failure: changes may have been missed.
     lost: bool,
 }
@@ -48,34 +48,34 @@ impl<L: Log> Tail<L> {
     pub fn new(
         place: &str,
         period: Duration,
-        open: impl FnOnce() -> Result<L, L::Failed>,
+        open: impl FnOnce() -> Result<L, L::Error>,
     ) -> Result<Self, EngineError> {
-        let log = open().map_err(|failed| failed.engine_error(place, Asked::Look))?;
-        Ok(Tail { log, place: place.to_owned(), period, looked: None, lost: false })
+        let log = open().map_err(|error| error.engine_error(place, Intent::Read))?;
+        Ok(Tail { log, place: place.to_owned(), period, polled: None, lost: false })
     }
 
-    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+    fn poll_once(&mut self) -> Result<Vec<Change>, EngineError> {
         if self.lost {
             return Err(EngineError::permanent(format!(
                 "{}: changes may have been missed: open a new stream",
                 self.place
             )));
         }
-        self.looked = Some(Instant::now());
-        let news = self.log.look();
+        self.polled = Some(Instant::now());
+        let news = self.log.poll();
         self.lost = news.is_err();
-        news.map_err(|failed| failed.engine_error(&self.place, Asked::Look))
+        news.map_err(|error| error.engine_error(&self.place, Intent::Read))
     }
 }
 
 impl<L: Log> Changes for Tail<L> {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        if let Some(looked) = self.looked
+        if let Some(polled) = self.polled
             && !self.lost
         {
-            sleep(self.period.saturating_sub(looked.elapsed()));
+            sleep(self.period.saturating_sub(polled.elapsed()));
         }
-        let mut news = poll(wait, self.period, || self.look())?;
+        let mut news = poll(wait, self.period, || self.poll_once())?;
         news.sort_unstable_by_key(|change| change.seq);
         if let Some(last) = news.last() {
             self.log.order().heard(last.seq);
@@ -92,12 +92,12 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Looks(Vec<Result<Vec<u64>, EngineError>>, Order);
+    struct ScriptedLog(Vec<Result<Vec<u64>, EngineError>>, Order);
 
-    impl Log for Looks {
-        type Failed = EngineError;
+    impl Log for ScriptedLog {
+        type Error = EngineError;
 
-        fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+        fn poll(&mut self) -> Result<Vec<Change>, EngineError> {
             let change = |seq| Change { seq: Seq(seq), by: SessionId(0), invalidations: Vec::new() };
             self.0.pop().unwrap_or(Ok(Vec::new())).map(|seqs| seqs.into_iter().map(change).collect())
         }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn changes_are_delivered_in_order_and_not_after_a_failure() {
-        let log = Looks(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
+        let log = ScriptedLog(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
         let mut tail = Tail::new("x", Duration::ZERO, || Ok(log)).unwrap();
         let found: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
         assert_eq!((found, tail.log.order().read()), (vec![2, 3], Seq(3)));
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn busy_log_is_polled_once_per_period() {
         let period = Duration::from_millis(5);
-        let log = Looks((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), Order::default());
+        let log = ScriptedLog((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), Order::default());
         let mut tail = Tail::new("x", period, || Ok(log)).unwrap();
         let begun = Instant::now();
         (0..5).for_each(|_| assert_eq!(tail.next(Duration::ZERO).unwrap().len(), 1));

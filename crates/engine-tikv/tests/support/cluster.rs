@@ -73,7 +73,7 @@ struct Running<'a> {
 /// The lifetime of a lock, in milliseconds.
 pub(crate) const LOCK_MS: u64 = 3000;
 /// How many times a caller that waits for a lock checks it, and the interval.
-const LOOKS: u32 = 400;
+const MAX_ATTEMPTS: u32 = 400;
 const BETWEEN: Duration = Duration::from_millis(2);
 
 impl Cluster {
@@ -159,7 +159,7 @@ impl Cluster {
         mut request: impl FnMut(&mut State) -> Result<T, (Vec<u8>, Blocked)>,
     ) -> Result<T, Option<EngineError>> {
         let mut state = self.state();
-        let mut looks = 0;
+        let mut attempts = 0;
         loop {
             match request(&mut state) {
                 Ok(done) => return Ok(done),
@@ -171,8 +171,8 @@ impl Cluster {
                     }
                 }
             }
-            looks += 1;
-            if looks > LOOKS {
+            attempts += 1;
+            if attempts > MAX_ATTEMPTS {
                 return Err(Some(EngineError::transient("a lock remains")));
             }
             state = self.moved.wait_timeout(state, BETWEEN).unwrap_or_else(PoisonError::into_inner).0;

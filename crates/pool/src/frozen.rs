@@ -5,14 +5,14 @@ use std::fmt;
 use meta::{EngineError, Frozen, Page, RecordKey, Scan, Snapshot};
 
 use crate::pool::Connect;
-use crate::request::{Asked, Failed};
+use crate::request::{Intent, RequestError};
 
 /// The functions that read on a connection.
 type Read<C, F> = Box<dyn Fn(&mut C, &[RecordKey]) -> Result<Snapshot, F> + Send>;
 type ReadPage<C, F> = Box<dyn Fn(&mut C, &Scan) -> Result<Page, F> + Send>;
 
 /// A connection that is in a transaction, and belongs to no pool.
-pub struct Held<C, F> {
+pub struct FrozenConnection<C, F> {
     connection: C,
     /// The address that [`Connect::place`] returns.
     place: String,
@@ -20,7 +20,7 @@ pub struct Held<C, F> {
     scan: ReadPage<C, F>,
 }
 
-impl<C: Send + 'static, F: Failed + 'static> Held<C, F> {
+impl<C: Send + 'static, F: RequestError + 'static> FrozenConnection<C, F> {
     /// Connects, and begins the transaction with `begin`.
     ///
     /// # Errors
@@ -32,25 +32,25 @@ impl<C: Send + 'static, F: Failed + 'static> Held<C, F> {
         scan: impl Fn(&mut C, &Scan) -> Result<Page, F> + Send + 'static,
     ) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let (mut connection, place) = (connector.connect()?, connector.place().to_owned());
-        begin(&mut connection).map_err(|failure| failure.engine_error(&place, Asked::Look))?;
-        Ok(Some(Box::new(Held { connection, place, read: Box::new(read), scan: Box::new(scan) })))
+        begin(&mut connection).map_err(|failure| failure.engine_error(&place, Intent::Read))?;
+        Ok(Some(Box::new(FrozenConnection { connection, place, read: Box::new(read), scan: Box::new(scan) })))
     }
 }
 
-impl<C, F> fmt::Debug for Held<C, F> {
+impl<C, F> fmt::Debug for FrozenConnection<C, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("FrozenConnection").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl<C: Send, F: Failed> Frozen for Held<C, F> {
+impl<C: Send, F: RequestError> Frozen for FrozenConnection<C, F> {
     fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let read = (self.read)(&mut self.connection, keys);
-        read.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
+        read.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
     }
 
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
         let page = (self.scan)(&mut self.connection, scan);
-        page.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
+        page.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
     }
 }

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use meta::{EngineError, ErrorKind, Outcome, Txn};
 
-/// Calls `look` until it returns something, at the interval `every`, for at most `wait`. Calls it at least once.
+/// Calls `attempt` until it returns something, at the interval `every`, for at most `wait`. Calls it at least once.
 ///
 /// # Errors
-/// The first error of `look`.
+/// The first error of `attempt`.
 pub(crate) fn poll<T>(
     wait: Duration,
     every: Duration,
-    mut look: impl FnMut() -> Result<Vec<T>, EngineError>,
+    mut attempt: impl FnMut() -> Result<Vec<T>, EngineError>,
 ) -> Result<Vec<T>, EngineError> {
     let deadline = Instant::now() + wait;
     loop {
-        let news = look()?;
+        let news = attempt()?;
         let left = deadline.saturating_duration_since(Instant::now());
         if !news.is_empty() || left.is_zero() {
             return Ok(news);
@@ -65,11 +65,11 @@ pub fn in_halves(
 
 /// Counts transactions, to tell when work is due that is done once for a number of them.
 #[derive(Debug, Default)]
-pub struct Turns(AtomicU64);
+pub struct CommitCounter(AtomicU64);
 
-impl Turns {
+impl CommitCounter {
     /// Counts `txns` more transactions. Returns whether work that is done once for `every` of them is due.
-    pub fn has_come(&self, txns: usize, every: u64) -> bool {
+    pub fn is_due(&self, txns: usize, every: u64) -> bool {
         let before = self.0.fetch_add(txns as u64, Ordering::Relaxed);
         before / every != (before + txns as u64) / every
     }
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn poll_repeats_until_there_is_something_or_the_time_is_over() {
-        let mut looks = 0;
-        let mut look = || {
-            looks += 1;
-            Ok(if looks < 3 { vec![] } else { vec![looks] })
+        let mut attempts = 0;
+        let mut attempt = || {
+            attempts += 1;
+            Ok(if attempts < 3 { vec![] } else { vec![attempts] })
         };
-        assert_eq!(poll(Duration::from_secs(60), Duration::from_nanos(1), &mut look), Ok(vec![3]));
+        assert_eq!(poll(Duration::from_secs(60), Duration::from_nanos(1), &mut attempt), Ok(vec![3]));
         assert_eq!(poll::<u8>(Duration::ZERO, Duration::from_secs(60), || Ok(vec![])), Ok(vec![]));
         let failed = EngineError::transient("gone");
         assert_eq!(poll::<u8>(Duration::ZERO, Duration::ZERO, || Err(failed.clone())), Err(failed));
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn periodic_work_is_due_once_per_number_of_transactions() {
-        let turns = Turns::default();
-        let came = [3, 3, 5, 1, 8, 4].map(|txns| turns.has_come(txns, 10));
-        assert_eq!(came, [false, false, true, false, true, false]);
+        let commits = CommitCounter::default();
+        let due = [3, 3, 5, 1, 8, 4].map(|txns| commits.is_due(txns, 10));
+        assert_eq!(due, [false, false, true, false, true, false]);
     }
 }
