@@ -46,7 +46,7 @@ pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> 
     let mut connection = shared.pool.connector().connect()?;
     Tail::new(shared.place(), PAUSE, || {
         let [snapshot] = connection.texts("SELECT pg_current_snapshot()::text")?;
-        Ok(Position { shared: shared.clone(), connection, statement: shared.names.text(NEW_ROWS), snapshot })
+        Ok(Position { shared: shared.clone(), connection, statement: shared.tables.text(NEW_ROWS), snapshot })
     })
 }
 

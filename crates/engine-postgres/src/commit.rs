@@ -23,7 +23,7 @@ use crate::read::reply_row;
 use crate::shared::Shared;
 
 /// The maximum number of transactions in one call of the server.
-const LONGEST_RUN: usize = 1024;
+const MAX_TXNS: usize = 1024;
 
 /// A handle lets a commit remove old transactions from the log once per this many of its own transactions.
 const TRIM_EVERY: u64 = 64;
@@ -32,11 +32,12 @@ const TRIM_EVERY: u64 = 64;
 pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
     if txns.iter().all(|txn| txn.effects.is_empty()) {
         let label = shared.order.read();
-        let parts = txns.chunks(LONGEST_RUN).map(|part| claim(shared, part, label));
+        let parts = txns.chunks(MAX_TXNS).map(|part| claim(shared, part, label));
         return Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
     }
-    let conflict_free_groups = conflict_free_groups(txns).into_iter().flat_map(|run| run.chunks(LONGEST_RUN));
-    shared.order.commit(|label| in_parts(conflict_free_groups, |run| commit_run(shared, run, label)))
+    let conflict_free_groups =
+        conflict_free_groups(txns).into_iter().flat_map(|group| group.chunks(MAX_TXNS));
+    shared.order.commit(|label| in_parts(conflict_free_groups, |group| commit_group(shared, group, label)))
 }
 
 /// Checks transactions that have only guards. It takes no lock.
@@ -54,8 +55,8 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
 
 /// Commits a group in one call. If the server asks for smaller parts, or if the effects of the group need several
 /// stages, commits each half in the same way.
-fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
-    in_halves(run, &mut |part| {
+fn commit_group(shared: &Shared, group: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    in_halves(group, &mut |part| {
         // Returns `None` if the server asks for smaller parts. A single transaction is then sent with
         // `careful`.
         let commit = |gathered: &Gathered| {
@@ -76,11 +77,11 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
     })
 }
 
-fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
-    let mut outcomes: Vec<Option<Outcome>> = run.iter().map(|_| None).collect();
-    // `left`: the changed inodes. `failed`: the numbers of the transactions whose guards failed. `found`:
+fn outcomes(rows: &[Row], group: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
+    let mut outcomes: Vec<Option<Outcome>> = group.iter().map(|_| None).collect();
+    // `changed`: the changed inodes. `failed`: the numbers of the transactions whose guards failed. `found`:
     // the records that these guards read.
-    let mut left = Found::default();
+    let mut changed = Found::default();
     let (mut failed, mut found) = (Vec::new(), Found::default());
     for row in rows {
         let row = reply_row(row)?;
@@ -90,18 +91,18 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                 let count = row.row.0.len() / 3;
                 for at in 0..count {
                     let id = u128::from(row.number(at)?) << 64 | u128::from(row.number(count + at)?);
-                    let place = run.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
+                    let place = group.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
                     let Some((txn, outcome)) = place else {
                         return Err(Failure::Malformed("the result of an unknown transaction"));
                     };
                     let is_repeated = i64::from(row.kind) == code::REPEATED;
-                    let inodes = if is_repeated { Vec::new() } else { changed_inodes(txn, &left.inodes) };
+                    let inodes = if is_repeated { Vec::new() } else { changed_inodes(txn, &changed.inodes) };
                     *outcome = Some(Outcome::Committed { seq: Seq(row.number(2 * count + at)?), inodes });
                 }
             }
             code::FAILED => failed.extend(row.row.0.iter().flatten()),
             code::CONFLICT_END => {
-                for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
+                for (t, (txn, outcome)) in (1..).zip(group.iter().zip(&mut outcomes)) {
                     // The guards of transaction 0 apply to every transaction.
                     if failed.contains(&t) || failed.contains(&0) {
                         let keys: Vec<_> = txn.guards.iter().map(Guard::key).collect();
@@ -111,7 +112,7 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                 }
                 (failed, found) = Default::default();
             }
-            _ if failed.is_empty() => left.take(&row)?,
+            _ if failed.is_empty() => changed.take(&row)?,
             _ => found.take(&row)?,
         }
     }
@@ -124,13 +125,13 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
         None if txn.effects.is_empty() => Ok(Outcome::Committed { seq: label, inodes: Vec::new() }),
         None => Err(Failure::Malformed("a transaction has no result")),
     };
-    run.iter().zip(outcomes).map(ended).collect()
+    group.iter().zip(outcomes).map(ended).collect()
 }
 
-/// The inodes that `txn` changed, as it left them. `left` holds those that existed before and still exist.
-fn changed_inodes(txn: &Txn, left: &HashMap<Ino, Inode>) -> Vec<Inode> {
+/// The inodes that `txn` changed, as it left them. `changed` holds those that existed before and still exist.
+fn changed_inodes(txn: &Txn, changed: &HashMap<Ino, Inode>) -> Vec<Inode> {
     let mut others = HashMap::default();
     tables::follow(&mut others, txn);
-    let inode = |ino| others.get(&ino).copied().unwrap_or_else(|| left.get(&ino).copied());
+    let inode = |ino| others.get(&ino).copied().unwrap_or_else(|| changed.get(&ino).copied());
     txn.changed_inodes().into_iter().filter_map(inode).collect()
 }

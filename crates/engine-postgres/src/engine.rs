@@ -9,7 +9,7 @@ use tables::list;
 use crate::config::Target;
 use crate::connection::{Connection, get};
 use crate::gather::Gathered;
-use crate::schema::{Names, VERSION};
+use crate::schema::{Tables, VERSION};
 use crate::shared::{Shared, Sql};
 use crate::{changes, commit};
 
@@ -30,7 +30,7 @@ impl PostgresEngine {
     /// [`OpenError`].
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let (target, params) = Target::parse(url)?;
-        let names = Names::new(&params.table_prefix);
+        let tables = Tables::new(&params.table_prefix);
         let (name, schema) = (target.name.clone(), target.schema.clone());
         let pool = Pool::new(target, &params);
         let [version, number, encoding] = pool.request(Intent::Read, |connection| {
@@ -50,22 +50,22 @@ impl PostgresEngine {
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
         let layout = Layout {
-            version: || Ok(pool.request(Intent::Read, |on| names.version(on))?.map(String::into_bytes)),
-            make: || pool.request(Intent::Read, |on| names.make(on, schema.as_deref())),
-            heartbeat: || pool.request(Intent::Read, |on| names.heartbeat(on)),
-            upgrade: || pool.request(Intent::Read, |on| names.upgrade(on)),
+            version: || Ok(pool.request(Intent::Read, |on| tables.version(on))?.map(String::into_bytes)),
+            make: || pool.request(Intent::Read, |on| tables.make(on, schema.as_deref())),
+            heartbeat: || pool.request(Intent::Read, |on| tables.heartbeat(on)),
+            upgrade: || pool.request(Intent::Read, |on| tables.upgrade(on)),
         };
         ensure_version(VERSION, &place, create, layout)?;
         let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
-        let call = |function: &str| names.text(&format!("SELECT row_kind, numbers, bytes FROM {function}"));
+        let call = |function: &str| tables.text(&format!("SELECT row_kind, numbers, bytes FROM {function}"));
         let sql = Sql {
-            functions: names.functions(),
+            functions: tables.functions(),
             commit: call(&format!("@commit#(ROW({args})::@args#)")),
             claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
             read: call("@read#($1, $2, $3, $4)"),
         };
         let (order, commits) = Default::default();
-        Ok(PostgresEngine { shared: Arc::new(Shared { pool, order, names, sql, commits }) })
+        Ok(PostgresEngine { shared: Arc::new(Shared { pool, order, tables, sql, commits }) })
     }
 
     /// The server's name and version.
@@ -127,11 +127,11 @@ impl Engine for PostgresEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.names.wipe()))
+        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.tables.wipe()))
     }
 
     fn remove(&self) -> Result<(), EngineError> {
-        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.names.remove()))
+        self.shared.pool.request(Intent::Change, |connection| connection.batch(&self.shared.tables.remove()))
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -191,10 +191,10 @@ $f$;
 CREATE OR REPLACE FUNCTION @release#(p_slices bigint[], p_sizes bigint[]) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     PERFORM FROM @shared r WHERE r.slice = ANY (p_slices) ORDER BY r.slice FOR UPDATE;
-    WITH gone AS (
+    WITH removed AS (
         SELECT g.slice, max(g.size) AS size, count(*) AS n FROM unnest(p_slices, p_sizes) g (slice, size) GROUP BY g.slice),
     known AS (
-        SELECT g.*, coalesce(r.extra, 0) AS extra FROM gone g LEFT JOIN @shared r ON r.slice = g.slice),
+        SELECT g.*, coalesce(r.extra, 0) AS extra FROM removed g LEFT JOIN @shared r ON r.slice = g.slice),
     fewer AS (
         UPDATE @shared r SET extra = r.extra - k.n FROM known k WHERE r.slice = k.slice AND k.extra >= k.n),
     last AS (
@@ -209,13 +209,13 @@ DECLARE
     v_slices bigint[];
     v_sizes bigint[];
 BEGIN
-    WITH gone AS (DELETE FROM @node n WHERE n.ino = ANY (p_inos) RETURNING n.kind, n.size, n.xattr_blocks)
-    SELECT count(*), coalesce(sum(@blocks#(g.kind, g.size, g.xattr_blocks)), 0) INTO v_inodes, v_blocks FROM gone g;
+    WITH removed AS (DELETE FROM @node n WHERE n.ino = ANY (p_inos) RETURNING n.kind, n.size, n.xattr_blocks)
+    SELECT count(*), coalesce(sum(@blocks#(g.kind, g.size, g.xattr_blocks)), 0) INTO v_inodes, v_blocks FROM removed g;
     DELETE FROM @xattr r WHERE r.ino = ANY (p_inos);
     DELETE FROM @symlink r WHERE r.ino = ANY (p_inos);
     DELETE FROM @lock r WHERE r.ino = ANY (p_inos);
-    WITH gone AS (DELETE FROM @slice r WHERE r.ino = ANY (p_inos) RETURNING r.slice, r.slice_size)
-    SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
+    WITH removed AS (DELETE FROM @slice r WHERE r.ino = ANY (p_inos) RETURNING r.slice, r.slice_size)
+    SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM removed g WHERE g.slice IS NOT NULL;
     IF v_slices IS NOT NULL THEN
         PERFORM @release#(v_slices, v_sizes);
     END IF;
@@ -226,9 +226,16 @@ END $f$;
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
         changing bigint[], -- the transactions that have effects
-        stages int,
-        numbers boolean, rare boolean, look boolean, fresh boolean, sized boolean, folded boolean, room boolean,
-        careful boolean, trim boolean,
+        stages int, -- the largest number of stages of a transaction (see the crate tables)
+        numbers boolean, -- whether to lock the counters
+        full boolean, -- whether to check all guards in full, because the faster checks do not cover one of them
+        recheck boolean, -- whether to check guards on inodes and dirents after the locks are taken
+        fresh boolean, -- whether each dirent that is put has a guard that requires that it does not exist
+        sized boolean, -- whether a change may change the blocks that an existing inode uses
+        combined boolean, -- whether c also has the combined changes of all transactions
+        room boolean, -- whether there is a guard on the room: a limit of the volume's inodes and blocks
+        careful boolean, -- whether to take the lock on the room exclusively
+        trim boolean, -- whether to remove old transactions from the log
         new_quotas boolean, -- whether a charge may create a quota
         ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::ahead_of_room
         session bigint[], op bigint[], invalidations bytea[], -- of each transaction; the last is NULL if it has no effects
@@ -249,7 +256,7 @@ DO $d$ BEGIN
         -- its start for each access. Rows of one transaction and stage are adjacent, ordered by inode. If
         -- there are several transactions, the combined changes of all of them to an inode have the number 0.
         c_t bigint[], c_ino bigint[], c bigint[], c_acl bytea[], c_default bytea[],
-        -- names that are put, names that are deleted, inodes that are deleted
+        -- dirents that are put (e) or deleted (x); inodes that are deleted (d)
         e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
         -- the rarer effects: see function rest
@@ -271,31 +278,31 @@ DECLARE
 BEGIN
     v_kinds := ARRAY(SELECT DISTINCT e.what FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.t = ANY (p_live));
     IF v_kinds && '{:EFFECT_DROP_SLICES}' THEN -- drop slices of chunks
-        WITH gone AS (
+        WITH removed AS (
             DELETE FROM @slice r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
             WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_SLICES AND r.ino = e.a AND r.chunk >= e.b AND r.chunk < e.c
             RETURNING r.slice, r.slice_size)
-        SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
+        SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM removed g WHERE g.slice IS NOT NULL;
     END IF;
     IF v_kinds && '{:EFFECT_REPLACE_ROWS}' THEN -- replace a chunk's oldest rows by those of kind :EFFECT_REPLACING_ROW
         FOR v_row IN
             SELECT e.a, e.b, e.c FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
             WHERE e.t = ANY (p_live) AND e.what = :EFFECT_REPLACE_ROWS
         LOOP
-            WITH gone AS (
+            WITH removed AS (
                 DELETE FROM @slice r WHERE r.ino = v_row.a AND r.chunk = v_row.b AND r.seq IN (
                     SELECT o.seq FROM @slice o WHERE o.ino = v_row.a AND o.chunk = v_row.b ORDER BY o.seq LIMIT v_row.c)
                 RETURNING r.seq, r.slice, r.slice_size),
             put AS (
                 INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
                 SELECT e.a, e.b, place.seq, e.c, e.d, e.x, e.e, e.f, e.g
-                FROM (SELECT g.seq, row_number() OVER (ORDER BY g.seq) AS i FROM gone g) place JOIN (
+                FROM (SELECT g.seq, row_number() OVER (ORDER BY g.seq) AS i FROM removed g) place JOIN (
                     SELECT e.*, row_number() OVER (ORDER BY e.i) AS k
                     FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
                          e (t, what, a, b, c, d, e, f, g, x, i)
                     WHERE e.t = ANY (p_live) AND e.what = :EFFECT_REPLACING_ROW AND e.a = v_row.a AND e.b = v_row.b) e ON e.k = place.i)
             SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_more_slices, v_more_sizes
-            FROM gone g WHERE g.slice IS NOT NULL;
+            FROM removed g WHERE g.slice IS NOT NULL;
             v_slices := v_slices || v_more_slices;
             v_sizes := v_sizes || v_more_sizes;
         END LOOP;
@@ -442,7 +449,7 @@ CREATE OR REPLACE FUNCTION @commit#(p @args#)
 RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
-    v_odd boolean := p.rare;
+    v_full boolean := p.full;
     v_alone boolean := p.careful;
     v_room record;
     v_session bigint;
@@ -484,7 +491,7 @@ BEGIN
         IF NOT v_room.fits AND NOT v_room.shut AND cardinality(p.session) > 1 THEN
             RAISE EXCEPTION 'there may be no room for all' USING ERRCODE = 'LM001';
         END IF;
-        v_odd := v_odd OR NOT v_room.fits;
+        v_full := v_full OR NOT v_room.fits;
     END IF;
     -- Only one call at a time inserts quotas, because a call cannot lock a row before it exists.
     IF p.q <> '{}' THEN -- a condition of its own, because one with a query costs more even if it is not evaluated
@@ -495,14 +502,14 @@ BEGIN
         END IF;
     END IF;
     IF p.lock <> '{}' THEN
-        SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
+        SELECT v_full OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
             OR CASE WHEN p.s <> '{}' THEN (
                 SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
-            ) < cardinality(p.s) ELSE false END INTO v_odd
+            ) < cardinality(p.s) ELSE false END INTO v_full
         FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
               ORDER BY n.ino FOR NO KEY UPDATE) l;
     ELSIF p.s <> '{}' THEN
-        v_odd := v_odd OR (
+        v_full := v_full OR (
             SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
         ) < cardinality(p.s);
     END IF;
@@ -517,14 +524,14 @@ BEGIN
             IF cardinality(p.session) > 1 THEN -- as for the room
                 RAISE EXCEPTION 'a quota may have no room for all' USING ERRCODE = 'LM001';
             END IF;
-            v_odd := true;
+            v_full := true;
         END IF;
     END IF;
     -- Usually all guards hold, nothing is a repetition, and only new inodes are created. Everything else is
     -- detected by existing unique keys: those of a new name, of a new inode, and of the operation in the log.
-    IF p.look AND NOT v_odd THEN
+    IF p.recheck AND NOT v_full THEN
         -- The locking statement has already compared access_rev.
-        v_odd := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
+        v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
                          WHERE g.what < :GUARD_DIRENT_IS AND (g.what > :GUARD_ACCESS OR p.invalidations[p.g_t[g.i]] IS NULL)
                              AND (CASE g.what WHEN :GUARD_ACCESS THEN n.access_rev = p.g_b[g.i]
                              WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL WHEN :GUARD_LINKS THEN n.nlink = p.g_b[g.i]
@@ -535,20 +542,22 @@ BEGIN
                        WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
                            AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
     END IF;
-    IF NOT v_odd THEN
+    IF NOT v_full THEN
         BEGIN
             RETURN QUERY SELECT r.* FROM @apply#(p, false, v_alone) r;
             RETURN;
         EXCEPTION WHEN unique_violation THEN
-            v_odd := true;
+            v_full := true;
         END;
     END IF;
     RETURN QUERY SELECT r.* FROM @apply#(p, true, v_alone) r;
 END $f$;
 
--- Applies the group under its locks. Unless v_odd is true, the whole group fails with unique_violation if a
--- name or an inode to be created exists, or if an operation was applied before.
-CREATE OR REPLACE FUNCTION @apply#(p @args#, v_odd boolean, v_alone boolean)
+-- Applies the group under its locks. If v_full is true, checks all guards and finds repeated operations, and
+-- applies only the transactions whose guards hold. Otherwise all guards are known to hold, except those that
+-- require that something does not exist: the whole group fails with unique_violation if a name or an inode to be
+-- created exists, or if an operation was applied before.
+CREATE OR REPLACE FUNCTION @apply#(p @args#, v_full boolean, v_alone boolean)
 RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
 DECLARE
     v_ok bigint[] := p.changing;
@@ -568,7 +577,7 @@ DECLARE
     v_first int;
     v_all record;
 BEGIN
-    IF v_odd THEN
+    IF v_full THEN
         v_repeated := ARRAY(
             SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
         RETURN QUERY
@@ -604,7 +613,7 @@ BEGIN
                 v_blocks := v_blocks - v_all.v_blocks;
             END IF;
             IF p.n_t <> '{}' THEN
-                IF v_odd OR v_stage > 0 THEN -- replace inodes that exist
+                IF v_full OR v_stage > 0 THEN -- replace inodes that exist
                     v_inos := ARRAY(
                         SELECT n.ino FROM unnest(p.n_t) WITH ORDINALITY c (t, i) JOIN @node n ON n.ino = p.n[2][c.i]
                         WHERE c.t = ANY (v_live));
@@ -635,7 +644,7 @@ BEGIN
                 -- An UPDATE changes a row only once, so apply either the combined changes of all
                 -- transactions, or the changes of one transaction after another. A join with the array would
                 -- search the array of inodes for each of its inodes.
-                FOREACH v_group IN ARRAY CASE WHEN p.folded AND NOT v_odd THEN '{0}' ELSE v_live END LOOP
+                FOREACH v_group IN ARRAY CASE WHEN p.combined AND NOT v_full THEN '{0}' ELSE v_live END LOOP
                     v_first := array_position(p.c_t, v_group);
                     CONTINUE WHEN v_first IS NULL;
                     v_inos := p.c_ino[v_first : v_first - 1 + cardinality(array_positions(p.c_t, v_group))];
@@ -688,7 +697,7 @@ BEGIN
                 DELETE FROM @edge e USING unnest(p.x_t) WITH ORDINALITY c (t, i)
                 WHERE c.t = ANY (v_live) AND e.parent = p.x_parent[c.i] AND e.name = p.x_name[c.i];
             END IF;
-            IF p.e_t <> '{}' AND p.fresh AND NOT v_odd THEN
+            IF p.e_t <> '{}' AND p.fresh AND NOT v_full THEN
                 INSERT INTO @edge (parent, name, ino, kind)
                 SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i]
                 FROM generate_subscripts(p.e_t, 1) i WHERE p.e_t[i] = ANY (v_live);

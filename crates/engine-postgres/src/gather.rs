@@ -36,8 +36,8 @@ pub(crate) struct Gathered {
     pub(crate) guards: Rows<5, 2>,
     puts: Rows<16, 2>,
     changes: Rows<18, 2>,
-    names: Rows<4, 1>,
-    unnames: Rows<2, 1>,
+    dirents: Rows<4, 1>,
+    dropped_dirents: Rows<2, 1>,
     drops: Rows<2, 0>,
     rest: Rows<11, 2>,
     to_lock: Locks,
@@ -47,13 +47,13 @@ pub(crate) struct Gathered {
     /// have, if any.
     locked: BTreeMap<i64, Option<i64>>,
     /// The combined change of each inode by all transactions, in the server's order.
-    folded: BTreeMap<i64, Change>,
+    combined: BTreeMap<i64, Change>,
 }
 
 /// The most that the transactions of a group add to the usage, and to each quota, before the last transaction that
 /// checks it.
 struct Ahead<'t> {
-    run: &'t [Txn],
+    txns: &'t [Txn],
     room: Usage,
     /// The inodes and blocks of each quota, filled in when its first guard is added.
     quotas: HashMap<QuotaKey, (u64, u64)>,
@@ -70,16 +70,16 @@ pub(crate) struct Head {
     /// usage is corrected.
     numbers: bool,
     /// Whether to check all guards in full, because the faster checks do not cover one of them.
-    rare: bool,
+    full: bool,
     /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
     /// nor the insertion of names checks them.
-    look: bool,
+    recheck: bool,
     /// Whether each name that is put has a guard that requires that the name does not exist.
     fresh: bool,
     /// Whether a change may change the blocks that an existing inode uses.
     sized: bool,
     /// Whether `changes` also has the combined changes of all transactions, as those of transaction 0.
-    folded: bool,
+    combined: bool,
     /// Whether there is a [`Guard::Room`]: a limit of the volume's inodes and blocks.
     room: bool,
     /// Whether the server takes the lock on the room exclusively. Set if the server refused this transaction, the only
@@ -94,9 +94,9 @@ pub(crate) struct Head {
 }
 
 impl Gathered {
-    /// Arranges the guards and effects of `run`; `careful` is that of [`Head`].
-    pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
-        let ahead = ahead_of_room(run);
+    /// Arranges the guards and effects of `txns`; `careful` is that of [`Head`].
+    pub(crate) fn new(txns: &[Txn], careful: bool) -> Self {
+        let ahead = ahead_of_room(txns);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
         let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
@@ -104,14 +104,14 @@ impl Gathered {
         // time.
         let is_common = |guard: &&Guard| {
             matches!(guard, Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. })
-                && run.iter().all(|txn| txn.guards.contains(guard))
+                && txns.iter().all(|txn| txn.guards.contains(guard))
         };
-        let first = run.first().map(|txn| &txn.guards[..]).unwrap_or_default();
+        let first = txns.first().map(|txn| &txn.guards[..]).unwrap_or_default();
         let common: Vec<&Guard> = first.iter().filter(is_common).collect();
-        let mut ahead = Ahead { run, room: ahead, quotas: HashMap::default() };
+        let mut ahead = Ahead { txns, room: ahead, quotas: HashMap::default() };
         common.iter().for_each(|guard| all.guard(0, guard, &mut ahead));
         // SQL arrays are indexed from 1.
-        for (t, txn) in (1..).zip(run) {
+        for (t, txn) in (1..).zip(txns) {
             for guard in txn.guards.iter().filter(|guard| !common.contains(guard)) {
                 all.guard(t, guard, &mut ahead);
             }
@@ -120,17 +120,17 @@ impl Gathered {
             all.to_lock.add(txn);
             if invalidations.is_some() {
                 all.head.changing.push(t);
-                all.look(txn);
+                all.plan_checks(txn);
                 all.effects(t, &txn.effects);
             } else {
-                all.head.look = true;
+                all.head.recheck = true;
                 // The quotas of a transaction without effects are not locked, and the server checks quotas outside
                 // of the full check only if it locks some.
-                all.head.rare |= txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { .. }));
+                all.head.full |= txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { .. }));
             }
         }
         // An insert that may replace dirents does not fail if a dirent exists, so `DirentAbsent` is checked before it.
-        all.head.look |= !all.head.fresh;
+        all.head.recheck |= !all.head.fresh;
         let Locks { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
         all.head.new_quotas = !uncertain_quotas.is_empty();
@@ -148,9 +148,9 @@ impl Gathered {
         for (ino, rev) in &all.locked {
             all.locks.push(&[Some(*ino), *rev], &[]);
         }
-        if run.len() > 1 {
-            all.head.folded = true;
-            std::mem::take(&mut all.folded).iter().for_each(|(ino, change)| all.change(0, *ino, change));
+        if txns.len() > 1 {
+            all.head.combined = true;
+            std::mem::take(&mut all.combined).iter().for_each(|(ino, change)| all.change(0, *ino, change));
         }
         all
     }
@@ -158,21 +158,22 @@ impl Gathered {
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
         let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages];
-        let Head { numbers, rare, look, fresh, sized, folded, room, careful, trim, new_quotas, .. } = head;
-        let flags = [numbers, rare, look, fresh, sized, folded, room, careful, trim, new_quotas];
+        let Head { numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas, .. } =
+            head;
+        let flags = [numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas];
         args.extend(flags.map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.sessions.args()).chain(self.exclusive.args());
         let rows = rows.chain(self.quotas.matrix(0)).chain(self.locks.args()).chain(self.guards.args());
-        let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.names.args());
-        args.extend(rows.chain(self.unnames.args()).chain(self.drops.args()).chain(self.rest.args()));
+        let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.dirents.args());
+        args.extend(rows.chain(self.dropped_dirents.args()).chain(self.drops.args()).chain(self.rest.args()));
         args
     }
 
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
         let record_key = guard.key();
-        self.head.rare |= !matches!(
+        self.head.full |= !matches!(
             record_key,
             RecordKey::Inode(_)
                 | RecordKey::Dirent(..)
@@ -194,7 +195,7 @@ impl Gathered {
                 guards.push(&numbers, &[])
             }
             Guard::Quota { key, outer, inodes, blocks } => {
-                let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.run, *key));
+                let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.txns, *key));
                 let (kind, number) = key.to_numbers();
                 let [what, kind, number] = [code::GUARD_QUOTA, kind.into(), int(number)];
                 guards.push(&[Some(t), Some(what), Some(kind), Some(number), outer.map(|id| int(id.0))], &[]);
@@ -242,33 +243,33 @@ impl Gathered {
                 let (kind, nanos) = (code::GUARD_SESSION, heartbeat.map(Time::nanos));
                 guards.push(&[Some(t), Some(kind), Some(int(session.0)), nanos], &[]);
                 // The session's existence is checked together with the locks.
-                self.head.rare |= heartbeat.is_some();
+                self.head.full |= heartbeat.is_some();
             }
             Guard::Term { session, term } => {
                 guards.push(&[t, code::GUARD_TERM, int(session.0), term.0.into()], &[]);
-                self.head.rare |= self.terms.insert(*session, *term).is_some_and(|other| other != *term);
+                self.head.full |= self.terms.insert(*session, *term).is_some_and(|other| other != *term);
             }
         }
     }
 
     /// Decides what must be checked for a transaction after its locks are taken.
-    fn look(&mut self, txn: &Txn) {
+    fn plan_checks(&mut self, txn: &Txn) {
         // If the server can insert a name, the name was free; no other check is needed.
         let free: BTreeSet<_> = txn.guards.iter().filter_map(tables::free).collect();
         let named: BTreeSet<_> = txn.effects.iter().filter_map(tables::named).collect();
         self.head.fresh &= named.is_subset(&free);
-        self.head.look |= !free.is_subset(&named);
+        self.head.recheck |= !free.is_subset(&named);
         for guard in &txn.guards {
             if let Guard::Access { ino, rev } = guard {
                 let locked = self.locked.entry(int(ino.0)).or_default();
                 // If two guards require different revisions, one of them fails.
-                self.head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
+                self.head.full |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
             let by_locks = matches!(
                 guard,
                 Guard::Access { .. } | Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. }
             );
-            self.head.look |= !by_locks && !matches!(guard, Guard::DirentAbsent { .. });
+            self.head.recheck |= !by_locks && !matches!(guard, Guard::DirentAbsent { .. });
         }
     }
 
@@ -283,7 +284,7 @@ impl Gathered {
             for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
                 self.head.sized |= change.moves_usage();
                 self.change(t, ino, &change);
-                self.folded.entry(ino).or_default().follow(&change);
+                self.combined.entry(ino).or_default().follow(&change);
             }
             stage.others.iter().for_each(|effect| self.other(t, effect));
         }
@@ -324,10 +325,10 @@ impl Gathered {
         let rest = &mut self.rest;
         match effect {
             Effect::PutDirent { .. } => {
-                tables::put(effect).iter().for_each(|line| self.names.line(&[t], line))
+                tables::put(effect).iter().for_each(|line| self.dirents.line(&[t], line))
             }
             Effect::DropDirent { .. } => {
-                tables::removed(effect).iter().for_each(|key| self.unnames.line(&[t], key));
+                tables::removed(effect).iter().for_each(|key| self.dropped_dirents.line(&[t], key));
             }
             Effect::DropSlices { ino, from, to } => {
                 // No chunk lies beyond i64::MAX.

@@ -15,7 +15,7 @@ impl Shared {
         let select = tables::select(scan);
         let args: Vec<_> = select.args.iter().map(value).collect();
         let args: Vec<_> = args.iter().map(|value| &**value).collect();
-        let rows = on.query(&self.names.text(&statement(scan, &select)), &args)?;
+        let rows = on.query(&self.tables.text(&statement(scan, &select)), &args)?;
         let mut page = PageBuilder::new(scan);
         for row in &rows {
             page.take(&reply_row(row)?)?;

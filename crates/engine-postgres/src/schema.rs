@@ -27,15 +27,15 @@ static FUNCTIONS: LazyLock<(String, String)> = LazyLock::new(|| {
     (sql, suffix)
 });
 
-/// The texts of statements, for one table prefix.
+/// The tables and functions of a volume, which have its prefix: makes statements for them.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct Tables {
     prefix: String,
 }
 
-impl Names {
+impl Tables {
     pub(crate) fn new(prefix: &str) -> Self {
-        Names { prefix: prefix.to_owned() }
+        Tables { prefix: prefix.to_owned() }
     }
 
     /// Replaces `@` by the table prefix and `#` by the suffix of the functions.

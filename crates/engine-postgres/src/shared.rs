@@ -4,13 +4,13 @@ use meta::Order;
 use pool::{CommitCounter, Connect, Pool};
 
 use crate::config::Target;
-use crate::schema::Names;
+use crate::schema::Tables;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Pool<Target>,
     pub(crate) order: Order,
-    pub(crate) names: Names,
+    pub(crate) tables: Tables,
     pub(crate) sql: Sql,
     /// Decides when to trim the log.
     pub(crate) commits: CommitCounter,
