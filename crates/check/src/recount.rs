@@ -10,7 +10,7 @@
 //! last few and the counters are read with one request. That is the moment of the result, if all other changes until then
 //! are known: so the stream is read once more, and if it names another inode, the last step is repeated. A new inode is
 //! not in the stream, but the entry that names it is. A file that is created without a name is neither; such files are
-//! found in the list of unlinked files, which is read before that last look at the stream.
+//! found in the list of unlinked files, which is read before that last poll of the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -177,7 +177,7 @@ impl Live {
                 out.write_all(&to_bytes(inode.ino, &inode.into()))?;
                 self.spool.len += 1;
             }
-            self.look()?;
+            self.poll()?;
             seen += inodes.len() as u64;
             if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
         })?;
@@ -218,13 +218,13 @@ impl Live {
 
     /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
     fn count_at_one_moment(&mut self, keys: &[QuotaKey]) -> Result<Recount, RecountError> {
-        self.look()?;
+        self.poll()?;
         for _ in 0..MOST_ROUNDS {
             while self.changed.len() > FEW {
                 let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
                 self.changed.retain(|key| !some.contains(key));
                 self.read(&some, &[])?;
-                self.look()?;
+                self.poll()?;
             }
             let last = std::mem::take(&mut self.changed);
             let records = self.read(&last, keys)?;
@@ -232,7 +232,7 @@ impl Live {
             let mut differences = compare(&self.counts, &quotas);
             differences.retain(|difference| keys.binary_search(&difference.key).is_ok());
             self.find_unnamed()?;
-            let news = self.look()?;
+            let news = self.poll()?;
             if self.changed.iter().all(|key| news.contains(key) && last.contains(key)) {
                 return Ok(Recount { quotas, differences, next: next_of(&records) });
             }
@@ -241,7 +241,7 @@ impl Live {
     }
 
     /// Takes all changes from the stream. Returns what changed.
-    fn look(&mut self) -> Result<BTreeSet<Key>, RecountError> {
+    fn poll(&mut self) -> Result<BTreeSet<Key>, RecountError> {
         let mut news = BTreeSet::new();
         for answer in 0.. {
             let changes = self.stream.next(Duration::ZERO)?;

@@ -12,7 +12,7 @@ use types::Errno;
 use crate::backend::{Backend, Refusal};
 use crate::codec::Codec;
 use crate::dir::{Dir, create_private};
-use crate::look::{StoreCheck, StoreLook};
+use crate::direct::{DirectStore, StoreCheck};
 
 pub(crate) const STAGING: &str = "staging";
 const DAMAGED: &str = "damaged";
@@ -65,7 +65,7 @@ impl Shared {
         if !self.is_checked.load(Relaxed)
             && let Some(check) = self.check.get()
         {
-            check.run(&StoreLook(&*self.store)).map_err(|reason| Refusal::Other(Errno::EIO, reason))?;
+            check.run(&DirectStore(&*self.store)).map_err(|reason| Refusal::Other(Errno::EIO, reason))?;
             self.is_checked.store(true, Relaxed);
         }
         Ok(&*self.store)

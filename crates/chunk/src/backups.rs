@@ -16,9 +16,9 @@ use types::{Errno, SliceId};
 use crate::ChunkError;
 use crate::backend::Refusal;
 use crate::block::BlockName;
+use crate::direct::{BACKUPS, list};
 use crate::error::store_error;
 use crate::format::PAGE_BYTES;
-use crate::look::{BACKUPS, list};
 use crate::packed::{Header, max_object_len, pack};
 use crate::store::BlockStore;
 
@@ -195,12 +195,12 @@ mod tests {
             assert_eq!(stored.windows(6).any(|bytes| bytes == b"secret"), key.is_none());
             // No backup is taken for blocks of the volume.
             store.for_each_block(&mut |block| panic!("{block:?}")).unwrap();
-            assert!(!store.look().is_empty().unwrap());
+            assert!(!store.direct().is_empty().unwrap());
             store.remove_backup(BackupId(7)).unwrap();
             assert_eq!(store.backups().unwrap().len(), 2);
             assert!(!dir.path().join("backups/7").exists());
             store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();
-            assert!(store.look().is_empty().unwrap() && !dir.path().join("backups").exists());
+            assert!(store.direct().is_empty().unwrap() && !dir.path().join("backups").exists());
         }
     }
 

@@ -11,8 +11,8 @@ use types::Errno;
 
 use crate::ChunkError;
 use crate::backend::Refusal;
+use crate::direct::{DirectStore, MARKER};
 use crate::error::store_error;
-use crate::look::{MARKER, StoreLook};
 use crate::store::BlockStore;
 
 /// The prefix of the object that a check writes, reads and removes. If a check is interrupted, the object
@@ -20,9 +20,9 @@ use crate::store::BlockStore;
 const CHECK: &str = "tmp/";
 
 impl BlockStore {
-    /// The store itself.
-    pub fn look(&self) -> StoreLook<'_> {
-        StoreLook(self.inner.staging().map_or(&*self.inner.backend, |staging| staging.store()))
+    /// The store itself, without blocks that are staged on this machine.
+    pub fn direct(&self) -> DirectStore<'_> {
+        DirectStore(self.inner.staging().map_or(&*self.inner.backend, |staging| staging.store()))
     }
 
     /// Writes the marker. It survives a power failure once this returns.
@@ -64,7 +64,7 @@ impl BlockStore {
         let data = Bytes::from_static(b"limen");
         backend.prepare().map_err(fail("write"))?;
         backend.put(&key, data.clone(), Vec::new()).map_err(fail("write"))?;
-        let looked = (|| {
+        let checked = (|| {
             let read = backend.get(&key, 0, data.len()).map_err(fail("read"))?;
             let listed = backend.list(CHECK).map_err(fail("list"))?;
             let wrong = |what: &str| Refusal::Other(Errno::EIO, what.to_owned());
@@ -79,7 +79,7 @@ impl BlockStore {
             }
         })();
         let deleted = backend.delete(&key).map_err(fail("delete"));
-        looked.and(deleted)
+        checked.and(deleted)
     }
 
     /// Lists the blocks, to verify that the store can be read.
@@ -87,6 +87,6 @@ impl BlockStore {
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot be listed.
     pub fn check_readable(&self) -> Result<(), ChunkError> {
-        self.look().is_empty().map(drop)
+        self.direct().is_empty().map(drop)
     }
 }

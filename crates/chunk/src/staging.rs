@@ -37,8 +37,8 @@ use crate::backend::{Backend, Refusal};
 use crate::block::BlockName;
 use crate::codec::Codec;
 use crate::dir::{CHUNKS, Dir, check_volume};
+use crate::direct::StoreCheck;
 use crate::error::store_error;
-use crate::look::StoreCheck;
 use crate::uploader::{Claim, Uploads};
 
 /// Write-back: blocks are stored on a local disk first, and uploaded in the background.
@@ -204,7 +204,7 @@ impl Staging {
     }
 
     /// Queries one area after the other until one has the object.
-    fn look_around(&self, ask: &dyn Fn(&dyn Backend) -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
+    fn search_areas(&self, ask: &dyn Fn(&dyn Backend) -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
         let mut answers = self.all_areas().map(|dir| ask(&dir));
         answers.find(|answer| !matches!(answer, Err(Refusal::NotFound))).unwrap_or(Err(Refusal::NotFound))
     }
@@ -224,7 +224,7 @@ impl Staging {
         }
         let store = self.shared.store()?;
         match ask(store) {
-            Err(Refusal::NotFound) => match self.look_around(ask) {
+            Err(Refusal::NotFound) => match self.search_areas(ask) {
                 // The process that staged the object may have uploaded it between the two queries.
                 Err(Refusal::NotFound) => ask(store),
                 found => found,

@@ -10,8 +10,8 @@ use types::SliceId;
 use crate::ChunkError;
 use crate::backend::Backend;
 use crate::block::BlockName;
+use crate::direct::{BACKUPS, ROOT, list};
 use crate::error::store_error;
-use crate::look::{BACKUPS, ROOT, list};
 use crate::store::BlockStore;
 
 /// A block found in the store.

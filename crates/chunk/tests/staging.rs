@@ -114,7 +114,7 @@ fn nothing_is_uploaded_before_the_store_was_checked() {
     store.put_slice(SliceId(2), &data).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(bench.staged().0, 2);
-    assert!(store.look().is_empty().unwrap());
+    assert!(store.direct().is_empty().unwrap());
     // A mount that fails before its uploads begin changes nothing.
     drop(store);
     assert_eq!(bench.staged().0, 2);
@@ -134,7 +134,7 @@ fn a_store_that_did_not_answer_is_checked_before_it_is_used() {
         let writeback = Some(bench.writeback(max_bytes));
         let store = bench.open_unchecked(StoreOptions { writeback, ..StoreOptions::default() });
         let check =
-            StoreCheck::new(|look| match look.marker().map_err(|error| error.to_string())?.as_deref() {
+            StoreCheck::new(|store| match store.marker().map_err(|error| error.to_string())?.as_deref() {
                 Some(b"mine") => Ok(()),
                 _ => Err("it is not mine".to_owned()),
             });

@@ -227,7 +227,7 @@ fn a_missing_or_unmarked_directory_is_not_written_to() {
 
     fs::create_dir(&root).unwrap();
     let store = open().unwrap();
-    assert_eq!(store.look().marker().unwrap(), None);
+    assert_eq!(store.direct().marker().unwrap(), None);
     store.check_readable().unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap_err();
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
@@ -242,8 +242,8 @@ fn the_marker_is_not_a_block_and_is_removed_last() {
     let root = parent.path().join("bucket");
     for store in [file_store(&root), memory_store()] {
         store.put_marker("mine").unwrap();
-        assert_eq!(store.look().marker().unwrap().unwrap(), b"mine");
-        assert!(store.look().is_empty().unwrap());
+        assert_eq!(store.direct().marker().unwrap().unwrap(), b"mine");
+        assert!(store.direct().is_empty().unwrap());
         store.put_slice(SliceId(1), &pattern(100)).unwrap();
         let mut blocks = Vec::new();
         let mut visit = |block: StoredBlock| {
@@ -258,9 +258,9 @@ fn the_marker_is_not_a_block_and_is_removed_last() {
         }
         store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();
         assert_eq!(store.modified(&blocks[0]).unwrap(), None);
-        assert_eq!(store.look().marker().unwrap().unwrap(), b"mine");
+        assert_eq!(store.direct().marker().unwrap().unwrap(), b"mine");
         store.remove_marker().unwrap();
-        assert_eq!(store.look().marker().unwrap(), None);
+        assert_eq!(store.direct().marker().unwrap(), None);
     }
     assert!(!root.exists());
 }
@@ -323,11 +323,11 @@ fn the_store_in_memory_lists_and_destroys() {
         })
         .unwrap();
     assert_eq!(count, 3);
-    assert!(!store.look().is_empty().unwrap());
+    assert!(!store.direct().is_empty().unwrap());
     destroy(&store, &mut |_| {}).unwrap();
     assert!(matches!(store.read(SliceId(1), 5, 0, &mut [0; 5]), Err(ChunkError::Missing { .. })));
     destroy(&store, &mut |_| panic!("no block is left")).unwrap();
-    assert!(store.look().is_empty().unwrap());
+    assert!(store.direct().is_empty().unwrap());
 }
 
 #[test]

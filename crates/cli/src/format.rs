@@ -189,7 +189,7 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
     if ![FILE, MEMORY].contains(&args.storage.as_str()) {
         // Another volume's objects there would be overwritten, as in a directory.
         marker::refuse_marked(volume, &store)?;
-        let empty = store.look().is_empty().map_err(|error| store_fault(volume, &error))?;
+        let empty = store.direct().is_empty().map_err(|error| store_fault(volume, &error))?;
         if !empty {
             let fault = Fault::new("the bucket already contains objects").at(&volume.bucket);
             return Err(fault.advise("choose an empty bucket or prefix with --bucket"));

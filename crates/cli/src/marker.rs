@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use chunk::{BlockStore, ChunkError, MARKER, MEMORY, StoreCheck, StoreLook};
+use chunk::{BlockStore, ChunkError, DirectStore, MARKER, MEMORY, StoreCheck};
 use client::Meta;
 use command::fault::{Fault, OrFault};
 use meta::Volume;
@@ -52,7 +52,7 @@ pub(crate) struct Use {
 /// # Errors
 /// The store is another volume's; its marker is missing or damaged; it cannot be read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault> {
-    check_owner(volume, store.look()).map_err(Wrong::fault)
+    check_owner(volume, store.direct()).map_err(Wrong::fault)
 }
 
 /// Checks the store of a volume before a mount, and writes the marker if the volume is from before there were
@@ -78,8 +78,8 @@ pub(crate) fn admit(meta: &Meta, store: &Arc<BlockStore>, wanted: Use, report: &
 
 /// The check of a store that did not answer when the volume was mounted.
 fn later_check(volume: Volume) -> StoreCheck {
-    StoreCheck::new(move |look| {
-        find_owner(&volume, *look, true).map(drop).map_err(|wrong| wrong.fault().to_string())
+    StoreCheck::new(move |store| {
+        find_owner(&volume, *store, true).map(drop).map_err(|wrong| wrong.fault().to_string())
     })
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn adopt(
     store: &BlockStore,
     before: impl FnOnce() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    match check_owner(volume, store.look()) {
+    match check_owner(volume, store.direct()) {
         Ok(Owner::Ours) => Ok(()),
         Ok(Owner::Unmarked) | Err(Wrong::Unmarked(_)) => {
             before()?;
@@ -120,7 +120,7 @@ pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
 /// # Errors
 /// The store has a marker, or cannot be read.
 pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
-    match store.look().marker().map_err(|error| store_fault(volume, &error))? {
+    match store.direct().marker().map_err(|error| store_fault(volume, &error))? {
         Some(text) => Err(taken(&text, &volume.bucket)),
         None => Ok(()),
     }
@@ -131,7 +131,7 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), F
 /// # Errors
 /// The store does not work.
 pub(crate) fn volume_of(store: &BlockStore) -> Result<Option<(String, String)>, ChunkError> {
-    let marker = store.look().marker()?.as_deref().and_then(read);
+    let marker = store.direct().marker()?.as_deref().and_then(read);
     Ok(marker.map(|marker| (marker.uuid, marker.name)))
 }
 
@@ -172,7 +172,7 @@ impl Wrong {
 const CHECK_MOUNTED: &str = "check that its file system is mounted, or that the bucket is the right one; if it is the \
                              right store, mark it with limen config --adopt-store";
 
-fn check_owner(volume: &Volume, store: StoreLook<'_>) -> Result<Owner, Wrong> {
+fn check_owner(volume: &Volume, store: DirectStore<'_>) -> Result<Owner, Wrong> {
     // Each mount creates a new store in memory, which has no marker.
     if volume.storage == MEMORY {
         return Ok(Owner::Ours);
@@ -207,7 +207,7 @@ fn check_owner(volume: &Volume, store: StoreLook<'_>) -> Result<Owner, Wrong> {
 }
 
 /// As [`check_owner`], but a store without a marker must contain blocks if the volume has stored some.
-fn find_owner(volume: &Volume, store: StoreLook<'_>, has_stored: bool) -> Result<Owner, Wrong> {
+fn find_owner(volume: &Volume, store: DirectStore<'_>, has_stored: bool) -> Result<Owner, Wrong> {
     let owner = check_owner(volume, store)?;
     let is_empty = || store.is_empty().map_err(|error| Wrong::fails(volume, &error));
     if owner == Owner::Unmarked && has_stored && is_empty()? {
@@ -260,7 +260,7 @@ fn inspect(
     has_stored: bool,
     read_only: bool,
 ) -> Result<(Owner, Option<ChunkError>), Wrong> {
-    let owner = find_owner(volume, store.look(), has_stored)?;
+    let owner = find_owner(volume, store.direct(), has_stored)?;
     let checked = if read_only { store.check_readable() } else { store.check() };
     match checked {
         Ok(()) => Ok((owner, None)),

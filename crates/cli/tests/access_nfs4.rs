@@ -343,11 +343,11 @@ fn audit_matches_the_result_for_every_name() {
             let has = |letter: char| rights.is_some_and(|rights| rights.contains(letter));
             // A directory may be reachable although its attributes are not; readlinkat needs only search
             // permission.
-            let looked = as_cred(&cred, || rustix::fs::readlinkat(CWD, path, Vec::new()).map(drop));
+            let attempted = as_cred(&cred, || rustix::fs::readlinkat(CWD, path, Vec::new()).map(drop));
             assert_eq!(
                 rights.is_some(),
-                looked != Err(Errno::ACCESS),
-                "{path:?} {cred:?} {rights:?} {looked:?}"
+                attempted != Err(Errno::ACCESS),
+                "{path:?} {cred:?} {rights:?} {attempted:?}"
             );
             reached += u32::from(rights.is_some());
             let real = |what: Operation| attempt(&cred, path, what).is_ok();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::generate::Generator;
 use crate::known::{self, Abilities};
-use crate::observe::{self, Clock, Look};
+use crate::observe::{self, Clock, Observation};
 use crate::random::Random;
 use crate::side::{self, Outcome, Side};
 use crate::step::{At, Call, Place, SLOTS, Step};
@@ -87,7 +87,7 @@ pub(crate) struct Episode {
     made: u64,
     live: Vec<Place>,
     /// The times when last seen, by the inode numbers on both sides.
-    seen: HashMap<(u64, u64), Look>,
+    seen: HashMap<(u64, u64), Observation>,
     /// Whether the last step may update ctime on one side only: see [`known::ctime_is_free`].
     ctime_is_free: bool,
     clock: Clock,
@@ -293,8 +293,11 @@ impl Episode {
         if let Some(what) = observe::attributes(tested, reference) {
             return Err(what);
         }
-        let now =
-            Look { tested: observe::times(tested), reference: observe::times(reference), at_ns: now_ns() };
+        let now = Observation {
+            tested: observe::times(tested),
+            reference: observe::times(reference),
+            at_ns: now_ns(),
+        };
         let then = self.seen.insert((tested.st_ino, reference.st_ino), now);
         if !known::has_times(reference) {
             return Ok(());

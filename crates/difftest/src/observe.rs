@@ -49,7 +49,7 @@ pub(crate) fn attributes(tested: &Stat, reference: &Stat) -> Option<String> {
 
 /// The times of one file on both sides, at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) tested: Times,
     pub(crate) reference: Times,
     /// The moment, in nanoseconds since 1970.
@@ -68,7 +68,12 @@ pub(crate) struct Clock {
 
 /// The first difference in how the times changed since the last observation, or in times that do not depend
 /// on a clock.
-pub(crate) fn moved(then: Option<Look>, now: Look, clock: Clock, ctime_is_free: bool) -> Option<String> {
+pub(crate) fn moved(
+    then: Option<Observation>,
+    now: Observation,
+    clock: Clock,
+    ctime_is_free: bool,
+) -> Option<String> {
     let set = |stamp: (i64, u64)| stamp.0 < clock.began - 10 || stamp.0 > clock.began + 86_400;
     for (index, name) in ["atime", "mtime", "ctime"].into_iter().enumerate() {
         let (tested, reference) = (now.tested[index], now.reference[index]);

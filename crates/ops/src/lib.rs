@@ -21,7 +21,6 @@ mod lease;
 mod link;
 mod lock;
 mod lock_ranges;
-mod look;
 mod maintenance;
 mod make;
 mod nfs4;
@@ -30,6 +29,7 @@ mod op;
 mod quota;
 mod quota_rules;
 mod range;
+mod read;
 mod remove;
 mod rename;
 mod room;
@@ -52,10 +52,6 @@ pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
-pub use look::{
-    CountedLookup, GetAcl, GetByHandle, GetChunk, GetInode, GetParent, GetSlices, GetUsage, GetXattrs,
-    Lookup, ReadLink, StoredChunk,
-};
 pub use maintenance::{BeginMaintenance, EndMaintenance, FinalMaintenance, GetMaintenance};
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use nfs4::{Admit, GetDeciding, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
@@ -67,6 +63,10 @@ pub use quota_rules::{
     Retagged, SetOwnerQuotas, TagChange,
 };
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
+pub use read::{
+    CountedLookup, GetAcl, GetByHandle, GetChunk, GetInode, GetParent, GetSlices, GetUsage, GetXattrs,
+    Lookup, ReadLink, StoredChunk,
+};
 pub use remove::{DeletesOnly, Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked, Unlinks};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};

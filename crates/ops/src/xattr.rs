@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::known::{Key, OwnReads, Value};
-    use crate::look::GetInode;
+    use crate::read::GetInode;
     use crate::testing::Direct;
 
     /// If another client makes room before the refusal is confirmed, a guard must fail.

@@ -157,7 +157,7 @@ fn replies(
         (Step::Lookup { .. } | Step::Stat { .. }, Got::Done(Reply::Found(found))) => {
             let floor = floor.min(from);
             let of_name = floor.max(own(ended, commits, steps));
-            look(&ended.step, found.as_ref(), states, (of_name, floor, to), &mut find);
+            check_lookup(&ended.step, found.as_ref(), states, (of_name, floor, to), &mut find);
         }
         (Step::ListXattrs { ino }, Got::Done(Reply::Xattrs(found))) => {
             let floor = floor.min(from).max(own(ended, commits, steps));
@@ -189,21 +189,21 @@ fn replies(
 
 /// The newest commit of the same client to the same name, or to the attributes of the same inode, that
 /// succeeded before the read began. The client must see its own changes.
-fn own(look: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 {
-    let known = steps[..look.number].iter().filter(|step| {
-        step.client == look.client
-            && step.session == look.session
-            && step.lines.1 < look.lines.0
+fn own(lookup: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 {
+    let known = steps[..lookup.number].iter().filter(|step| {
+        step.client == lookup.client
+            && step.session == lookup.session
+            && step.lines.1 < lookup.lines.0
             && matches!(step.got, Got::Done(_))
-            && is_of(&step.step, &look.step)
+            && is_of(&step.step, &lookup.step)
     });
     let seqs = known.filter_map(|step| commits.get(&step.number)).map(|commit| commit.seq);
-    seqs.filter(|seq| *seq <= look.began).max().unwrap_or(0)
+    seqs.filter(|seq| *seq <= lookup.began).max().unwrap_or(0)
 }
 
 /// Whether a step changes what another one reads, if it succeeds.
-fn is_of(step: &Step, look: &Step) -> bool {
-    let (of, wanted) = match look {
+fn is_of(step: &Step, lookup: &Step) -> bool {
+    let (of, wanted) = match lookup {
         Step::Lookup { dir, name } => (*dir, *name),
         Step::ListXattrs { ino: of } => {
             return matches!(step, Step::SetXattr { ino, .. } | Step::RemoveXattr { ino, .. } if ino == of);
@@ -223,7 +223,7 @@ fn is_of(step: &Step, look: &Step) -> bool {
 }
 
 /// A lookup reads the name and the inode at two moments. Each result must have been true at its moment.
-fn look(
+fn check_lookup(
     step: &Step,
     found: Option<&(Ino, crate::act::Seen)>,
     states: &States,

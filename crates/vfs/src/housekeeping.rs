@@ -146,7 +146,7 @@ impl Lifecycle {
             }
             if looked.elapsed() >= LOOK_AT_QUOTAS_EVERY {
                 looked = Instant::now();
-                if let Err(error) = limits.look(&self.base.meta) {
+                if let Err(error) = limits.log_new(&self.base.meta) {
                     tracing::debug!(%error, "cannot read the quotas; retrying");
                 }
             }

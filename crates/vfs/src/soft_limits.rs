@@ -27,7 +27,7 @@ impl SoftLimits {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) fn look(&mut self, meta: &Meta) -> Result<usize, Failure> {
+    pub(crate) fn log_new(&mut self, meta: &Meta) -> Result<usize, Failure> {
         let (mut above, mut new) = (BTreeMap::new(), 0);
         for page in (Scan::Quotas { after: None, limit: PAGE }).pages(|scan| meta.scan(scan)) {
             for record in page? {
@@ -97,16 +97,16 @@ mod tests {
         let rule = QuotaRule { soft_blocks: 10, ..QuotaRule::default() };
         commit((1..=30).map(|n| Effect::PutQuota { key: key(n), rule }).collect());
         let mut limits = SoftLimits::default();
-        let mut look = || limits.look(vfs.meta()).unwrap();
-        assert_eq!(look(), 0);
+        let mut log_new = || limits.log_new(vfs.meta()).unwrap();
+        assert_eq!(log_new(), 0);
         commit(vec![charge(1, 10), charge(2, 11)]);
-        assert_eq!((look(), look()), (1, 0));
+        assert_eq!((log_new(), log_new()), (1, 0));
         // Usage that moves around the limit is logged once.
         commit(vec![charge(1, 1), charge(2, -1)]);
-        assert_eq!(look(), 1);
+        assert_eq!(log_new(), 1);
         commit(vec![charge(2, 1)]);
-        assert_eq!(look(), 0);
+        assert_eq!(log_new(), 0);
         commit((3..=30).map(|n| charge(n, 99)).collect());
-        assert_eq!((look(), look()), (28, 0));
+        assert_eq!((log_new(), log_new()), (28, 0));
     }
 }

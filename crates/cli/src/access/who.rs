@@ -70,7 +70,7 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
             Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, users)?,
             _ => person.cred.clone(),
         };
-        let (before, after) = (look(&before, &person.cred, users), look(&after, &cred, users));
+        let (before, after) = (evaluate(&before, &person.cred, users), evaluate(&after, &cred, users));
         rows.push(Row { person, before, after });
     }
     if query.json {
@@ -133,7 +133,7 @@ fn named(access_attrs: &AccessAttrs) -> Vec<u32> {
     uids
 }
 
-fn look(routes: &[Route], cred: &Cred, users: &Users) -> Found {
+fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Found {
     let mut found = Found { reached: false, rights: Perm::NONE, by: String::new() };
     for (right, route) in RIGHTS.into_iter().zip(routes) {
         let answer = route.explain(cred);

@@ -77,7 +77,7 @@ impl Program {
             24..29 => self.change_xattr(ino),
             29..34 => self.read_xattr(ino),
             34..36 => self.use_unlinked(number),
-            _ => self.look(ino),
+            _ => self.stat(ino),
         }
     }
 
@@ -94,7 +94,7 @@ impl Program {
         }
     }
 
-    fn look(&self, ino: Ino) {
+    fn stat(&self, ino: Ino) {
         // A kernel thread with a reply may wait for a processor before it applies the reply.
         let delay = || match host::random().is_multiple_of(2) {
             true => Duration::from_micros(host::random() % 150_000),

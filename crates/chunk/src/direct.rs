@@ -1,4 +1,4 @@
-//! Looks into the store itself, without blocks that are staged on this machine: its marker, and whether it
+//! The store itself, without blocks that are staged on this machine: its marker, and whether it
 //! has blocks.
 
 use std::fmt;
@@ -21,9 +21,9 @@ pub(crate) const BACKUPS: &str = "backups/";
 
 /// The store itself, without blocks that are staged on this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreLook<'a>(pub(crate) &'a dyn Backend);
+pub struct DirectStore<'a>(pub(crate) &'a dyn Backend);
 
-impl StoreLook<'_> {
+impl DirectStore<'_> {
     /// Returns the text of the marker; `None` if the store has no marker.
     ///
     /// # Errors
@@ -49,16 +49,16 @@ impl StoreLook<'_> {
 /// Decides whether a store may be used; if not, says why.
 pub struct StoreCheck(Box<DynCheck>);
 
-type DynCheck = dyn Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync;
+type DynCheck = dyn Fn(&DirectStore<'_>) -> Result<(), String> + Send + Sync;
 
 impl StoreCheck {
     /// `check` runs on any thread that needs the store.
-    pub fn new(check: impl Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
+    pub fn new(check: impl Fn(&DirectStore<'_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
         StoreCheck(Box::new(check))
     }
 
-    pub(crate) fn run(&self, look: &StoreLook<'_>) -> Result<(), String> {
-        (self.0)(look)
+    pub(crate) fn run(&self, store: &DirectStore<'_>) -> Result<(), String> {
+        (self.0)(store)
     }
 }
 
