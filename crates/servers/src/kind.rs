@@ -115,6 +115,8 @@ impl Kind {
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
                 command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                 command.args(["-c", if durable { "fsync=on" } else { "fsync=off" }]);
+                // A server that is killed leaves its segments. Here they go with the data directory.
+                command.args(["-c", "dynamic_shared_memory_type=mmap"]);
             }
             Kind::Mariadb => {
                 command = mariadb("mariadbd", directory);
