@@ -46,10 +46,10 @@ impl Counts {
     /// Adds what an inode counts, `sign` times.
     pub(crate) fn add_usage(&mut self, usage: &InodeUsage, sign: i64) {
         let used = (sign, sign.wrapping_mul(usage.blocks as i64));
-        if usage.tag.directory != QuotaId(0) {
-            self.add_to(QuotaKey::Directory(usage.tag.directory), used);
+        if usage.tag.directory() != QuotaId(0) {
+            self.add_to(QuotaKey::Directory(usage.tag.directory()), used);
         }
-        if usage.tag.owners {
+        if usage.tag.owners() {
             self.add_to(QuotaKey::User(usage.uid), used);
             self.add_to(QuotaKey::Group(usage.gid), used);
         }

@@ -247,7 +247,7 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
         |s| {
             // A file counts in quota 3, which does not exist, and quota 5, which is inside quota 4, counts
             // too much.
-            let tag = |directory| QuotaTag { directory: QuotaId(directory), owners: true };
+            let tag = |directory| QuotaTag::new(QuotaId(directory), true);
             let outer = QuotaRule { outer: QuotaId(4), ..QuotaRule::default() };
             let put = |id, rule| Effect::PutQuota { key: QuotaKey::Directory(QuotaId(id)), rule };
             let inner = charge(QuotaKey::Directory(QuotaId(5)), 1, 1);

@@ -89,10 +89,10 @@ impl Counts {
             quota.inodes += 1;
             quota.blocks = quota.blocks.saturating_add_unsigned(inode.blocks());
         };
-        if inode.quota.directory != QuotaId(0) {
-            add(QuotaKey::Directory(inode.quota.directory));
+        if inode.quota.directory() != QuotaId(0) {
+            add(QuotaKey::Directory(inode.quota.directory()));
         }
-        if inode.quota.owners {
+        if inode.quota.owners() {
             add(QuotaKey::User(inode.uid));
             add(QuotaKey::Group(inode.gid));
         }

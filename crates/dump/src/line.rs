@@ -325,8 +325,8 @@ impl From<&Inode> for InodeLine {
             parent: inode.parent.0,
             access_rev: inode.access_rev,
             xattr_blocks: inode.xattr_blocks,
-            quota: inode.quota.directory.0,
-            owner_quotas: inode.quota.owners,
+            quota: inode.quota.directory().0,
+            owner_quotas: inode.quota.owners(),
         }
     }
 }
@@ -393,7 +393,7 @@ impl InodeLine {
             parent: Ino(number(self.parent)?),
             access_rev: number(self.access_rev)?,
             xattr_blocks: self.xattr_blocks,
-            quota: QuotaTag { directory: quota_id(self.quota)?, owners: self.owner_quotas },
+            quota: QuotaTag::new(quota_id(self.quota)?, self.owner_quotas),
         })
     }
 }

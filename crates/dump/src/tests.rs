@@ -36,7 +36,7 @@ fn blocks(id: u64) -> Slice {
 }
 
 fn tag(directory: u64, owners: bool) -> QuotaTag {
-    QuotaTag { directory: QuotaId(directory), owners }
+    QuotaTag::new(QuotaId(directory), owners)
 }
 
 /// A volume with each kind of record, and with more of some than fit into a page or a transaction.
@@ -136,7 +136,7 @@ fn quotas_are_loaded_with_what_their_inodes_count() {
     for (ino, directory, owners) in tags {
         let found = target.read(&[RecordKey::Inode(Ino(ino))]).unwrap().records;
         let [Record::Inode(_, Some(inode))] = &found[..] else { panic!("{found:?}") };
-        assert_eq!(inode.quota, QuotaTag { directory: QuotaId(directory), owners });
+        assert_eq!(inode.quota, QuotaTag::new(QuotaId(directory), owners));
     }
     let setting = settings(&*target).get(Quota::NEXT_SETTING).cloned();
     assert_eq!(setting.as_deref(), Some("9"));

@@ -10,28 +10,48 @@
 //! each counter by [`Effect::Charge`](crate::Effect::Charge). [`Guard::Quota`](crate::Guard::Quota) checks the limit
 //! and that the chain is still the one on which the charges rest.
 
+use std::fmt;
+
 use types::{Ino, QuotaId};
 
-/// The quotas in which an inode counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuotaTag {
-    /// The nearest directory quota: that of its directory when it was created or last moved. 0 if there is none.
-    pub directory: QuotaId,
-    /// Whether the inode counts in the quotas of its owner and its group.
-    pub owners: bool,
-}
+/// The quotas in which an inode counts. Kept in its stored form, which makes each inode in memory 8 bytes smaller.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuotaTag(u64);
 
 impl QuotaTag {
-    pub const NONE: QuotaTag = QuotaTag { directory: QuotaId(0), owners: false };
+    pub const NONE: QuotaTag = QuotaTag(0);
+
+    pub const fn new(directory: QuotaId, owners: bool) -> Self {
+        QuotaTag(directory.0 << 1 | owners as u64)
+    }
+
+    /// The nearest directory quota: that of its directory when it was created or last moved. 0 if there is none.
+    pub const fn directory(self) -> QuotaId {
+        QuotaId(self.0 >> 1)
+    }
+
+    /// Whether the inode counts in the quotas of its owner and its group.
+    pub const fn owners(self) -> bool {
+        self.0 & 1 == 1
+    }
 
     /// The stored form: a number of at most `i64::MAX`; 0 for [`QuotaTag::NONE`].
-    pub fn to_number(self) -> u64 {
-        self.directory.0 << 1 | u64::from(self.owners)
+    pub const fn to_number(self) -> u64 {
+        self.0
     }
 
     /// The tag with this stored form.
-    pub fn from_number(number: u64) -> Self {
-        QuotaTag { directory: QuotaId(number >> 1), owners: number & 1 == 1 }
+    pub const fn from_number(number: u64) -> Self {
+        QuotaTag(number)
+    }
+}
+
+impl fmt::Debug for QuotaTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaTag")
+            .field("directory", &self.directory())
+            .field("owners", &self.owners())
+            .finish()
     }
 }
 

@@ -69,7 +69,7 @@ impl Op for Link {
             _ => {}
         }
         let quota = tag_in(&dir, &inode);
-        if quota.directory != inode.quota.directory {
+        if quota.directory() != inode.quota.directory() {
             return Err(Errno::EXDEV.into());
         }
         if quota != inode.quota {

@@ -131,10 +131,10 @@ impl Charges {
     /// Adds what the inode counts, `sign` times.
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
-        for (id, outer) in chain(view, inode.quota.directory)? {
+        for (id, outer) in chain(view, inode.quota.directory())? {
             self.add_to(QuotaKey::Directory(id), Some(outer), sign, blocks);
         }
-        if inode.quota.owners {
+        if inode.quota.owners() {
             self.add_to(QuotaKey::User(inode.uid), None, sign, blocks);
             self.add_to(QuotaKey::Group(inode.gid), None, sign, blocks);
         }
@@ -177,7 +177,7 @@ impl Charges {
 /// The tag of an inode that gets a name in the directory. An inode that counts in the quotas of its owner and group
 /// does so from then on.
 pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
-    QuotaTag { owners: dir.quota.owners || inode.quota.owners, ..dir.quota }
+    QuotaTag::new(dir.quota.directory(), dir.quota.owners() || inode.quota.owners())
 }
 
 /// Moves the usage of an inode that is moved to another directory. A directory keeps its tag, because it would have
@@ -198,13 +198,13 @@ pub(crate) fn move_between(
         return Ok(());
     }
     if inode.kind.is_dir() {
-        let id = inode.quota.directory;
+        let id = inode.quota.directory();
         let rule = if id == QuotaId(0) { None } else { view.directory_quota(id)? };
         let outer =
-            rule.filter(|rule| rule.root == ino && rule.outer == quota.directory).map(|rule| rule.outer);
+            rule.filter(|rule| rule.root == ino && rule.outer == quota.directory()).map(|rule| rule.outer);
         view.guard_chain(QuotaKey::Directory(id), outer);
         return match outer {
-            Some(_) if quota.owners == inode.quota.owners => Ok(()),
+            Some(_) if quota.owners() == inode.quota.owners() => Ok(()),
             _ => Err(Errno::EXDEV.into()),
         };
     }

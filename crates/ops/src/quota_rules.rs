@@ -80,7 +80,7 @@ impl Op for GetQuotasOf {
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Vec<Quota>>, PlanStop> {
         let Some(inode) = view.find_inode(self.0)? else { return Ok(Plan::answer(Vec::new())) };
         let mut quotas = Vec::new();
-        for (id, _) in chain(view, inode.quota.directory)? {
+        for (id, _) in chain(view, inode.quota.directory())? {
             quotas.extend(view.quota(QuotaKey::Directory(id))?);
         }
         Ok(Plan::answer(quotas))
@@ -110,7 +110,7 @@ impl Op for BeginQuota {
             return Err(Errno::EAGAIN.into());
         }
         let dir = view.dir(self.dir)?;
-        let outer = dir.quota.directory;
+        let outer = dir.quota.directory();
         if chain(view, outer)?.len() >= MAX_NESTED_QUOTAS {
             return Err(Errno::ELOOP.into());
         }
@@ -243,11 +243,11 @@ impl TagChange {
     /// The new tag; `None` if the inode is in another directory quota, which remains.
     pub fn of(self, tag: QuotaTag) -> Option<QuotaTag> {
         match self {
-            TagChange::Directory { from, to } if [from, to].contains(&tag.directory) => {
-                Some(QuotaTag { directory: to, ..tag })
+            TagChange::Directory { from, to } if [from, to].contains(&tag.directory()) => {
+                Some(QuotaTag::new(to, tag.owners()))
             }
             TagChange::Directory { .. } => None,
-            TagChange::Owners => Some(QuotaTag { owners: true, ..tag }),
+            TagChange::Owners => Some(QuotaTag::new(tag.directory(), true)),
         }
     }
 

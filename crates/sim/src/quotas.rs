@@ -38,7 +38,7 @@ pub(crate) fn set_up(engine: &MemEngine, dice: &mut Dice) -> Option<[Limits; 2]>
     let limits = [(); 2].map(|()| Limits::draw(dice));
     let snapshot = engine.read(&[RecordKey::Inode(Ino::ROOT)]).ok()?;
     let Some(Record::Inode(_, Some(root))) = snapshot.records.first() else { return None };
-    let quota = QuotaTag { directory: QuotaId(2), owners: true };
+    let quota = QuotaTag::new(QuotaId(2), true);
     let mut effects = vec![
         Effect::PutSetting { name: Quota::NEXT_SETTING, value: "3".to_owned() },
         Effect::PutSetting { name: Quota::OWNERS_SETTING, value: "on".to_owned() },

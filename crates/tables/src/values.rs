@@ -103,7 +103,7 @@ mod tests {
             parent: Ino(10),
             access_rev: 11,
             xattr_blocks: u16::MAX,
-            quota: QuotaTag { directory: QuotaId(12), owners: true },
+            quota: QuotaTag::new(QuotaId(12), true),
         };
         let owner = LockOwner { session: SessionId(3), owner: u64::MAX, kind: LockKind::Flock };
         let held = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };

@@ -131,9 +131,9 @@ pub fn quotas_are_scanned_in_order(engine: &dyn Engine) {
 pub fn quota_tags_are_kept(engine: &dyn Engine) {
     let tags = [
         QuotaTag::NONE,
-        QuotaTag { directory: QuotaId(0), owners: true },
-        QuotaTag { directory: QuotaId(i64::MAX as u64 >> 1), owners: false },
-        QuotaTag { directory: QuotaId(7), owners: true },
+        QuotaTag::new(QuotaId(0), true),
+        QuotaTag::new(QuotaId(i64::MAX as u64 >> 1), false),
+        QuotaTag::new(QuotaId(7), true),
         QuotaTag::from_number(i64::MAX as u64),
     ];
     for (ino, tag) in (2..).zip(tags) {

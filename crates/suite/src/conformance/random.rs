@@ -387,7 +387,7 @@ fn any_quota(rng: &mut Rng) -> QuotaKey {
 }
 
 fn any_tag(rng: &mut Rng) -> QuotaTag {
-    rng.pick(&[QuotaTag::NONE, QuotaTag { directory: QuotaId(1), owners: true }])
+    rng.pick(&[QuotaTag::NONE, QuotaTag::new(QuotaId(1), true)])
 }
 
 fn any_acl(rng: &mut Rng) -> AclId {

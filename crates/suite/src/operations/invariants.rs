@@ -89,13 +89,13 @@ fn check_quotas(client: &Client, inodes: &BTreeMap<Ino, Inode>) {
     let mut expected: BTreeMap<QuotaKey, (i64, i64)> = BTreeMap::new();
     for inode in inodes.values() {
         let mut keys = Vec::new();
-        let mut at = inode.quota.directory;
+        let mut at = inode.quota.directory();
         while at != QuotaId(0) {
             keys.push(QuotaKey::Directory(at));
             let Some(quota) = quotas.get(&QuotaKey::Directory(at)) else { panic!("{inode:?} has no quota") };
             at = quota.rule.outer;
         }
-        if inode.quota.owners {
+        if inode.quota.owners() {
             keys.extend([QuotaKey::User(inode.uid), QuotaKey::Group(inode.gid)]);
         }
         for key in keys {

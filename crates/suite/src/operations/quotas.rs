@@ -382,7 +382,7 @@ fn a_walk_meets_what_others_move(factory: Factory<'_>) {
     assert!(turn > 20 && refused > 0, "{turn} moves, {refused} refused");
     // Every inode below the directory has its tag.
     let all = super::invariants::inodes(c.engine());
-    let count = all.values().filter(|inode| inode.quota.directory == id).count();
+    let count = all.values().filter(|inode| inode.quota.directory() == id).count();
     assert_eq!((count, c.used(id).0), (all.len() - 1, all.len() as i64 - 1));
     check(&c.stranger());
 }
