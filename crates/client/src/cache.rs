@@ -47,6 +47,8 @@ const COUNTERS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
+    /// When the cache was created.
+    origin: Instant,
     shards: Vec<Mutex<Shard>>,
     /// By directory number modulo [`COUNTERS`].
     counters: Vec<Counters>,
@@ -75,14 +77,18 @@ pub(crate) struct DirCounters {
     invalidations: u64,
 }
 
+/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`], because each slot has two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment(u64);
+
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     /// A read that began at this time.
-    Read(Instant),
+    Read(Moment),
     /// A commit of this client, with the time at which it was sent, or (`None`) a value that this client
     /// computed.
-    Own(Option<Instant>),
+    Own(Option<Moment>),
 }
 
 #[derive(Debug, Default)]
@@ -95,19 +101,19 @@ struct Shard {
     hand: usize,
     floor: Seq,
     /// When the last invalidation of a record that is not in `slots` was received.
-    invalidated: Option<Instant>,
+    invalidated: Option<Moment>,
     /// When the shard was last cleared.
-    cleared: Option<Instant>,
+    cleared: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct Slot {
     value: Value,
     seq: Seq,
-    since: Instant,
+    since: Moment,
     /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
     /// the answer may have taken long.
-    began: Instant,
+    began: Moment,
     /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
     /// order.
     committed: bool,
@@ -119,6 +125,7 @@ impl Cache {
     /// A cache for about `capacity` records of ordinary size, and at least one per shard.
     pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
         Cache {
+            origin: Instant::now(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             counters: (0..COUNTERS).map(|_| Counters::default()).collect(),
             hasher: RandomState::default(),
@@ -129,6 +136,16 @@ impl Cache {
         }
     }
 
+    /// The moment of `instant`. The first moment, if that is before the cache was created.
+    fn moment(&self, instant: Instant) -> Moment {
+        let nanos = instant.saturating_duration_since(self.origin).as_nanos();
+        Moment(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn now(&self) -> Moment {
+        self.moment(Instant::now())
+    }
+
     /// The record, unless its value is older than `oldest`. If `oldest` is `None`, an uncached name in the
     /// completely cached part of its directory is known to be absent.
     pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
@@ -137,7 +154,7 @@ impl Cache {
             drop(shard);
             return if oldest.is_none() { self.absence(key) } else { None };
         };
-        if oldest.is_some_and(|oldest| slot.began < oldest) && !key.is_immutable() {
+        if oldest.is_some_and(|oldest| slot.began < self.moment(oldest)) && !key.is_immutable() {
             return None;
         }
         slot.used = true;
@@ -282,8 +299,9 @@ impl Cache {
     /// Stores the records of a read that began at `began`.
     pub(crate) fn absorb(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
         let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
+        let origin = Origin::Read(self.moment(began));
         for (key, value) in &known {
-            self.insert(key.clone(), value.clone(), snapshot.seq, Origin::Read(began));
+            self.insert(key.clone(), value.clone(), snapshot.seq, origin);
         }
         known
     }
@@ -305,7 +323,7 @@ impl Cache {
 
     /// Stores a value that a commit of this client left; the commit was sent at `began`.
     pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, began: Instant) {
-        self.insert(key, value, seq, Origin::Own(Some(began)));
+        self.insert(key, value, seq, Origin::Own(Some(self.moment(began))));
     }
 
     /// Stores a value that this client computed.
@@ -326,10 +344,10 @@ impl Cache {
             Origin::Read(began) => (Some(began), Some(began)),
             Origin::Own(began) => (None, began),
         };
-        let since = Instant::now();
+        let since = self.now();
         let fresh =
             Slot { value, seq, since, began: began.unwrap_or(since), committed: read.is_none(), used: true };
-        let is_before = |began: Option<Instant>, event: Instant| {
+        let is_before = |began: Option<Moment>, event: Moment| {
             began.is_some_and(|began| began <= event) && !key.is_immutable()
         };
         if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
@@ -377,13 +395,13 @@ impl Cache {
             Some(slot) => {
                 let old = std::mem::replace(&mut slot.value, Value::Unknown);
                 slot.seq = seq.max(slot.seq);
-                slot.since = Instant::now();
+                slot.since = self.now();
                 slot.committed = false;
                 shard.charge = shard.charge - charge(&old) + charge(&Value::Unknown);
             }
             None => {
                 shard.floor = shard.floor.max(seq);
-                shard.invalidated = Some(Instant::now());
+                shard.invalidated = Some(self.now());
                 drop(shard);
                 // In a completely cached directory, an unknown name must be stored as such.
                 if in_listing {
@@ -410,7 +428,7 @@ impl Cache {
         for counters in &self.counters {
             counters.invalidations.fetch_add(1, Ordering::AcqRel);
         }
-        let now = Instant::now();
+        let now = self.now();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.cleared = Some(now);

@@ -169,10 +169,10 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
-        let mut view =
-            View::new(&self.meta.cache, oldest, &self.fresh).of_moments(self.is_exclusive, self.reads <= 1);
+        let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
+        view.set_moments(self.is_exclusive, self.reads <= 1);
         if O::READ && self.doubt.is_none() {
-            view = view.without_guards();
+            view.omit_guards();
         }
         let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {

@@ -98,15 +98,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The view of an operation that never commits, and so needs no guards.
-    pub fn without_guards(self) -> Self {
-        View { is_guarded: false, ..self }
+    /// For an operation that never commits, and so needs no guards.
+    pub fn omit_guards(&mut self) {
+        self.is_guarded = false;
     }
 
     /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one moment.
     /// Without this call, only the second holds.
-    pub fn of_moments(self, is_exclusive: bool, is_one_moment: bool) -> Self {
-        View { is_exclusive, is_one_moment, ..self }
+    pub fn set_moments(&mut self, is_exclusive: bool, is_one_moment: bool) {
+        (self.is_exclusive, self.is_one_moment) = (is_exclusive, is_one_moment);
     }
 
     /// Names the records that will be looked up, so that all missing ones are read together.

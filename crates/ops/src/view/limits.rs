@@ -114,15 +114,20 @@ mod tests {
     fn an_error_that_no_guard_confirms_is_of_one_moment() {
         let (full, known) = (records(true), OwnReads::from_iter([(Key::Inode(INO), Value::Inode(None))]));
         let view = || View::new(&known, None, &full);
+        let of_moments = |is_exclusive, is_one_moment| {
+            let mut view = view();
+            view.set_moments(is_exclusive, is_one_moment);
+            view
+        };
         let name = Name::new(b"a").unwrap();
         for holds in CLAIMS {
             assert!(!holds(&mut view()), "all is of one moment");
-            assert!(!holds(&mut view().of_moments(true, false)), "all is current");
+            assert!(!holds(&mut of_moments(true, false)), "all is current");
             let mut assuming = view();
             assert_eq!(assuming.dirent_unlikely(INO, &name), Ok(None));
             let mut mixed = view();
             assert_eq!(mixed.find_inode(INO), Ok(None));
-            for mut view in [view().of_moments(false, false), assuming, mixed] {
+            for mut view in [of_moments(false, false), assuming, mixed] {
                 let before = view.guards.len();
                 assert!(holds(&mut view) && view.assumed());
                 assert_eq!(view.into_guards().len(), before + 1);
