@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use command::fault::{Fault, OrFault};
 use command::paths;
+use tracing::Subscriber;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::layer::{Identity, SubscriberExt};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 use types::Time;
@@ -22,20 +23,23 @@ const VARIABLE: &str = "LIMEN_LOG";
 /// A log file larger than this is renamed to `NAME.1` before the next mount writes to it.
 const ROTATE_BYTES: u64 = 16 << 20;
 
-/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set.
+/// A part of the subscriber: the log, or the export of spans.
+pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set. `spans` takes
+/// the spans, if anything does.
 ///
 /// # Errors
 /// The filter in `LIMEN_LOG` is malformed.
-pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
-    init_with(default, file, Identity::new())
+pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>) -> Result<(), Fault> {
+    let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
+    subscriber(&filter, file, spans)?.init();
+    Ok(())
 }
 
-/// As [`init`], with a layer for spans.
-pub(crate) fn init_with<L>(default: &str, file: Option<File>, spans: L) -> Result<(), Fault>
-where
-    L: Layer<Registry> + Send + Sync,
-{
-    let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
+/// The layers are a list, not nested, because of what they cost: a nested layer without a filter would let the
+/// macros of `tracing` build every span and event, of all levels, before the log's filter drops it.
+fn subscriber(filter: &str, file: Option<File>, spans: Option<BoxedLayer>) -> Result<impl Subscriber, Fault> {
     let filter = EnvFilter::try_new(filter)
         .usage()
         .at(format!("environment variable {VARIABLE}"))
@@ -49,8 +53,7 @@ where
         .with_ansi(false)
         .with_writer(writer)
         .with_filter(filter);
-    tracing_subscriber::registry().with(spans).with(log).init();
-    Ok(())
+    Ok(tracing_subscriber::registry().with(spans.into_iter().chain([log.boxed()]).collect::<Vec<_>>()))
 }
 
 /// The default log file of a background mount: in `/var/log` for root, otherwise in the user's state
@@ -96,5 +99,28 @@ impl FormatTime for Utc {
         let now = Time::now();
         let text = now.to_string().replacen(' ', "T", 1);
         write!(w, "{}.{:03}Z", text.trim_end_matches(" UTC"), now.nsec() / 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::level_filters::LevelFilter;
+    use tracing_subscriber::filter::filter_fn;
+    use tracing_subscriber::layer::Identity;
+
+    use super::*;
+
+    /// The highest level at which a span or an event is built at all.
+    fn level(filter: &str, spans: Option<BoxedLayer>) -> LevelFilter {
+        subscriber(filter, None, spans).unwrap().max_level_hint().unwrap_or(LevelFilter::TRACE)
+    }
+
+    #[test]
+    fn what_the_filter_drops_is_not_built() {
+        assert_eq!(level("off", None), LevelFilter::OFF);
+        assert_eq!(level("info", None), LevelFilter::INFO);
+        assert_eq!(level("info,vfs=debug", None), LevelFilter::DEBUG);
+        let spans = || Identity::new().with_filter(filter_fn(|_| true)).boxed();
+        assert_eq!(level("info", Some(spans())), LevelFilter::TRACE);
     }
 }

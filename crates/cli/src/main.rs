@@ -112,7 +112,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
     // A mount sets up its own log. All other commands print to the terminal, and log only if LIMEN_LOG is
     // set.
     if !matches!(command, Command::Mount(_)) {
-        log::init("off", None)?;
+        log::init("off", None, None)?;
     }
     let done = match command {
         Command::Fsck(args) => return Ok(fsck::run(&args)),

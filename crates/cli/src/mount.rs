@@ -50,7 +50,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     if args.background && !args.report {
-        log::init("off", None)?;
+        log::init("off", None, None)?;
         return daemon::start(args);
     }
     let report = if args.report { Report::background() } else { Report::foreground() };
@@ -63,11 +63,11 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         _ => None,
     };
     #[cfg(not(feature = "otel"))]
-    log::init("info", file)?;
+    log::init("info", file, None)?;
     #[cfg(feature = "otel")]
     let spans = Spans::start()?;
     #[cfg(feature = "otel")]
-    log::init_with("info", file, spans.layer())?;
+    log::init("info", file, spans.layer())?;
     fuse::return_freed_memory();
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     options.apply(args);

@@ -13,7 +13,8 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::registry::LookupSpan;
+
+use crate::log::BoxedLayer;
 
 /// Each names the collector. Without them nothing is sent.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -48,17 +49,14 @@ impl Spans {
     }
 
     /// The layer that takes the spans, and nothing else.
-    pub(crate) fn layer<S>(&self) -> Option<impl Layer<S>>
-    where
-        S: tracing::Subscriber + for<'a> LookupSpan<'a>,
-    {
+    pub(crate) fn layer(&self) -> Option<BoxedLayer> {
         let provider = self.0.as_ref()?;
         let layer = tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("limen"))
             .with_location(false)
             .with_threads(false)
             .with_target(false);
-        Some(layer.with_filter(filter_fn(|metadata| metadata.target() == metrics::SPANS)))
+        Some(layer.with_filter(filter_fn(|metadata| metadata.target() == metrics::SPANS)).boxed())
     }
 }
 

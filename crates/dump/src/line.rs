@@ -469,7 +469,7 @@ fn number(number: u64) -> Result<u64, String> {
 }
 
 pub(crate) fn acl_text(id: AclId) -> String {
-    format!("{:032x}", id.0)
+    id.to_string()
 }
 
 fn acl_id(text: &str) -> Result<AclId, String> {
