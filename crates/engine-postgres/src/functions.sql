@@ -228,7 +228,7 @@ DO $d$ BEGIN
         changing bigint[], -- the transactions that have effects
         stages int, -- the largest number of stages of a transaction (see the crate tables)
         numbers boolean, -- whether to lock the counters
-        full boolean, -- whether to check all guards in full, because the faster checks do not cover one of them
+        in_full boolean, -- whether to check all guards in full, because the faster checks do not cover one of them
         recheck boolean, -- whether to check guards on inodes and dirents after the locks are taken
         fresh boolean, -- whether each dirent that is put has a guard that requires that it does not exist
         sized boolean, -- whether a change may change the blocks that an existing inode uses
@@ -449,7 +449,7 @@ CREATE OR REPLACE FUNCTION @commit#(p @args#)
 RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
-    v_full boolean := p.full;
+    v_full boolean := p.in_full;
     v_alone boolean := p.careful;
     v_room record;
     v_session bigint;
