@@ -86,9 +86,9 @@ struct Moment(u64);
 enum Origin {
     /// A read that began at this time.
     Read(Moment),
-    /// A commit of this client, with the time at which it was sent, or (`None`) a value that this client
+    /// A commit of this client that was sent and answered at these times, or (`None`) a value that this client
     /// computed.
-    Own(Option<Moment>),
+    Own(Option<(Moment, Moment)>),
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +110,8 @@ struct Shard {
 struct Slot {
     value: Value,
     seq: Seq,
+    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier may
+    /// have missed what made it so.
     since: Moment,
     /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
     /// the answer may have taken long.
@@ -321,9 +323,9 @@ impl Cache {
         }
     }
 
-    /// Stores a value that a commit of this client left; the commit was sent at `began`.
-    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, began: Instant) {
-        self.insert(key, value, seq, Origin::Own(Some(self.moment(began))));
+    /// Stores a value that a commit of this client left; the commit was sent at `began` and answered at `answered`.
+    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, [began, answered]: [Instant; 2]) {
+        self.insert(key, value, seq, Origin::Own(Some((self.moment(began), self.moment(answered)))));
     }
 
     /// Stores a value that this client computed.
@@ -340,11 +342,12 @@ impl Cache {
     fn insert_into(&self, shard: &mut Shard, key: Key, value: Value, seq: Seq, origin: Origin) {
         let capacity = self.shard_capacity;
         let seq = if key.is_immutable() { shard.floor } else { seq };
-        let (read, began) = match origin {
-            Origin::Read(began) => (Some(began), Some(began)),
-            Origin::Own(began) => (None, began),
+        // The clock is read only if it has to be: several records may be stored for each request.
+        let (read, began, since) = match origin {
+            Origin::Read(began) => (Some(began), Some(began), began),
+            Origin::Own(Some((began, answered))) => (None, Some(began), answered),
+            Origin::Own(None) => (None, None, self.now()),
         };
-        let since = self.now();
         let fresh =
             Slot { value, seq, since, began: began.unwrap_or(since), committed: read.is_none(), used: true };
         let is_before = |began: Option<Moment>, event: Moment| {

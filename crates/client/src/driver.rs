@@ -304,7 +304,8 @@ impl Meta {
                 self.listings.changed(parent);
             }
         }
-        let put = |key, value| self.cache.committed(key, value, seq, began);
+        let times = [began, Instant::now()];
+        let put = |key, value| self.cache.committed(key, value, seq, times);
         for effect in &txn.effects {
             match effect {
                 Effect::PutInode(inode) => {

@@ -167,6 +167,8 @@ impl<'a, O: Op> Run<'a, O> {
         Some(Attempt { answer, txn })
     }
 
+    // Called once, in the loop. Inlined because its result is large.
+    #[inline(always)]
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
         let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
@@ -256,6 +258,8 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Sends an attempt. After a conflict the operation continues.
+    // Inlined as `plan` is.
+    #[inline(always)]
     fn commit(
         &mut self,
         Attempt { answer, txn }: Attempt<O::Reply>,

@@ -15,9 +15,11 @@ pub const MAX_NESTED_QUOTAS: usize = 16;
 /// # Errors
 /// Those of the operation; then EDQUOT if an inode or block that it adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
-    let mut plan = op.plan(view, ctx)?;
-    count(view, &mut plan.effects, op.bound_by())?;
-    Ok(plan)
+    let mut planned = op.plan(view, ctx);
+    if let Ok(plan) = &mut planned {
+        count(view, &mut plan.effects, op.bound_by())?;
+    }
+    planned
 }
 
 /// An inode before and after a transaction; absent before if the transaction creates it.

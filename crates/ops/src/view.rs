@@ -40,6 +40,7 @@ pub struct View<'a> {
     fresh: &'a OwnReads,
     /// The first records that [`View::prefetch`] has found. A plan looks them up next.
     prefetched: [Option<Found>; PREFETCHED],
+    prefetched_keys: [Option<Key>; PREFETCHED],
     /// Whether the plan's guards can be needed.
     is_guarded: bool,
     guards: Vec<Guard>,
@@ -59,10 +60,10 @@ pub struct View<'a> {
 /// How many records a view keeps from [`View::prefetch`]: those of a name in a directory.
 const PREFETCHED: usize = 3;
 
-/// A record that was found, and whether the operation has read it itself.
+/// A record that was found, and whether the operation has read it itself. Its key stands elsewhere, because up to 128
+/// bytes are copied without a call.
 #[derive(Debug)]
 struct Found {
-    key: Key,
     value: Value,
     is_fresh: bool,
 }
@@ -86,6 +87,7 @@ impl<'a> View<'a> {
             oldest,
             fresh,
             prefetched: [const { None }; PREFETCHED],
+            prefetched_keys: [const { None }; PREFETCHED],
             is_guarded: true,
             guards: Vec::new(),
             climbed: HashSet::default(),
@@ -515,7 +517,8 @@ impl<'a> View<'a> {
     }
 
     fn lookup(&mut self, key: Key) -> Option<Value> {
-        let (value, is_fresh) = match self.prefetched.iter().flatten().find(|found| found.key == key) {
+        let place = self.prefetched_keys.iter().position(|known| known.as_ref() == Some(&key));
+        let (value, is_fresh) = match place.and_then(|place| self.prefetched[place].as_ref()) {
             Some(found) => (found.value.clone(), found.is_fresh),
             None => self.find_with_origin(&key)?,
         };
@@ -526,8 +529,9 @@ impl<'a> View<'a> {
     /// As [`View::find`], and keeps the record for the next lookup.
     fn find_first(&mut self, key: Key) -> Option<Value> {
         let (value, is_fresh) = self.find_with_origin(&key)?;
-        if let Some(place) = self.prefetched.iter_mut().find(|place| place.is_none()) {
-            *place = Some(Found { key, value: value.clone(), is_fresh });
+        if let Some(place) = self.prefetched.iter().position(Option::is_none) {
+            self.prefetched[place] = Some(Found { value: value.clone(), is_fresh });
+            self.prefetched_keys[place] = Some(key);
         }
         Some(value)
     }
