@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::figure::{figure, round};
 use crate::load::parse_rounds;
 use crate::ops::ACCESS_ACL;
-use crate::place::Place;
+use crate::scratch::Scratch;
 use crate::series::Spread;
 
 /// No real user or group is expected to have this id, or an id from `FIRST_GROUP` on.
@@ -234,9 +234,9 @@ pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
         return Err(Fault::new("this benchmark lists as another user, which only root can do")
             .advise("run it as root"));
     }
-    let place = Place::make(&args.path)?;
+    let scratch = Scratch::make(&args.path)?;
     // Another user must be able to list the scratch directory.
-    open_to_all(place.path(), Ok(()))?;
+    open_to_all(scratch.path(), Ok(()))?;
     let asked: Vec<Case> = CASES
         .iter()
         .filter(|case| args.cases.is_empty() || args.cases.iter().any(|name| name == case.name))
@@ -247,13 +247,13 @@ pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
     for case in asked {
         bar.set_message(case.name);
         if !results.is_empty() {
-            place.settle(interrupt)?;
+            scratch.settle(interrupt)?;
         }
-        let dir = place.path().join(case.name);
+        let dir = scratch.path().join(case.name);
         open_to_all(&dir, fs::create_dir(&dir))?;
         let measured = make(&dir, case, interrupt)
-            .and_then(|by_acl| measure(args, &place, &dir, case, by_acl, interrupt));
-        place.remove(&dir)?;
+            .and_then(|by_acl| measure(args, &scratch, &dir, case, by_acl, interrupt));
+        scratch.remove(&dir)?;
         results.push(measured?);
         bar.inc(1);
     }
@@ -356,7 +356,7 @@ fn acl_of(group: u32) -> Option<Vec<u8>> {
 
 fn measure(
     args: &Options,
-    place: &Place,
+    scratch: &Scratch,
     dir: &Path,
     case: Case,
     by_acl: bool,
@@ -369,9 +369,9 @@ fn measure(
     let mut result = Measured { case, by_acl, cold: Default::default(), warm: Default::default() };
     let walk = |groups: &[u32]| -> Result<Walk, Fault> {
         interrupt.check()?;
-        let before = place.probe.ask()?;
+        let before = scratch.probe.ask()?;
         let mut walk = as_user(groups, || walk(dir)).map_err(|error| unseen(dir, &error))?;
-        walk.mount = before.zip(place.probe.ask()?).map(|(before, after)| &after - &before);
+        walk.mount = before.zip(scratch.probe.ask()?).map(|(before, after)| &after - &before);
         Ok(walk)
     };
     // This walk is not measured. After it, the mount has read the records from its database.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::figure::figure;
 use crate::load::{Load, parse_rounds};
 use crate::ops::{ACCESS_ACL, DEFAULT_ACL};
-use crate::place::Place;
+use crate::scratch::Scratch;
 use crate::series::{MountRow, Series};
 
 const NAMED_USERS: u32 = 300;
@@ -74,14 +74,14 @@ pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
     // A file system with NFSv4 ACLs has no POSIX ACLs.
     let nfs4 = getxattr_query(&args.path, NFS4_ACL).is_ok();
     let mut variants = variants(nfs4)?;
-    let place = Place::make(&args.path)?;
+    let scratch = Scratch::make(&args.path)?;
     let bar = output::steps((args.rounds * variants.len()) as u64);
-    place.warm_up(&args.load, interrupt)?;
+    scratch.warm_up(&args.load, interrupt)?;
     for number in 0..args.rounds {
         for variant in &mut variants {
             let name = format!("{}-{number}", variant.name);
             let acl = variant.acl.as_ref();
-            let samples = place.round(&name, &args.load, &bar, interrupt, |dir| give(dir, acl))?;
+            let samples = scratch.round(&name, &args.load, &bar, interrupt, |dir| give(dir, acl))?;
             variant.series.add(samples);
         }
     }

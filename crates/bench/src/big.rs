@@ -17,7 +17,7 @@ use rustix::fs::{Advice, fadvise};
 use serde_json::{Value, json};
 
 use crate::figure::figure;
-use crate::place::Place;
+use crate::scratch::Scratch;
 use crate::series::Spread;
 
 /// The size of one write(2) or read(2).
@@ -63,17 +63,17 @@ struct Pass {
 /// # Errors
 /// The file system fails, or the user interrupted the command.
 pub(crate) fn run(
-    place: &Place,
+    scratch: &Scratch,
     bytes: u64,
     store: Option<&Path>,
     volume_of: VolumeOf<'_>,
     rounds: usize,
     interrupt: &Interrupt,
 ) -> Result<Big, Fault> {
-    let bucket = bucket(place, volume_of)?;
+    let bucket = bucket(scratch, volume_of)?;
     let other = match (store, &bucket) {
-        (Some(store), _) => Some(Place::make(store)?),
-        (None, Some(bucket)) => Some(Place::make(&parent_of(bucket))?),
+        (Some(store), _) => Some(Scratch::make(store)?),
+        (None, Some(bucket)) => Some(Scratch::make(&parent_of(bucket))?),
         (None, None) => {
             output::note("there is nothing to compare the big file with: name a directory with --store");
             None
@@ -87,7 +87,7 @@ pub(crate) fn run(
         let begun = SystemTime::now();
         let forget = || bucket.as_deref().map_or(Ok(()), |bucket| forget_objects(bucket, begun));
         bar.set_message("big file");
-        pass(place, bytes, &pattern, &mut big.here, &forget, interrupt)?;
+        pass(scratch, bytes, &pattern, &mut big.here, &forget, interrupt)?;
         bar.inc(1);
         if let Some(other) = &other {
             pass(other, bytes, &pattern, &mut there, &|| Ok(()), interrupt)?;
@@ -102,23 +102,23 @@ pub(crate) fn run(
 /// Writes the file and calls fsync(2), drops the file from the kernel's cache and calls `forget`, then reads and
 /// removes the file.
 fn pass(
-    place: &Place,
+    scratch: &Scratch,
     bytes: u64,
     pattern: &[u8],
     figures: &mut Figures,
     forget: &dyn Fn() -> io::Result<()>,
     interrupt: &Interrupt,
 ) -> Result<(), Fault> {
-    let path = place.path().join("big");
+    let path = scratch.path().join("big");
     let fail = |error: io::Error| match interrupt.check() {
         Err(fault) => fault,
         Ok(()) => Fault::new(format!("cannot write or read the big file: {error}")).at(path.display()),
     };
     let timed = |work: &mut dyn FnMut() -> io::Result<()>| -> Result<Pass, Fault> {
-        let before = (Instant::now(), own_cpu(), place.probe.ask()?);
+        let before = (Instant::now(), own_cpu(), scratch.probe.ask()?);
         work().map_err(fail)?;
         let wall = before.0.elapsed();
-        let mount = before.2.zip(place.probe.ask()?);
+        let mount = before.2.zip(scratch.probe.ask()?);
         let mount_cpu = mount.map_or(Duration::ZERO, |(before, after)| after.cpu.saturating_sub(before.cpu));
         Ok(Pass { wall, cpu: own_cpu().saturating_sub(before.1), mount_cpu })
     };
@@ -156,10 +156,10 @@ fn pass(
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directory of the objects, if `place` is on a limenfs mount and its volume stores them in a directory that
+/// The directory of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory that
 /// exists on this machine.
-fn bucket(place: &Place, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, Fault> {
-    let Some(entry) = place.probe.entry() else { return Ok(None) };
+fn bucket(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, Fault> {
+    let Some(entry) = scratch.probe.entry() else { return Ok(None) };
     let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };
     let bucket = PathBuf::from(volume.bucket);
     Ok((volume.storage == "file" && bucket.is_dir()).then_some(bucket))

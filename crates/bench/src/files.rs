@@ -14,7 +14,7 @@ use crate::big::{self, VolumeOf};
 use crate::figure::{figure, round};
 use crate::floor::Floor;
 use crate::load::{Load, parse_rounds};
-use crate::place::Place;
+use crate::scratch::Scratch;
 use crate::series::{Row, Series};
 
 #[derive(Debug, clap::Args)]
@@ -48,33 +48,33 @@ pub(crate) fn run(
     volume_of: VolumeOf<'_>,
     interrupt: &Interrupt,
 ) -> Result<(), Fault> {
-    let place = Place::make(path)?;
+    let scratch = Scratch::make(path)?;
     let floor = if args.floor { Some(Floor::mount()?) } else { None };
-    let floor_place = floor.as_ref().and_then(Floor::place);
+    let floor_scratch = floor.as_ref().and_then(Floor::scratch);
 
     let places = 1 + u64::from(args.floor);
     let bar = output::steps(args.rounds as u64 * places);
     let (mut here, mut there) = (Series::default(), Series::default());
-    for place in [Some(&place), floor_place].into_iter().flatten() {
-        place.warm_up(&args.load, interrupt)?;
+    for scratch in [Some(&scratch), floor_scratch].into_iter().flatten() {
+        scratch.warm_up(&args.load, interrupt)?;
     }
     for number in 0..args.rounds {
         let name = number.to_string();
-        here.add(place.round(&name, &args.load, &bar, interrupt, |_| Ok(()))?);
-        if let Some(floor) = floor_place {
+        here.add(scratch.round(&name, &args.load, &bar, interrupt, |_| Ok(()))?);
+        if let Some(floor) = floor_scratch {
             there.add(floor.round(&name, &args.load, &bar, interrupt, |_| Ok(()))?);
         }
     }
     bar.finish_and_clear();
     let big = match args.big {
         Some(bytes) => {
-            Some(big::run(&place, bytes, args.store.as_deref(), volume_of, args.rounds, interrupt)?)
+            Some(big::run(&scratch, bytes, args.store.as_deref(), volume_of, args.rounds, interrupt)?)
         }
         None => None,
     };
-    let floor = floor_place.map(|_| &there);
+    let floor = floor_scratch.map(|_| &there);
     let json = || {
-        let mut value = to_json(path, args, &place, &here, floor);
+        let mut value = to_json(path, args, &scratch, &here, floor);
         if let Some(big) = &big {
             value["big"] = big.to_json();
         }
@@ -82,14 +82,14 @@ pub(crate) fn run(
     };
     let text = || {
         let big = big.as_ref().map_or_else(String::new, |big| format!("\n{}", big.to_text()));
-        heading(path, args, &place) + &to_text(&here, floor) + &big
+        heading(path, args, &scratch) + &to_text(&here, floor) + &big
     };
     output::result(args.json, json, text)
 }
 
-fn heading(path: &Path, args: &Options, place: &Place) -> String {
-    let volume = place.probe.entry().map_or_else(String::new, |entry| {
-        let transport = place.probe.transport().map_or_else(String::new, |name| format!(" over {name}"));
+fn heading(path: &Path, args: &Options, scratch: &Scratch) -> String {
+    let volume = scratch.probe.entry().map_or_else(String::new, |entry| {
+        let transport = scratch.probe.transport().map_or_else(String::new, |name| format!(" over {name}"));
         format!(", volume '{}' served by process {}{transport}", entry.volume, entry.process.pid)
     });
     format!(
@@ -130,7 +130,7 @@ fn to_text(here: &Series, floor: Option<&Series>) -> String {
     columns.render()
 }
 
-fn to_json(path: &Path, args: &Options, place: &Place, here: &Series, floor: Option<&Series>) -> Value {
+fn to_json(path: &Path, args: &Options, scratch: &Scratch, here: &Series, floor: Option<&Series>) -> Value {
     let operation = |row: &Row| -> Map<String, Value> {
         let mut value = row.to_json();
         if let Some((floor, other)) = floor.and_then(|floor| Some((floor, floor.row(row.op)?))) {
@@ -142,8 +142,8 @@ fn to_json(path: &Path, args: &Options, place: &Place, here: &Series, floor: Opt
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "path": path.to_string_lossy(),
-        "volume": place.probe.entry().map(|entry| &entry.volume),
-        "transport": place.probe.transport(),
+        "volume": scratch.probe.entry().map(|entry| &entry.volume),
+        "transport": scratch.probe.transport(),
         "threads": args.load.threads,
         "files": args.load.files,
         "rounds": args.rounds,

@@ -10,13 +10,13 @@ use std::process::{Command, Output, Stdio};
 use command::fault::{Fault, OrFault};
 use command::output;
 
-use crate::place::Place;
+use crate::scratch::Scratch;
 
 /// The mount. Dropping it unmounts it and removes its directory.
 #[derive(Debug)]
 pub(crate) struct Floor {
     // The scratch directory on the mount. It is dropped before the mount is unmounted.
-    place: Option<Place>,
+    scratch: Option<Scratch>,
     dir: PathBuf,
 }
 
@@ -28,18 +28,18 @@ impl Floor {
     pub(crate) fn mount() -> Result<Self, Fault> {
         let dir = env::temp_dir().join(format!("limen-floor.{}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir).at(dir.display())?;
-        let mut floor = Floor { place: None, dir: dir.clone() };
+        let mut floor = Floor { scratch: None, dir: dir.clone() };
         fs::create_dir(floor.mountpoint()).at(dir.display())?;
         let (log, mountpoint) = (floor.dir.join("log"), floor.mountpoint());
         let mut command = limen("mount");
         let output = command.args(["-d", "--log"]).arg(log).args(["--", "mem://floor"]).arg(&mountpoint);
         succeed(output.output()?)?;
-        floor.place = Some(Place::make(&mountpoint)?);
+        floor.scratch = Some(Scratch::make(&mountpoint)?);
         Ok(floor)
     }
 
-    pub(crate) fn place(&self) -> Option<&Place> {
-        self.place.as_ref()
+    pub(crate) fn scratch(&self) -> Option<&Scratch> {
+        self.scratch.as_ref()
     }
 
     fn mountpoint(&self) -> PathBuf {
@@ -49,7 +49,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        self.place = None;
+        self.scratch = None;
         let mountpoint = self.mountpoint();
         let unmounted = limen("umount").arg("--").arg(&mountpoint).output();
         // Each file is removed by name and not recursively, so that no file of the volume is removed if the

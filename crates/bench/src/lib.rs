@@ -8,7 +8,7 @@
 //! | `big` | one big file, as a part of `files` |
 //! | `load`, `ops` | the work of a round; its operations |
 //! | `suite` | one round of the operations: threads, clocks, counters |
-//! | `place`, `probe` | the scratch directory; the mount that it is on |
+//! | `scratch`, `probe` | the scratch directory; the mount that it is on |
 //! | `floor` | a mount in memory, as the upper bound of what FUSE can do on this machine |
 //! | `series` | several rounds: medians and spread |
 //! | `figure` | figures as text and in JSON |
@@ -26,8 +26,8 @@ mod floor;
 mod load;
 pub mod mdtest;
 mod ops;
-mod place;
 mod probe;
+mod scratch;
 mod series;
 mod suite;
 

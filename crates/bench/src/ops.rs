@@ -82,11 +82,11 @@ impl Op {
 pub(crate) struct Share {
     root: PathBuf,
     files: usize,
-    names: Names,
+    names: FileNames,
 }
 
 #[derive(Debug)]
-struct Names {
+struct FileNames {
     files: Vec<CString>,
     renamed: Vec<CString>,
 }
@@ -111,7 +111,7 @@ impl Share {
             let names = (0..GROUP).map(|n| CString::new(format!("{prefix}-{n:02}")));
             names.collect::<std::result::Result<_, _>>()
         };
-        Ok(Share { root, files, names: Names { files: names("file")?, renamed: names("renamed")? } })
+        Ok(Share { root, files, names: FileNames { files: names("file")?, renamed: names("renamed")? } })
     }
 
     /// The directory of the hard links. They must be removed before a file's name is its only name.

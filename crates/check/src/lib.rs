@@ -22,7 +22,7 @@ mod walk;
 
 pub use acls::unused_acls;
 pub use paths::find_paths;
-pub use problem::{Place, Problem};
+pub use problem::{Location, Problem};
 pub use quotas::Difference;
 pub use recount::{Recount, RecountError, recount};
 pub use repair::{LOST_AND_FOUND, repair};

@@ -83,10 +83,10 @@ pub enum Problem {
 
 /// The object that a problem is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     Volume,
     Inode(Ino),
-    Entry(Ino, Name),
+    Dirent(Ino, Name),
 }
 
 impl Problem {
@@ -120,18 +120,18 @@ impl Problem {
         }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn location(&self) -> Location {
         match self {
             Problem::NoRoot
             | Problem::Domains
             | Problem::Shared { .. }
             | Problem::Usage { .. }
             | Problem::Quota { .. }
-            | Problem::Counter { .. } => Place::Volume,
+            | Problem::Counter { .. } => Location::Volume,
             Problem::EntryWithoutInode { dir, name, .. }
             | Problem::EntryKind { dir, name, .. }
-            | Problem::SecondName { dir, name, .. } => Place::Entry(*dir, name.clone()),
-            Problem::Circle { parent, name, .. } => Place::Entry(*parent, name.clone()),
+            | Problem::SecondName { dir, name, .. } => Location::Dirent(*dir, name.clone()),
+            Problem::Circle { parent, name, .. } => Location::Dirent(*parent, name.clone()),
             Problem::Parent { ino, .. }
             | Problem::Lost { ino, .. }
             | Problem::Links { ino, .. }
@@ -145,7 +145,7 @@ impl Problem {
             | Problem::TargetLength { ino, .. }
             | Problem::Row { ino, .. }
             | Problem::SliceSize { ino, .. }
-            | Problem::GarbageInUse { ino, .. } => Place::Inode(*ino),
+            | Problem::GarbageInUse { ino, .. } => Location::Inode(*ino),
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::kinds::address as address_of;
 /// it, and other servers expect it unless they are configured otherwise.
 const DEFAULT_REGION: &str = "us-east-1";
 
-/// The location of a bucket.
+/// The address of a bucket, in parts.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct BucketAddress {
     /// `None` if the address has no host: then the environment names the endpoint, or it is Amazon's.
     endpoint: Option<String>,
     bucket: String,
@@ -26,19 +26,19 @@ struct Place {
 }
 
 pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
-    let place = Place::parse(bucket)?;
+    let bucket_address = BucketAddress::parse(bucket)?;
     let from_env =
         |names: &[&str]| names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty());
-    let region = place.region.or_else(|| from_env(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let region = bucket_address.region.or_else(|| from_env(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
     let mut builder = S3::default()
-        .bucket(&place.bucket)
-        .root(&place.root)
+        .bucket(&bucket_address.bucket)
+        .root(&bucket_address.root)
         .region(region.as_deref().unwrap_or(DEFAULT_REGION));
     // opendal reads AWS_ENDPOINT_URL by itself; the S3-specific variable takes precedence.
-    if let Some(endpoint) = place.endpoint.or_else(|| from_env(&["AWS_ENDPOINT_URL_S3"])) {
+    if let Some(endpoint) = bucket_address.endpoint.or_else(|| from_env(&["AWS_ENDPOINT_URL_S3"])) {
         builder = builder.endpoint(&endpoint);
     }
-    if place.is_virtual_host {
+    if bucket_address.is_virtual_host {
         builder = builder.enable_virtual_host_style();
     }
     if let Some(profile) = from_env(&["AWS_PROFILE"]) {
@@ -47,13 +47,13 @@ pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
     Operator::new(builder).map_err(|error| ChunkError::Config(format!("bucket {bucket:?}: {error}")))
 }
 
-impl Place {
+impl BucketAddress {
     fn parse(bucket: &str) -> Result<Self, ChunkError> {
         let address = address_of("s3", bucket)?;
         let (root, segments) = (root_of, address.segments.as_slice());
         if address.scheme == "s3" {
             let (bucket, root) = (address.authority.clone(), root(segments));
-            return Ok(Place { endpoint: None, bucket, root, region: None, is_virtual_host: false });
+            return Ok(BucketAddress { endpoint: None, bucket, root, region: None, is_virtual_host: false });
         }
         let (in_host, region) = amazon(address.host());
         if let Some(name) = in_host {
@@ -62,7 +62,7 @@ impl Place {
             let endpoint = format!("{}://{}", address.scheme, rest.replacen("s3-", "s3.", 1));
             // Amazon's certificates do not cover a host name that begins with a bucket name with dots.
             let is_virtual_host = !name.contains('.');
-            return Ok(Place {
+            return Ok(BucketAddress {
                 endpoint: Some(endpoint),
                 bucket: name,
                 root: root(segments),
@@ -74,7 +74,13 @@ impl Place {
             return Err(ChunkError::Config(format!("{bucket:?} names a host, but no bucket")));
         };
         let endpoint = Some(address.origin());
-        Ok(Place { endpoint, bucket: bucket.clone(), root: root(prefix), region, is_virtual_host: false })
+        Ok(BucketAddress {
+            endpoint,
+            bucket: bucket.clone(),
+            root: root(prefix),
+            region,
+            is_virtual_host: false,
+        })
     }
 }
 
@@ -99,12 +105,14 @@ mod tests {
     #[test]
     fn bucket_addresses_parse() {
         let place =
-            |endpoint: Option<&str>, bucket: &str, root: &str, region: Option<&str>, is_virtual_host| Place {
-                endpoint: endpoint.map(str::to_owned),
-                bucket: bucket.to_owned(),
-                root: root.to_owned(),
-                region: region.map(str::to_owned),
-                is_virtual_host,
+            |endpoint: Option<&str>, bucket: &str, root: &str, region: Option<&str>, is_virtual_host| {
+                BucketAddress {
+                    endpoint: endpoint.map(str::to_owned),
+                    bucket: bucket.to_owned(),
+                    root: root.to_owned(),
+                    region: region.map(str::to_owned),
+                    is_virtual_host,
+                }
             };
         for (text, wanted) in [
             ("s3://b", place(None, "b", "/", None, false)),
@@ -129,10 +137,10 @@ mod tests {
             ),
             ("https://b.s3.amazonaws.com", place(Some("https://s3.amazonaws.com"), "b", "/", None, true)),
         ] {
-            assert_eq!(Place::parse(text).unwrap(), wanted, "{text}");
+            assert_eq!(BucketAddress::parse(text).unwrap(), wanted, "{text}");
         }
         for bad in ["https://minio.lan", "https://s3.amazonaws.com/", "ftp://h/b", "bucket"] {
-            assert!(matches!(Place::parse(bad), Err(ChunkError::Config(_))), "{bad}");
+            assert!(matches!(BucketAddress::parse(bad), Err(ChunkError::Config(_))), "{bad}");
         }
     }
 }

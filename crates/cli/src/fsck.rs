@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use check::{Checked, Place, Problem};
+use check::{Checked, Location, Problem};
 use chunk::{BlockStore, StoreOptions};
 use client::Meta;
 use command::fault::{Fault, OrFault};
@@ -351,9 +351,9 @@ impl Findings {
 
     fn paths(&self, engine: &dyn Engine) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
         let mut inos: BTreeSet<Ino> = self.damage.iter().map(|damage| damage.ino).collect();
-        inos.extend(self.problems().filter_map(|(problem, _)| match problem.place() {
-            Place::Inode(ino) | Place::Entry(ino, _) => Some(ino),
-            Place::Volume => None,
+        inos.extend(self.problems().filter_map(|(problem, _)| match problem.location() {
+            Location::Inode(ino) | Location::Dirent(ino, _) => Some(ino),
+            Location::Volume => None,
         }));
         check::find_paths(engine, &inos)
     }
@@ -361,7 +361,7 @@ impl Findings {
     fn to_text(&self, args: &FsckArgs, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> String {
         let mut text = String::new();
         for (problem, repaired) in self.problems() {
-            let place = place_text(&problem.place(), paths).map_or(String::new(), |place| place + ": ");
+            let place = location_text(&problem.location(), paths).map_or(String::new(), |place| place + ": ");
             let repaired = if repaired { " (repaired)" } else { "" };
             text.push_str(&format!("{place}{problem}{repaired}\n"));
         }
@@ -400,16 +400,16 @@ impl Findings {
 
     fn to_json(&self, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> Value {
         let problem = |(problem, repaired): (&Problem, bool)| {
-            let place = problem.place();
-            let inode = match &place {
-                Place::Inode(ino) => Some(ino.0),
+            let location = problem.location();
+            let inode = match &location {
+                Location::Inode(ino) => Some(ino.0),
                 _ => None,
             };
             json!({
                 "code": problem.code(),
-                "path": match &place {
-                    Place::Inode(ino) if !paths.contains_key(ino) => None,
-                    place => place_text(place, paths),
+                "path": match &location {
+                    Location::Inode(ino) if !paths.contains_key(ino) => None,
+                    location => location_text(location, paths),
                 },
                 "inode": inode,
                 "message": problem.to_string(),
@@ -446,11 +446,11 @@ fn path_text(ino: Ino, paths: &HashMap<Ino, Vec<u8>>) -> String {
     paths.get(&ino).map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(path).into_owned())
 }
 
-fn place_text(place: &Place, paths: &HashMap<Ino, Vec<u8>>) -> Option<String> {
-    match place {
-        Place::Volume => None,
-        Place::Inode(ino) => Some(path_text(*ino, paths)),
-        Place::Entry(dir, name) => {
+fn location_text(location: &Location, paths: &HashMap<Ino, Vec<u8>>) -> Option<String> {
+    match location {
+        Location::Volume => None,
+        Location::Inode(ino) => Some(path_text(*ino, paths)),
+        Location::Dirent(dir, name) => {
             let dir = path_text(*dir, paths);
             Some(format!("{}/{}", dir.trim_end_matches('/'), String::from_utf8_lossy(name.as_bytes())))
         }

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
             let _ = File::open(path).and_then(|file| file.sync_all());
         }
         let engine = database.engine();
-        let found = Found::read(&*engine, Ino(metadata.ino())).at(path.display())?;
+        let found = Details::read(&*engine, Ino(metadata.ino())).at(path.display())?;
         let parent = parent(path, &metadata, &found.inode);
         match args.json {
             true => values.push(found.to_json(path, volume, parent)),
@@ -92,7 +92,7 @@ fn acl_text(stored: &str, domains: &Domains, engine: &dyn Engine) -> Result<Stri
 
 /// The records of an inode.
 #[derive(Debug)]
-struct Found {
+struct Details {
     inode: Inode,
     acls: HashMap<AclId, String>,
     chunks: Vec<(ChunkIndex, Vec<Slice>)>,
@@ -100,7 +100,7 @@ struct Found {
     unread: u64,
 }
 
-impl Found {
+impl Details {
     fn read(engine: &dyn Engine, ino: Ino) -> Result<Self, EngineError> {
         let mut inode = None;
         let mut acls = HashMap::new();
@@ -130,7 +130,7 @@ impl Found {
                 }
             }
         }
-        Ok(Found { inode, acls, chunks, unread: all.saturating_sub(MAX_CHUNKS) })
+        Ok(Details { inode, acls, chunks, unread: all.saturating_sub(MAX_CHUNKS) })
     }
 
     fn acl(&self, id: AclId) -> Option<&str> {

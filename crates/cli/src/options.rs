@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
 use clap::ValueHint;
-use command::exporter::Place;
+use command::exporter::MetricsAddress;
 use command::fault::Fault;
 use command::units::parse_size;
 use meta::Volume;
@@ -84,7 +84,7 @@ pub(crate) struct MountArgs {
     /// Where to serve metrics for Prometheus over HTTP: IP:PORT, a port of the loopback interface, or off [default: the
     /// first free port of the loopback interface from 9860 on; limen status shows it]
     #[arg(long, value_name = "ADDR")]
-    pub(crate) metrics: Option<Place>,
+    pub(crate) metrics: Option<MetricsAddress>,
     /// Log requests that take this many milliseconds or longer, with where the time went; 0 for none [default: 1000]
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
@@ -115,7 +115,7 @@ pub(crate) struct Options {
     pub(crate) write_buffer_bytes: u64,
     atime: AtimeMode,
     /// The address at which metrics are served.
-    pub(crate) metrics: Place,
+    pub(crate) metrics: MetricsAddress,
     /// The part after the `@` of names in NFSv4 ACLs.
     pub(crate) acl_domain: Option<String>,
     /// Options that also exist as command-line options.
@@ -220,7 +220,7 @@ impl Options {
             writeback_bytes: 10 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
             atime: AtimeMode::default(),
-            metrics: Place::default(),
+            metrics: MetricsAddress::default(),
             acl_domain: None,
             rights: RightsArgs::default(),
         };
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(rights.bypass_traverse, ["u:7"]);
         assert_eq!(parse("strictatime,relatime").unwrap().atime(), AtimeMode::Relative);
         assert_eq!(parse("strictatime,ro").unwrap().atime(), AtimeMode::Never);
-        assert_eq!(parse("metrics=off").unwrap().metrics, Place::Off);
+        assert_eq!(parse("metrics=off").unwrap().metrics, MetricsAddress::Off);
         assert_eq!(parse("slow_ops=5").unwrap().fuse.slow, Some(Duration::from_millis(5)));
         assert_eq!(parse("slow_ops=0").unwrap().fuse.slow, None);
         assert!(parse("writeback,nowriteback").is_ok() && parse("cache_dir=/c,writeback").unwrap().writeback);

@@ -102,13 +102,13 @@ pub(crate) fn run(args: &SidArgs) -> Result<(), Fault> {
     match &args.command {
         SidCommand::Set(args) => {
             let rule = AddSidRule { domain: args.domain.clone(), first_rid: args.first_rid, ids: args.range };
-            Place::open(&args.target)?.change(&rule, &args.domain)?;
+            OpenVolume::open(&args.target)?.change(&rule, &args.domain)?;
             warn(args.range)
         }
-        SidCommand::List(args) => Place::open(&args.target)?.list(args.json),
+        SidCommand::List(args) => OpenVolume::open(&args.target)?.list(args.json),
         SidCommand::Delete(args) => {
             let rule = RemoveSidRules { domain: args.domain.clone(), first_rid: args.first_rid };
-            Place::open(&args.target)?.change(&rule, &args.domain)
+            OpenVolume::open(&args.target)?.change(&rule, &args.domain)
         }
     }
 }
@@ -125,15 +125,15 @@ fn warn(range: IdRange) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A volume, and the target that names it.
-struct Place {
+/// A volume with NFSv4 ACLs, and the text that names it in messages.
+struct OpenVolume {
     shown: String,
     database: Database,
     volume: Volume,
 }
 
-impl Place {
-    fn open(target: &std::ffi::OsStr) -> Result<Place, Fault> {
+impl OpenVolume {
+    fn open(target: &std::ffi::OsStr) -> Result<OpenVolume, Fault> {
         let target = Target::parse(target)?;
         let (database, volume) = match &target {
             Target::Local(path) => volume_behind(path, fs::metadata(path).at(path.display())?.dev())?,
@@ -146,7 +146,7 @@ impl Place {
         if volume.acl != AclKind::Nfs4 {
             return Err(Fault::usage("the volume has no NFSv4 ACLs, so no ACL names a SID").at(shown));
         }
-        Ok(Place { shown, database, volume })
+        Ok(OpenVolume { shown, database, volume })
     }
 
     /// Runs a change of the rules. A refusal leaves them as they are.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use acl::identity::Sid;
 use command::fault::{Fault, OrFault};
 use command::output;
-use inspect::Names;
+use inspect::UserDatabase;
 use types::{Caps, Cred};
 
 use crate::sids::Sids;
@@ -129,7 +129,7 @@ impl Users {
         if let Some(sid) = self.sid_of(user) {
             return self.unix_id(&sid, false);
         }
-        Names::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
+        UserDatabase::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
     }
 
     /// All users of the local files. Directory services are left out, because they need not allow listing
@@ -152,7 +152,7 @@ impl Users {
         if let Some(sid) = self.sid_of(name) {
             return self.unix_id(&sid, true);
         }
-        let known = Names::group(self, name).or_else(|| number(name));
+        let known = UserDatabase::group(self, name).or_else(|| number(name));
         known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
     }
 
@@ -161,7 +161,8 @@ impl Users {
         if let Ok(sid) = text.parse() {
             return Some(sid);
         }
-        let is_known = || Names::user(self, text).is_some() || Names::group(self, text).is_some();
+        let is_known =
+            || UserDatabase::user(self, text).is_some() || UserDatabase::group(self, text).is_some();
         if number(text).is_some() || is_known() { None } else { self.sids.named(text) }
     }
 
@@ -194,7 +195,7 @@ impl Users {
     }
 }
 
-impl Names for Users {
+impl UserDatabase for Users {
     fn user(&self, name: &str) -> Option<u32> {
         query("passwd", name).ok().flatten().map(|entry| entry.id)
     }

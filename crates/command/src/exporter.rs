@@ -30,7 +30,7 @@ const DEFAULT_PORTS: std::ops::Range<u16> = 9860..9960;
 
 /// The address at which metrics are served: the value of `--metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum MetricsAddress {
     /// The first free port of the default ports, on the loopback interface.
     #[default]
     Default,
@@ -38,32 +38,32 @@ pub enum Place {
     Off,
 }
 
-impl FromStr for Place {
+impl FromStr for MetricsAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let port = || text.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         match text {
-            "off" => Ok(Place::Off),
-            _ => text.parse().ok().or_else(port).map(Place::At).ok_or_else(|| {
+            "off" => Ok(MetricsAddress::Off),
+            _ => text.parse().ok().or_else(port).map(MetricsAddress::At).ok_or_else(|| {
                 format!("'{text}' is not an address: write IP:PORT, a port of the loopback interface, or off")
             }),
         }
     }
 }
 
-/// The form that [`Place::from_str`] reads; empty for the default.
-impl fmt::Display for Place {
+/// The form that [`MetricsAddress::from_str`] reads; empty for the default.
+impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Default => Ok(()),
-            Place::At(address) => address.fmt(f),
-            Place::Off => f.write_str("off"),
+            MetricsAddress::Default => Ok(()),
+            MetricsAddress::At(address) => address.fmt(f),
+            MetricsAddress::Off => f.write_str("off"),
         }
     }
 }
 
-impl Place {
+impl MetricsAddress {
     /// Listens, so that a port in use is noticed before the mount appears. Returns `None` if metrics are off.
     /// Also returns `None`, and logs that, if none of the default ports is free.
     ///
@@ -71,15 +71,15 @@ impl Place {
     /// The address cannot be used.
     pub fn listen(self) -> Result<Option<TcpListener>, Fault> {
         match self {
-            Place::Off => Ok(None),
-            Place::At(address) => match TcpListener::bind(address) {
+            MetricsAddress::Off => Ok(None),
+            MetricsAddress::At(address) => match TcpListener::bind(address) {
                 Ok(listener) => Ok(Some(listener)),
                 Err(error) => {
                     let fault = Fault::new(format!("cannot serve metrics: {error}")).at(address);
                     Err(fault.advise("choose another address with --metrics, or --metrics off"))
                 }
             },
-            Place::Default => {
+            MetricsAddress::Default => {
                 let mut ports = DEFAULT_PORTS;
                 let found = ports.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
                 if found.is_none() {
@@ -323,26 +323,26 @@ mod tests {
 
     #[test]
     fn a_place_is_an_address_or_a_loopback_port_or_off() {
-        assert_eq!("off".parse(), Ok(Place::Off));
-        assert_eq!(Place::Off.to_string(), "off");
-        assert_eq!(Place::At("[::1]:9000".parse().unwrap()).to_string(), "[::1]:9000");
-        assert_eq!("9000".parse(), Ok(Place::At("127.0.0.1:9000".parse().unwrap())));
-        assert_eq!("[::1]:9000".parse(), Ok(Place::At("[::1]:9000".parse().unwrap())));
-        assert_eq!("0.0.0.0:0".parse(), Ok(Place::At("0.0.0.0:0".parse().unwrap())));
+        assert_eq!("off".parse(), Ok(MetricsAddress::Off));
+        assert_eq!(MetricsAddress::Off.to_string(), "off");
+        assert_eq!(MetricsAddress::At("[::1]:9000".parse().unwrap()).to_string(), "[::1]:9000");
+        assert_eq!("9000".parse(), Ok(MetricsAddress::At("127.0.0.1:9000".parse().unwrap())));
+        assert_eq!("[::1]:9000".parse(), Ok(MetricsAddress::At("[::1]:9000".parse().unwrap())));
+        assert_eq!("0.0.0.0:0".parse(), Ok(MetricsAddress::At("0.0.0.0:0".parse().unwrap())));
         for wrong in ["", "on", "localhost:9000", "70000", "-1", "127.0.0.1"] {
-            let error = wrong.parse::<Place>().unwrap_err();
+            let error = wrong.parse::<MetricsAddress>().unwrap_err();
             assert!(error.contains("IP:PORT"), "{error}");
         }
     }
 
     #[test]
     fn a_port_in_use_is_an_error_and_the_default_takes_the_next_one() {
-        let first = Place::Default.listen().unwrap().unwrap();
-        let second = Place::Default.listen().unwrap().unwrap();
+        let first = MetricsAddress::Default.listen().unwrap().unwrap();
+        let second = MetricsAddress::Default.listen().unwrap().unwrap();
         let (first, second) = (first.local_addr().unwrap(), second.local_addr().unwrap());
         assert!(first.ip().is_loopback() && first.port() < second.port());
-        let fault = Place::At(first).listen().unwrap_err().to_string();
+        let fault = MetricsAddress::At(first).listen().unwrap_err().to_string();
         assert!(fault.contains(&first.to_string()) && fault.contains("--metrics"), "{fault}");
-        assert!(Place::Off.listen().unwrap().is_none());
+        assert!(MetricsAddress::Off.listen().unwrap().is_none());
     }
 }

@@ -16,7 +16,7 @@ use crate::known::{self, Abilities};
 use crate::observe::{self, Clock, Observation};
 use crate::random::Random;
 use crate::side::{self, Outcome, Side};
-use crate::step::{At, Call, Place, SLOTS, Step};
+use crate::step::{At, Call, RelativePath, SLOTS, Step};
 
 /// The content of files up to this size is compared after each step; larger files wait for the full
 /// comparison.
@@ -85,7 +85,7 @@ pub(crate) struct Episode {
     /// Steps between two full comparisons.
     interval: u64,
     made: u64,
-    live: Vec<Place>,
+    live: Vec<RelativePath>,
     /// The times when last seen, by the inode numbers on both sides.
     seen: HashMap<(u64, u64), Observation>,
     /// Whether the last step may update ctime on one side only: see [`known::ctime_is_free`].
@@ -161,9 +161,9 @@ impl Episode {
         for place in step.call.places() {
             self.compare_place(place)?;
             if let Some(slash) = place.0.iter().rposition(|byte| *byte == b'/') {
-                self.compare_place(&Place(place.0[..slash].to_vec()))?;
+                self.compare_place(&RelativePath(place.0[..slash].to_vec()))?;
             } else {
-                self.compare_place(&Place(Vec::new()))?;
+                self.compare_place(&RelativePath(Vec::new()))?;
             }
             if said == Outcome::Done
                 && !self.live.contains(place)
@@ -184,7 +184,7 @@ impl Episode {
     fn walk(&mut self) -> Result<(), String> {
         self.live.clear();
         let mut read = HashSet::new();
-        let mut left = vec![Place(Vec::new())];
+        let mut left = vec![RelativePath(Vec::new())];
         while let Some(place) = left.pop() {
             self.compare_place(&place)?;
             let (tested, reference) = (self.pair.tested.path(&place), self.pair.reference.path(&place));
@@ -209,7 +209,7 @@ impl Episode {
                             below.push(b'/');
                         }
                         below.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(name.as_os_str()));
-                        left.push(Place(below));
+                        left.push(RelativePath(below));
                     }
                 }
                 FileType::Symlink => {
@@ -235,7 +235,7 @@ impl Episode {
     }
 
     /// Compares the attributes of a name, without and with following symbolic links.
-    fn compare_place(&mut self, place: &Place) -> Result<(), String> {
+    fn compare_place(&mut self, place: &RelativePath) -> Result<(), String> {
         for flags in [AtFlags::SYMLINK_NOFOLLOW, AtFlags::empty()] {
             let stat = |side: &Side| rustix::fs::statat(CWD, side.path(place), flags);
             let (tested, reference) = (stat(&self.pair.tested), stat(&self.pair.reference));
@@ -371,7 +371,7 @@ mod tests {
             episode.step(&step).unwrap();
         }
         episode.compare_everything().unwrap();
-        let top = episode.pair.tested.path(&Place(Vec::new()));
+        let top = episode.pair.tested.path(&RelativePath(Vec::new()));
         std::fs::write(top.join("planted"), "x").unwrap();
         assert!(episode.compare_everything().is_err());
     }

@@ -5,7 +5,7 @@ use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
 use crate::known::Abilities;
 use crate::random::Random;
-use crate::step::{ACL_NAMES, At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
+use crate::step::{ACL_NAMES, At, Call, RelativePath, SLOTS, Special, Stamp, Step, USERS, Whence};
 
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e\xff\n", b"f"];
 /// IDs of users and groups, and one that no user has.
@@ -54,14 +54,14 @@ impl Generator {
     }
 
     /// `live` are the names that the last full comparison found.
-    pub(crate) fn step(&mut self, live: &[Place]) -> Step {
+    pub(crate) fn step(&mut self, live: &[RelativePath]) -> Step {
         // User 0 is more frequent, so that there is something to work on.
         let user = if self.random.chance(30) { 0 } else { self.random.below(USERS.len() as u64) as usize };
         let umask = self.random.pick(&UMASKS);
         Step { user, umask, call: self.call(live) }
     }
 
-    fn call(&mut self, live: &[Place]) -> Call {
+    fn call(&mut self, live: &[RelativePath]) -> Call {
         let slot = self.slot();
         match self.random.below(100) {
             0..13 => self.open(slot, live),
@@ -143,7 +143,7 @@ impl Generator {
         }
     }
 
-    fn open(&mut self, slot: usize, live: &[Place]) -> Call {
+    fn open(&mut self, slot: usize, live: &[RelativePath]) -> Call {
         let mut flags = self.random.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR]);
         // Opening a FIFO must not wait for the other end.
         flags |= OFlags::NONBLOCK;
@@ -220,7 +220,7 @@ impl Generator {
         Call::Seek { slot, whence, offset: if back { -offset } else { offset } }
     }
 
-    fn rename(&mut self, live: &[Place]) -> Call {
+    fn rename(&mut self, live: &[RelativePath]) -> Call {
         let flags = self.random.pick(&[
             RenameFlags::empty(),
             RenameFlags::empty(),
@@ -234,7 +234,7 @@ impl Generator {
         Call::Rename { from: self.place_below(live), to, flags }
     }
 
-    fn set_acl(&mut self, live: &[Place]) -> Call {
+    fn set_acl(&mut self, live: &[RelativePath]) -> Call {
         let name = self.random.pick(&ACL_NAMES);
         let flags = match self.random.below(10) {
             0 => XattrFlags::CREATE,
@@ -328,7 +328,7 @@ impl Generator {
         self.random.below(SLOTS as u64) as usize
     }
 
-    fn at(&mut self, live: &[Place]) -> At {
+    fn at(&mut self, live: &[RelativePath]) -> At {
         if self.random.chance(25) {
             return At::Slot(self.slot());
         }
@@ -336,10 +336,10 @@ impl Generator {
     }
 
     /// A path that mostly exists.
-    fn place(&mut self, live: &[Place]) -> Place {
+    fn place(&mut self, live: &[RelativePath]) -> RelativePath {
         let mut place = match self.random.below(20) {
             0..16 if !live.is_empty() => self.random.pick(live),
-            16 => Place(Vec::new()),
+            16 => RelativePath(Vec::new()),
             _ => self.new_place(live),
         };
         let suffix: &[u8] = match self.random.below(60) {
@@ -358,15 +358,15 @@ impl Generator {
     }
 
     /// Like `place`, but never the top itself, which must stay.
-    fn place_below(&mut self, live: &[Place]) -> Place {
+    fn place_below(&mut self, live: &[RelativePath]) -> RelativePath {
         match self.place(live) {
-            Place(bytes) if bytes.is_empty() => self.new_place(live),
+            RelativePath(bytes) if bytes.is_empty() => self.new_place(live),
             place => place,
         }
     }
 
     /// A name in the top, or in something that exists.
-    fn new_place(&mut self, live: &[Place]) -> Place {
+    fn new_place(&mut self, live: &[RelativePath]) -> RelativePath {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
             let place = self.random.pick(live);
@@ -382,26 +382,26 @@ impl Generator {
             1 => bytes.extend(vec![b'n'; 256]),
             _ => bytes.extend_from_slice(self.random.pick(&NAMES)),
         }
-        Place(bytes)
+        RelativePath(bytes)
     }
 
     /// The target of a symbolic link. It must not lead upwards or to the real root, because user 0 follows
     /// links too.
-    fn target(&mut self, live: &[Place]) -> Place {
+    fn target(&mut self, live: &[RelativePath]) -> RelativePath {
         match self.random.below(10) {
-            0 => Place(vec![b't'; 4000]),
-            1 => Place(b".".to_vec()),
-            2 => Place(Vec::new()),
-            3..6 => Place(self.random.pick(&NAMES).to_vec()),
+            0 => RelativePath(vec![b't'; 4000]),
+            1 => RelativePath(b".".to_vec()),
+            2 => RelativePath(Vec::new()),
+            3..6 => RelativePath(self.random.pick(&NAMES).to_vec()),
             _ => match self.new_place(live) {
-                place if leads_up(&place) => Place(self.random.pick(&NAMES).to_vec()),
+                place if leads_up(&place) => RelativePath(self.random.pick(&NAMES).to_vec()),
                 place => place,
             },
         }
     }
 }
 
-fn leads_up(place: &Place) -> bool {
+fn leads_up(place: &RelativePath) -> bool {
     place.0.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
@@ -413,7 +413,7 @@ mod tests {
     fn paths_and_links_stay_on_their_side() {
         let abilities = Abilities { zero_range: true, grain_ns: 0 };
         let mut generator = Generator::new(1, abilities);
-        let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| Place(place.to_vec()));
+        let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| RelativePath(place.to_vec()));
         for _ in 0..20_000 {
             let target = generator.target(&live);
             assert!(!target.0.starts_with(b"/") && !leads_up(&target), "{target}");

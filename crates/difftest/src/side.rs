@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::step::{At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
+use crate::step::{At, Call, RelativePath, SLOTS, Special, Stamp, Step, USERS, Whence};
 
 /// The result of a call, as far as it must be the same on both sides.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Side {
     }
 
     /// Paths are absolute, so that permissions do not depend on a working directory.
-    pub(crate) fn path(&self, place: &Place) -> PathBuf {
+    pub(crate) fn path(&self, place: &RelativePath) -> PathBuf {
         if place.0.is_empty() {
             return self.top.clone();
         }

@@ -17,13 +17,13 @@ pub(crate) const ACL_NAMES: [&str; 2] = ["system.posix_acl_access", "system.posi
 
 /// A path below the top of a side, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place(pub(crate) Vec<u8>);
+pub(crate) struct RelativePath(pub(crate) Vec<u8>);
 
 /// The target of a call, by name or by open file.
 #[derive(Clone, Debug)]
 pub(crate) enum At {
     /// Follows symbolic links if true.
-    Path(Place, bool),
+    Path(RelativePath, bool),
     Slot(usize),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
-    Open { slot: usize, place: Place, flags: OFlags, mode: u32 },
+    Open { slot: usize, place: RelativePath, flags: OFlags, mode: u32 },
     Close { slot: usize },
     Read { slot: usize, len: usize },
     Pread { slot: usize, offset: u64, len: usize },
@@ -75,16 +75,16 @@ pub(crate) enum Call {
     Copy { from: usize, from_offset: Option<u64>, to: usize, to_offset: Option<u64>, len: usize },
     Sync { slot: usize },
     Stat { at: At },
-    Mkdir { place: Place, mode: u32 },
-    Rmdir { place: Place },
-    Unlink { place: Place },
-    Link { from: At, to: Place },
-    Symlink { target: Place, place: Place },
-    Readlink { place: Place },
-    Rename { from: Place, to: Place, flags: RenameFlags },
-    Special { place: Place, mode: u32, kind: Special },
-    List { place: Place },
-    Access { place: Place, mask: Access },
+    Mkdir { place: RelativePath, mode: u32 },
+    Rmdir { place: RelativePath },
+    Unlink { place: RelativePath },
+    Link { from: At, to: RelativePath },
+    Symlink { target: RelativePath, place: RelativePath },
+    Readlink { place: RelativePath },
+    Rename { from: RelativePath, to: RelativePath, flags: RenameFlags },
+    Special { place: RelativePath, mode: u32, kind: Special },
+    List { place: RelativePath },
+    Access { place: RelativePath, mask: Access },
     Chmod { at: At, mode: u32 },
     Chown { at: At, uid: Option<u32>, gid: Option<u32> },
     Times { at: At, atime: Stamp, mtime: Stamp },
@@ -112,7 +112,7 @@ impl Call {
     }
 
     /// The paths that a call names; they are compared right after it.
-    pub(crate) fn places(&self) -> Vec<&Place> {
+    pub(crate) fn places(&self) -> Vec<&RelativePath> {
         match self {
             Call::Open { place, .. }
             | Call::Mkdir { place, .. }
@@ -134,7 +134,7 @@ impl Call {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RelativePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.len() > 120 {
             return write!(f, "\"{}...\" ({} bytes)", self.0[..20].escape_ascii(), self.0.len());

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat;
 
 use meta::{RecordKey, Seq, Snapshot};
-use tables::{Found, Source, joined, list};
+use tables::{ReplyContent, Source, joined, list};
 
 use crate::connect::{Row, plain, reply_row};
 use crate::error::Fault;
@@ -57,5 +57,5 @@ pub(crate) fn snapshot(rows: &[Row], seq: Seq, keys: &[RecordKey]) -> Result<Sna
         let kind = i16::try_from(plain(row).number(0)?).unwrap_or(0);
         Ok::<_, Fault>(reply_row(kind, row.get(1..).unwrap_or_default(), NUMBERS))
     };
-    Ok(Snapshot { seq, records: Found::in_rows(rows.iter().map(reply), keys)? })
+    Ok(Snapshot { seq, records: ReplyContent::in_rows(rows.iter().map(reply), keys)? })
 }

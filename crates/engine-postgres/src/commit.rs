@@ -12,7 +12,7 @@
 use host::HashMap;
 use meta::{EngineError, Guard, Inode, Outcome, Seq, Snapshot, Txn, conflict_free_groups};
 use pool::{Intent, in_halves, in_parts};
-use tables::Found;
+use tables::ReplyContent;
 use tokio_postgres::Row;
 use types::Ino;
 
@@ -81,8 +81,8 @@ fn outcomes(rows: &[Row], group: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fai
     let mut outcomes: Vec<Option<Outcome>> = group.iter().map(|_| None).collect();
     // `changed`: the changed inodes. `failed`: the numbers of the transactions whose guards failed. `found`:
     // the records that these guards read.
-    let mut changed = Found::default();
-    let (mut failed, mut found) = (Vec::new(), Found::default());
+    let mut changed = ReplyContent::default();
+    let (mut failed, mut found) = (Vec::new(), ReplyContent::default());
     for row in rows {
         let row = reply_row(row)?;
         match i64::from(row.kind) {

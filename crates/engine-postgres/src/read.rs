@@ -1,7 +1,7 @@
 //! Record keys as arrays, and the rows of replies, which the header of the crate `tables` describes.
 
 use meta::{RecordKey, Seq, Snapshot};
-use tables::{Found, ReplyRow};
+use tables::{ReplyContent, ReplyRow};
 
 use crate::columns::Rows;
 use crate::connection::{Connection, get};
@@ -32,6 +32,6 @@ impl Shared {
         let arrays = arrays(keys);
         let args: Vec<_> = arrays.args().collect();
         let rows = on.call(&self.sql.functions, &self.sql.read, &args)?;
-        Ok(Snapshot { seq: at, records: Found::in_rows(rows.iter().map(reply_row), keys)? })
+        Ok(Snapshot { seq: at, records: ReplyContent::in_rows(rows.iter().map(reply_row), keys)? })
     }
 }

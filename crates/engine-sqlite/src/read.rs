@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use meta::{Record, RecordKey, Seq, Snapshot, Usage};
 use rusqlite::{Connection, OptionalExtension, Result};
-use tables::{Found, Source};
+use tables::{ReplyContent, Source};
 use types::{Ino, Name};
 
 use crate::number::{int, uint};
@@ -48,8 +48,8 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
     let mut found = None;
     let mut is_answered = false;
     select.each(conn, values(&row_key), |row| {
-        is_answered = Found::answer_row(key, row, records)?;
-        if is_answered { Ok(()) } else { found.get_or_insert_with(Found::default).take(row) }
+        is_answered = ReplyContent::answer_row(key, row, records)?;
+        if is_answered { Ok(()) } else { found.get_or_insert_with(ReplyContent::default).take(row) }
     })?;
     if !is_answered {
         records.extend(found.unwrap_or_default().answer([key]));

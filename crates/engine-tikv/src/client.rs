@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::error::{begun_only, commit_error, read_error};
-use crate::store::{Attempt, CommitError, Found, Mutation, Phases, Store};
+use crate::store::{Attempt, CommitError, Mutation, Phases, ReadResult, Store};
 use crate::upkeep::before;
 
 /// The number of threads that talk to the servers.
@@ -97,7 +97,7 @@ impl Cluster {
         }
     }
 
-    async fn read_once(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, Error> {
+    async fn read_once(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<ReadResult, Error> {
         let mut scans: JoinSet<Result<_, Error>> = JoinSet::new();
         for (number, span) in spans.iter().cloned().enumerate() {
             let rows = ANSWER_BYTES / self.keys.most_bytes(&span.start);
@@ -105,7 +105,7 @@ impl Cluster {
             scans.spawn(async move { Ok((number, scan(client, at, span, rows).await?)) });
         }
         let mut gets: JoinSet<Result<_, Error>> = JoinSet::new();
-        let mut found = Found { values: vec![None; keys.len()], spans: vec![Vec::new(); spans.len()] };
+        let mut found = ReadResult { values: vec![None; keys.len()], spans: vec![Vec::new(); spans.len()] };
         for part in parts(keys, ANSWER_BYTES, |key| self.keys.most_bytes(key)) {
             let (client, keys) = (Arc::clone(&self.client), keys[part.clone()].to_vec());
             gets.spawn(async move { Ok((part, get(client, at, keys).await?)) });
@@ -233,7 +233,7 @@ impl Store for Cluster {
         Ok(Box::new(Running { cluster: self, transaction }))
     }
 
-    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError> {
+    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<ReadResult, EngineError> {
         let deadline = Instant::now() + self.op_timeout;
         loop {
             let found = self.wait(self.read_once(at, keys, spans));

@@ -31,4 +31,4 @@ mod upkeep;
 pub use config::Config;
 pub use engine::TikvEngine;
 pub use pool::OpenError;
-pub use store::{Attempt, CommitError, Found, Mutation, Phases, Store};
+pub use store::{Attempt, CommitError, Mutation, Phases, ReadResult, Store};

@@ -29,7 +29,7 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// # Errors
     /// Always determinate; transient if the transaction of another client blocks the read.
-    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError>;
+    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<ReadResult, EngineError>;
 
     /// Declares that no client will read as of a timestamp before `at`, so that older versions can be
     /// deleted.
@@ -102,7 +102,7 @@ impl CommitError {
 
 /// The result of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ReadResult {
     /// In the order of the requested keys; `None` if the key does not exist.
     pub values: Vec<Option<Bytes>>,
     /// In the order of the requested ranges; each in key order.

@@ -6,7 +6,7 @@ use types::Mode;
 use crate::access_attrs::{AccessAttrs, Rules};
 
 /// Resolves the names of users and groups.
-pub trait Names {
+pub trait UserDatabase {
     fn user(&self, name: &str) -> Option<u32>;
     fn group(&self, name: &str) -> Option<u32>;
 }
@@ -108,7 +108,7 @@ pub enum ChangeError {
 ///
 /// # Errors
 /// [`ChangeError`] if it cannot be parsed, or names an unknown user or group.
-pub fn parse_change(text: &str, names: &dyn Names) -> Result<Change, ChangeError> {
+pub fn parse_change(text: &str, names: &dyn UserDatabase) -> Result<Change, ChangeError> {
     let words = split(text)?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let group = |name: &str| id(name, |name| names.group(name)).ok_or(ChangeError::Group(name.to_owned()));
@@ -216,7 +216,7 @@ fn is_base(tag: Tag) -> bool {
     matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other)
 }
 
-fn setfacl(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
+fn setfacl(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeError> {
     let mut made = Setfacl::default();
     let (mut recursive, mut path, mut of_default) = (false, None, false);
     // The letter of each step, and its entries. The entries are parsed after all options, because a later
@@ -287,7 +287,12 @@ fn letter_of(long: &str) -> Option<&'static str> {
 }
 
 /// Parses a step; None if it only affects default ACLs.
-fn step(letter: char, text: &str, of_default: bool, names: &dyn Names) -> Result<Option<Step>, ChangeError> {
+fn step(
+    letter: char,
+    text: &str,
+    of_default: bool,
+    names: &dyn UserDatabase,
+) -> Result<Option<Step>, ChangeError> {
     if letter == 'b' {
         return Ok(Some(Step::Clear));
     }
@@ -307,7 +312,7 @@ fn step(letter: char, text: &str, of_default: bool, names: &dyn Names) -> Result
 }
 
 /// `u:ann:rwx`, `ann:rwx`, `g::r-x`, `m::rx`, `o:r`.
-fn spec(text: &str, names: &dyn Names) -> Result<Spec, ChangeError> {
+fn spec(text: &str, names: &dyn UserDatabase) -> Result<Spec, ChangeError> {
     let wrong = || ChangeError::Entry(text.to_owned());
     let fields: Vec<&str> = text.split(':').collect();
     let (kind, name, perm) = match fields.as_slice() {
@@ -335,7 +340,7 @@ fn spec(text: &str, names: &dyn Names) -> Result<Spec, ChangeError> {
 }
 
 /// `u:ann`, `g:staff`, `m`.
-fn removed(text: &str, names: &dyn Names) -> Result<Tag, ChangeError> {
+fn removed(text: &str, names: &dyn UserDatabase) -> Result<Tag, ChangeError> {
     let wrong = || ChangeError::Entry(text.to_owned());
     let fields: Vec<&str> = text.trim_end_matches(':').split(':').collect();
     match fields.as_slice() {
@@ -346,7 +351,7 @@ fn removed(text: &str, names: &dyn Names) -> Result<Tag, ChangeError> {
     }
 }
 
-fn tag(kind: &str, name: &str, names: &dyn Names) -> Option<Result<Tag, ChangeError>> {
+fn tag(kind: &str, name: &str, names: &dyn UserDatabase) -> Option<Result<Tag, ChangeError>> {
     Some(match (kind, name) {
         ("u" | "user", "") => Ok(Tag::UserObj),
         ("u" | "user", name) => {
@@ -375,7 +380,7 @@ fn chmod(words: &[&str]) -> Result<Change, ChangeError> {
     Ok(Change::Edit { path, recursive, edit: Edit::Chmod(Mode::new(bits)) })
 }
 
-fn chown(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
+fn chown(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeError> {
     let (recursive, words) = recursion(words)?;
     let (owner, path) = two(&words, "the owner")?;
     let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
@@ -446,7 +451,7 @@ mod tests {
 
     struct Known;
 
-    impl Names for Known {
+    impl UserDatabase for Known {
         fn user(&self, name: &str) -> Option<u32> {
             [("ann", 7), ("bob", 8)].into_iter().find(|(known, _)| *known == name).map(|(_, id)| id)
         }

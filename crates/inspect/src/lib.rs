@@ -31,7 +31,7 @@ pub use audit::{
     Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
     VisitedName, audit,
 };
-pub use change::{Change, ChangeError, Edit, Names, parse_change};
+pub use change::{Change, ChangeError, Edit, UserDatabase, parse_change};
 pub use check::{Check, Requirement};
 pub use domains::Domains;
 pub use evaluate::{Verdict, VerdictReason, evaluate};
@@ -39,4 +39,4 @@ pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::{LocalTree, MountedRules};
 pub use query_error::QueryError;
 pub use route::{Answer, Operation, OperationError, Route};
-pub use tree::{Found, Tree, VolumeTree};
+pub use tree::{Tree, TreeFile, VolumeTree};

@@ -19,7 +19,7 @@ use types::{Errno, FileType, Mode, Name};
 
 use crate::QueryError;
 use crate::access_attrs::{AccessAttrs, Nfs4Rules, Rules};
-use crate::tree::{Found, Tree};
+use crate::tree::{Tree, TreeFile};
 
 const POSIX_ACL: &str = "system.posix_acl_access";
 const NFS4_ACL: &str = "system.nfs4_acl";
@@ -132,23 +132,23 @@ impl<'m> LocalTree<'m> {
 }
 
 impl Tree for LocalTree<'_> {
-    type Place = PathBuf;
+    type Id = PathBuf;
 
-    fn root(&self) -> Result<Found<PathBuf>, QueryError> {
-        let place = PathBuf::from("/");
-        let access_attrs = self.access_attrs(&place)?;
-        Ok(Found { place, access_attrs })
+    fn root(&self) -> Result<TreeFile<PathBuf>, QueryError> {
+        let path = PathBuf::from("/");
+        let access_attrs = self.access_attrs(&path)?;
+        Ok(TreeFile { id: path, access_attrs })
     }
 
-    fn entry(&self, dir: &PathBuf, name: &Name) -> Result<Option<Found<PathBuf>>, QueryError> {
-        let place = dir.join(OsStr::from_bytes(name.as_bytes()));
-        let metadata = match fs::symlink_metadata(&place) {
+    fn entry(&self, dir: &PathBuf, name: &Name) -> Result<Option<TreeFile<PathBuf>>, QueryError> {
+        let path = dir.join(OsStr::from_bytes(name.as_bytes()));
+        let metadata = match fs::symlink_metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(system(&place, &error)),
+            Err(error) => return Err(system(&path, &error)),
         };
-        let access_attrs = self.subject_of(&place, &metadata)?;
-        Ok(Some(Found { place, access_attrs }))
+        let access_attrs = self.subject_of(&path, &metadata)?;
+        Ok(Some(TreeFile { id: path, access_attrs }))
     }
 
     fn target(&self, link: &PathBuf) -> Result<Vec<u8>, QueryError> {

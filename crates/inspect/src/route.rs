@@ -19,7 +19,7 @@ use crate::access_attrs::Rules;
 use crate::check::{Check, Requirement};
 use crate::evaluate::{Verdict, beforehand, evaluate};
 use crate::path::join;
-use crate::tree::{Found, Tree, is_link};
+use crate::tree::{Tree, TreeFile, is_link};
 
 /// The requested operation on the file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,13 +156,13 @@ impl Route {
 }
 
 /// The position of a walk.
-struct Here<P> {
+struct Here<I> {
     path: Vec<u8>,
-    found: Found<P>,
+    found: TreeFile<I>,
 }
 
-impl<P> Here<P> {
-    fn new(path: Vec<u8>, found: Found<P>) -> Self {
+impl<I> Here<I> {
+    fn new(path: Vec<u8>, found: TreeFile<I>) -> Self {
         Here { path, found }
     }
 }
@@ -184,7 +184,7 @@ struct Walk<'a, T: Tree> {
     path: &'a [u8],
     want: Operation,
     /// The directories from the root to the current position, never empty.
-    above: Vec<Here<T::Place>>,
+    above: Vec<Here<T::Id>>,
     checks: Vec<Check>,
 }
 
@@ -219,8 +219,8 @@ impl<T: Tree> Walk<'_, T> {
                 NameError::TooLong => Stop::Ends(Errno::ENAMETOOLONG),
                 _ => self.not_a_name(),
             })?;
-            let place = &self.here().found.place;
-            let found = self.tree.entry(place, &name)?;
+            let id = &self.here().found.id;
+            let found = self.tree.entry(id, &name)?;
             if is_last && by_name {
                 return self.change_names(&name, found);
             }
@@ -237,7 +237,7 @@ impl<T: Tree> Walk<'_, T> {
             if is_last {
                 self.follow(&name, &found);
             }
-            let target = self.tree.target(&found.place)?;
+            let target = self.tree.target(&found.id)?;
             if target.starts_with(b"/") {
                 if !self.tree.has_absolute_links() {
                     return Err(QueryError::LeadsOut { path: self.below(&name), target }.into());
@@ -270,7 +270,7 @@ impl<T: Tree> Walk<'_, T> {
         Ok(())
     }
 
-    fn here(&self) -> &Here<T::Place> {
+    fn here(&self) -> &Here<T::Id> {
         // The list begins with the root, which is never popped.
         &self.above[self.above.len() - 1]
     }
@@ -300,7 +300,7 @@ impl<T: Tree> Walk<'_, T> {
     }
 
     /// Adds the check for following a symbolic link at the end of a path.
-    fn follow(&mut self, name: &Name, link: &Found<T::Place>) {
+    fn follow(&mut self, name: &Name, link: &TreeFile<T::Id>) {
         let dir = &self.here().found.access_attrs;
         if dir.mode.has(Mode::STICKY | 0o002) && self.tree.protects_links() {
             let demand = Requirement::Follow { dir_uid: dir.uid };
@@ -313,7 +313,7 @@ impl<T: Tree> Walk<'_, T> {
     }
 
     /// Adds the checks for an operation that creates or removes the name.
-    fn change_names(&mut self, name: &Name, found: Option<Found<T::Place>>) -> Result<(), Stop> {
+    fn change_names(&mut self, name: &Name, found: Option<TreeFile<T::Id>>) -> Result<(), Stop> {
         let dir = self.here().found.access_attrs.clone();
         match (self.want, found) {
             (Operation::Create, Some(_)) => Err(Stop::Ends(Errno::EEXIST)),

@@ -14,26 +14,26 @@ use crate::domains::Domains;
 /// A tree of names. It is read with the permissions of this process, not with those of the user asked about.
 pub trait Tree {
     /// Identifies a file in the tree.
-    type Place: Clone;
+    type Id: Clone;
 
     /// The directory where absolute paths begin.
     ///
     /// # Errors
     /// It cannot be read.
-    fn root(&self) -> Result<Found<Self::Place>, QueryError>;
+    fn root(&self) -> Result<TreeFile<Self::Id>, QueryError>;
 
     /// The file that `name` in a directory refers to; `None` if there is no such name. Symbolic links are not
     /// followed.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    fn entry(&self, dir: &Self::Place, name: &Name) -> Result<Option<Found<Self::Place>>, QueryError>;
+    fn entry(&self, dir: &Self::Id, name: &Name) -> Result<Option<TreeFile<Self::Id>>, QueryError>;
 
     /// The target of a symbolic link.
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    fn target(&self, link: &Self::Place) -> Result<Vec<u8>, QueryError>;
+    fn target(&self, link: &Self::Id) -> Result<Vec<u8>, QueryError>;
 
     /// The Windows domains in the ACLs of the files found so far, at least up to this index.
     ///
@@ -51,8 +51,8 @@ pub trait Tree {
 
 /// A file in a tree.
 #[derive(Clone, Debug)]
-pub struct Found<P> {
-    pub place: P,
+pub struct TreeFile<I> {
+    pub id: I,
     pub access_attrs: AccessAttrs,
 }
 
@@ -98,14 +98,14 @@ impl<'e> VolumeTree<'e> {
 }
 
 impl Tree for VolumeTree<'_> {
-    type Place = Ino;
+    type Id = Ino;
 
-    fn root(&self) -> Result<Found<Ino>, QueryError> {
+    fn root(&self) -> Result<TreeFile<Ino>, QueryError> {
         let (_, access_attrs) = self.inode(Ino::ROOT)?;
-        Ok(Found { place: Ino::ROOT, access_attrs })
+        Ok(TreeFile { id: Ino::ROOT, access_attrs })
     }
 
-    fn entry(&self, dir: &Ino, name: &Name) -> Result<Option<Found<Ino>>, QueryError> {
+    fn entry(&self, dir: &Ino, name: &Name) -> Result<Option<TreeFile<Ino>>, QueryError> {
         let records = self.engine.read(&[RecordKey::Dirent(*dir, name.clone())])?.records;
         let Some(ino) = records.iter().find_map(|record| match record {
             Record::Dirent(_, _, dirent) => dirent.map(|dirent| dirent.ino),
@@ -114,7 +114,7 @@ impl Tree for VolumeTree<'_> {
             return Ok(None);
         };
         let (_, access_attrs) = self.inode_in(ino, &records)?;
-        Ok(Some(Found { place: ino, access_attrs }))
+        Ok(Some(TreeFile { id: ino, access_attrs }))
     }
 
     fn target(&self, link: &Ino) -> Result<Vec<u8>, QueryError> {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Change, Kind, Names, OnName, Rights, Seen, Start, Totals, View, VisitedName, audit,
-    parse_change,
+    Audit, AuditError, Change, Kind, OnName, Rights, Seen, Start, Totals, UserDatabase, View, VisitedName,
+    audit, parse_change,
 };
 use meta::{AclKind, Effect, Volume};
 use ops::{AclType, SetAcl, SetAttr};
@@ -171,7 +171,7 @@ fn distinct_combinations_are_decided_once() {
 
 struct NoNames;
 
-impl Names for NoNames {
+impl UserDatabase for NoNames {
     fn user(&self, _: &str) -> Option<u32> {
         None
     }

@@ -39,7 +39,7 @@ pub struct View<'a> {
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
     /// The first records that [`View::prefetch`] has found. A plan looks them up next.
-    prefetched: [Option<Found>; PREFETCHED],
+    prefetched: [Option<Prefetched>; PREFETCHED],
     prefetched_keys: [Option<Key>; PREFETCHED],
     /// Whether the plan's guards can be needed.
     is_guarded: bool,
@@ -60,10 +60,10 @@ pub struct View<'a> {
 /// How many records a view keeps from [`View::prefetch`]: those of a name in a directory.
 const PREFETCHED: usize = 3;
 
-/// A record that was found, and whether the operation has read it itself. Its key stands elsewhere, because up to 128
-/// bytes are copied without a call.
+/// A record that [`View::prefetch`] has found, and whether the operation has read it itself. Its key is in
+/// [`View::prefetched_keys`], because the compiler copies values of up to 128 bytes without a call of `memcpy`.
 #[derive(Debug)]
-struct Found {
+struct Prefetched {
     value: Value,
     is_fresh: bool,
 }
@@ -530,7 +530,7 @@ impl<'a> View<'a> {
     fn find_first(&mut self, key: Key) -> Option<Value> {
         let (value, is_fresh) = self.find_with_origin(&key)?;
         if let Some(place) = self.prefetched.iter().position(Option::is_none) {
-            self.prefetched[place] = Some(Found { value: value.clone(), is_fresh });
+            self.prefetched[place] = Some(Prefetched { value: value.clone(), is_fresh });
             self.prefetched_keys[place] = Some(key);
         }
         Some(value)

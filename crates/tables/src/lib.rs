@@ -24,7 +24,7 @@
 //! |---|---|
 //! | `kind`, `reply` | the kinds of the rows of replies; their values |
 //! | `values` | the values of records as stored in columns |
-//! | `found` | answers record keys from the rows of a reply |
+//! | `content` | answers record keys from the rows of a reply |
 //! | `page` | answers scans from the rows of a reply |
 //! | `table`, `scan`, `source` | the tables and their columns; scans as statements; the columns of selects |
 //! | `line` | the rows of a record key, and the rows that an effect puts and removes |
@@ -32,7 +32,7 @@
 //! | `text`, `literal` | helpers for the texts of statements |
 //! | `stage` | stages: effects that statements may apply together; the combined change of an inode's row |
 
-mod found;
+mod content;
 pub mod kind;
 mod line;
 pub mod literal;
@@ -46,7 +46,7 @@ mod table;
 mod text;
 pub mod values;
 
-pub use found::{Found, kind_of};
+pub use content::{ReplyContent, kind_of};
 pub use line::{Line, put, removed, row_key};
 pub use page::PageBuilder;
 pub use part::{Locks, follow, free, holder, made, named, puts_free_names};

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use meta::{Beside, Dirent, Inode, Page, Record, RecordKey, Scan, Seq, Snapshot};
 use types::{Ino, Name, SessionId, SliceId};
 
-use crate::found::Found;
+use crate::content::ReplyContent;
 use crate::kind;
 use crate::reply::{Malformed, ReplyRow, Row};
 
@@ -20,7 +20,7 @@ pub struct PageBuilder<'s> {
     /// The keys of records that consist of several rows (the rows of a chunk, the locks on an inode), in order.
     keys: Vec<RecordKey>,
     /// The content of the records of `keys`, and the ACLs and other inodes of `dirents`.
-    found: Found,
+    found: ReplyContent,
     /// All other records.
     records: Vec<Record>,
 }
@@ -28,7 +28,7 @@ pub struct PageBuilder<'s> {
 impl<'s> PageBuilder<'s> {
     pub fn new(scan: &'s Scan) -> Self {
         let (dirents, keys, records) = Default::default();
-        PageBuilder { scan, dirents, keys, found: Found::default(), records }
+        PageBuilder { scan, dirents, keys, found: ReplyContent::default(), records }
     }
 
     /// Takes the next row. The rows are in the order of the scan, except those of a directory.
@@ -169,7 +169,7 @@ mod tests {
         assert!(
             matches!(&found.snapshot.records[..], [Record::Slices(_, ChunkIndex(0), rows)] if rows.len() == 2)
         );
-        let mut all = Found::default();
+        let mut all = ReplyContent::default();
         rows.iter().for_each(|row| all.take(row).unwrap());
         let keys = [
             RecordKey::Slices(Ino(7), ChunkIndex(0)),

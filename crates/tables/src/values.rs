@@ -82,7 +82,7 @@ mod tests {
     use types::{ChunkIndex, FileType, Ino, Mode, QuotaId, SessionId, SliceId, Time};
 
     use super::*;
-    use crate::{Found, ReplyRow, kind};
+    use crate::{ReplyContent, ReplyRow, kind};
 
     #[test]
     fn rows_of_these_values_give_the_records_back() {
@@ -114,7 +114,7 @@ mod tests {
         ];
         let rows = sources.map(|source| Slice { pos: 1, len: 2, source });
 
-        let mut found = Found::default();
+        let mut found = ReplyContent::default();
         let mut take = |kind, numbers: Vec<Option<i128>>, strings: &[Option<&[u8]>]| {
             let numbers = numbers.into_iter().map(|number| number.map(|number| number as i64));
             found.take(&ReplyRow { kind, row: (numbers.collect(), strings.to_vec()) }).unwrap();

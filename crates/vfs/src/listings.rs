@@ -53,11 +53,11 @@ pub(crate) struct OpenDir {
     parent: Ino,
     /// The caller that opened it, if listings differ by caller.
     viewer: Option<Identity>,
-    names: Mutex<Names>,
+    names: Mutex<NameWindow>,
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct NameWindow {
     /// The names that are shown.
     shown: Vec<(Name, Ino, FileType)>,
     /// The last name that was read, shown or not.
@@ -71,11 +71,11 @@ struct Names {
     charge: Charge,
 }
 
-impl Names {
+impl NameWindow {
     /// Starts again at the beginning.
     fn rewind(&mut self) {
         let charge = std::mem::take(&mut self.charge);
-        *self = Names { charge, ..Names::default() };
+        *self = NameWindow { charge, ..NameWindow::default() };
     }
 
     /// Drops names that the caller has passed, and the entries collected for the cache.
@@ -168,7 +168,7 @@ impl Listings {
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
         let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
-        let names = Mutex::new(Names { charge, ..Names::default() });
+        let names = Mutex::new(NameWindow { charge, ..NameWindow::default() });
         let dir = OpenDir { ino, parent: inode.parent, viewer, names };
         host::write(&self.dirs).insert(handle, Arc::new(dir));
         Ok(handle)
@@ -263,7 +263,7 @@ impl Listings {
     }
 
     /// Reads more names; returns `false` at the end. Possibly none of them is shown.
-    fn read_more(&self, dir: &OpenDir, names: &mut Names, inodes: bool) -> Result<bool, Errno> {
+    fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);
         }
@@ -302,7 +302,7 @@ impl Listings {
 
     /// Takes all names from the cache. Returns false if the listing is not cached as a whole, or if entries
     /// are filtered by access and the inode of one is not cached.
-    fn take_cached(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
+    fn take_cached(&self, dir: &OpenDir, names: &mut NameWindow) -> Result<bool, Errno> {
         let Some(whole) = self.base.meta.known_listing(dir.ino) else { return Ok(false) };
         for part in whole.chunks(PAGE) {
             let inos: Vec<Ino> =

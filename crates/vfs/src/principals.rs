@@ -40,7 +40,7 @@ impl Principals {
 #[derive(Debug)]
 pub(crate) struct Named {
     /// The domain, the users and the groups.
-    names: Option<(String, Arc<Names>, Arc<Names>)>,
+    names: Option<(String, Arc<NameTable>, Arc<NameTable>)>,
     pub(crate) sids: GrowingTable,
 }
 
@@ -68,14 +68,14 @@ impl nfs4::Principals for Named {
 #[derive(Debug)]
 struct Register {
     path: &'static str,
-    read: Mutex<(Option<Stamp>, Arc<Names>)>,
+    read: Mutex<(Option<Stamp>, Arc<NameTable>)>,
 }
 
 /// The version of a file: device, inode, length, modification time.
 type Stamp = (u64, u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
-struct Names {
+struct NameTable {
     ids: HashMap<String, u32>,
     names: HashMap<u32, String>,
 }
@@ -85,15 +85,15 @@ impl Register {
         Register { path, read: Mutex::default() }
     }
 
-    fn now(&self) -> Arc<Names> {
+    fn now(&self) -> Arc<NameTable> {
         let stamp = fs::metadata(self.path)
             .ok()
             .map(|of| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()));
         let mut read = host::lock(&self.read);
         if stamp.is_none() || read.0 != stamp {
-            let names = read_text(self.path).map(|text| Names::parse(&text)).unwrap_or_else(|error| {
+            let names = read_text(self.path).map(|text| NameTable::parse(&text)).unwrap_or_else(|error| {
                 tracing::warn!(path = self.path, %error, "cannot read the file: its names show as numbers");
-                Names::default()
+                NameTable::default()
             });
             *read = (stamp, Arc::new(names));
         }
@@ -107,11 +107,11 @@ fn read_text(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-impl Names {
+impl NameTable {
     /// Parses lines of `name:password:number:...`, passwd(5) and group(5). The first line of a name or number
     /// counts. Other lines, and names that contain `@`, are skipped.
     fn parse(text: &str) -> Self {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         for line in text.lines() {
             let mut fields = line.split(':');
             let (Some(name), Some(_), Some(id)) = (fields.next(), fields.next(), fields.next()) else {
@@ -139,7 +139,7 @@ mod tests {
     fn valid_lines_are_parsed_and_others_skipped() {
         let text = "ann:x:1000:1000:Ann:/home/ann:/bin/sh\n+::::::\nbad\nann:x:7:\ntwin:x:1000:\nat@x:x:8:\n\
                     minus:x:4294967295:\nword:x:one:\n";
-        let names = Arc::new(Names::parse(text));
+        let names = Arc::new(NameTable::parse(text));
         assert_eq!(names.ids.len(), 2);
         let users = Named {
             names: Some(("example.org".into(), Arc::clone(&names), Arc::default())),

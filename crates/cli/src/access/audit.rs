@@ -82,7 +82,7 @@ Examples:
   limen access audit /mnt --what-if 'add user ann to group staff'";
 
 /// The directory to audit.
-struct Place {
+struct AuditRoot {
     database: Database,
     volume: Volume,
     dir: Ino,
@@ -106,18 +106,18 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let user = user
         .ok_or_else(|| Fault::usage("no user or file is given").advise("write --user USER or --who PATH"))?;
     let person = users.person(user, args.groups.as_deref())?;
-    let place = find(args)?;
-    let engine = place.database.engine();
+    let root = find(args)?;
+    let engine = root.database.engine();
     let before = View::of(person.cred.clone());
     let after = match &what_if {
         None => None,
         Some(what_if) => {
-            let tree = VolumeTree::of(&*engine, &place.volume);
-            let edit = what_if.edit(&tree, place.device)?;
+            let tree = VolumeTree::of(&*engine, &root.volume);
+            let edit = what_if.edit(&tree, root.device)?;
             Some(View { cred: what_if.cred(&person, &users)?, edit })
         }
     };
-    let start = Start { dir: place.dir, path: place.path.clone() };
+    let start = Start { dir: root.dir, path: root.path.clone() };
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
     let views = (&before, after.as_ref());
     let mut list = List::new(args, what_if.is_some());
@@ -130,7 +130,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let progress = |names| bar.inc(names);
     let mut print = |met: VisitedName<'_>| list.print(met);
     let each: Option<&mut OnName<'_, Fault>> = if args.list { Some(&mut print) } else { None };
-    let found = audit(&*engine, &place.volume, &start, views, threads, each, &progress);
+    let found = audit(&*engine, &root.volume, &start, views, threads, each, &progress);
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
         // The output is a closed pipe, so the rest is not wanted.
@@ -141,20 +141,20 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(args: &AuditArgs) -> Result<Place, Fault> {
+fn find(args: &AuditArgs) -> Result<AuditRoot, Fault> {
     let target = args.target.as_deref().unwrap_or_default();
     match Target::parse(target)? {
         Target::Local(path) => {
             let metadata = fs::metadata(&path).at(path.display())?;
             let (database, volume) = volume_behind(&path, metadata.dev())?;
             let (dir, bytes) = (Ino(metadata.ino()), path.as_os_str().as_bytes().to_vec());
-            Ok(Place { database, volume, dir, path: bytes, device: Some(metadata.dev()) })
+            Ok(AuditRoot { database, volume, dir, path: bytes, device: Some(metadata.dev()) })
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let dir = inode_at(&VolumeTree::of(&*engine, &volume), &path)?;
-            Ok(Place { database, volume, dir, path, device: None })
+            Ok(AuditRoot { database, volume, dir, path, device: None })
         }
     }
 }

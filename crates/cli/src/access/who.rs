@@ -26,13 +26,13 @@ const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
 /// The access of one user, before and after the change.
 struct Row {
     person: Person,
-    before: Found,
-    after: Found,
+    before: Effective,
+    after: Effective,
 }
 
-/// The permissions of a user on the file, and the reason.
+/// The effective permissions of a user on the file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct Effective {
     reached: bool,
     rights: Perm,
     /// The reason why the file cannot be reached; otherwise the reason of the first granted permission, or of
@@ -133,8 +133,8 @@ fn named(access_attrs: &AccessAttrs) -> Vec<u32> {
     uids
 }
 
-fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Found {
-    let mut found = Found { reached: false, rights: Perm::NONE, by: String::new() };
+fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
+    let mut effective = Effective { reached: false, rights: Perm::NONE, by: String::new() };
     for (right, route) in RIGHTS.into_iter().zip(routes) {
         let answer = route.explain(cred);
         let (Some(verdict), Some(check)) =
@@ -144,22 +144,22 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Found {
         };
         if answer.verdicts.len() < route.checks.len() {
             let ground = show::ground(&verdict.ground, users, &route.domains);
-            found.by = format!("{ground} at {}", show_name(&check.path));
-            return found;
+            effective.by = format!("{ground} at {}", show_name(&check.path));
+            return effective;
         }
-        found.reached = true;
-        let is_first = found.rights == Perm::NONE;
+        effective.reached = true;
+        let is_first = effective.rights == Perm::NONE;
         if answer.errno.is_none() {
-            found.rights = found.rights | right;
+            effective.rights = effective.rights | right;
         }
-        if found.by.is_empty() || is_first && found.rights != Perm::NONE {
-            found.by = show::ground(&verdict.ground, users, &route.domains);
+        if effective.by.is_empty() || is_first && effective.rights != Perm::NONE {
+            effective.by = show::ground(&verdict.ground, users, &route.domains);
         }
     }
-    found
+    effective
 }
 
-impl Found {
+impl Effective {
     fn show(&self) -> String {
         if self.reached { self.rights.to_string() } else { "none".to_owned() }
     }
@@ -220,7 +220,7 @@ fn to_csv(rows: &[Row]) -> String {
     let mut text = "user,reached,rights,reached_after,rights_after\n".to_owned();
     for Row { person, before, after } in rows {
         let quoted = person.name.replace('"', "\"\"");
-        let of = |found: &Found| format!("{},{}", u8::from(found.reached), found.rights);
+        let of = |effective: &Effective| format!("{},{}", u8::from(effective.reached), effective.rights);
         text.push_str(&format!("\"{quoted}\",{},{}\n", of(before), of(after)));
     }
     text

@@ -18,7 +18,7 @@ use command::output;
 use types::Name;
 
 use self::print::Printer;
-use self::source::{Lister, Operand, Place};
+use self::source::{Directory, Lister, Operand};
 use crate::target::{Target, join, show_name};
 
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ struct Walk<'a> {
 
 /// A directory whose subdirectories are being listed.
 struct Frame {
-    place: Place,
+    directory: Directory,
     path: Vec<u8>,
     below: VecDeque<Name>,
     /// The name after which more subdirectories may follow.
@@ -105,8 +105,8 @@ impl Walk<'_> {
                     self.printer.row(row, &path)?;
                     self.printer.end_of_page()?;
                 }
-                Ok(Operand::Directory { lister, place, path }) => {
-                    self.tree(&lister, place, path, with_heads)?
+                Ok(Operand::Directory { lister, directory, path }) => {
+                    self.tree(&lister, directory, path, with_heads)?
                 }
                 Err(fault) => {
                     output::note(fault);
@@ -118,23 +118,29 @@ impl Walk<'_> {
     }
 
     /// Lists a directory, and with `-R` all directories below it.
-    fn tree(&mut self, lister: &Lister, place: Place, path: Vec<u8>, with_heads: bool) -> Result<(), Fault> {
+    fn tree(
+        &mut self,
+        lister: &Lister,
+        directory: Directory,
+        path: Vec<u8>,
+        with_heads: bool,
+    ) -> Result<(), Fault> {
         let mut frames = Vec::new();
-        frames.extend(self.directory(lister, place, path, with_heads)?);
+        frames.extend(self.directory(lister, directory, path, with_heads)?);
         while let Some(frame) = frames.last_mut() {
             if frame.below.is_empty()
                 && let Some(rest) = frame.rest.take()
             {
                 (frame.below, frame.rest) =
-                    lister.directories(&frame.place, rest, MAX_BELOW, self.args.hides())?;
+                    lister.directories(&frame.directory, rest, MAX_BELOW, self.args.hides())?;
             }
             let Some(name) = frame.below.pop_front() else {
                 frames.pop();
                 continue;
             };
             let path = join(&frame.path, name.as_bytes());
-            match lister.open_below(&frame.place, &name)? {
-                Ok(place) => frames.extend(self.directory(lister, place, path, with_heads)?),
+            match lister.open_below(&frame.directory, &name)? {
+                Ok(directory) => frames.extend(self.directory(lister, directory, path, with_heads)?),
                 Err(errno) => {
                     self.head(&path, with_heads)?;
                     self.fail(format!("cannot open directory '{}': {errno}", show_name(&path)));
@@ -148,7 +154,7 @@ impl Walk<'_> {
     fn directory(
         &mut self,
         lister: &Lister,
-        place: Place,
+        directory: Directory,
         path: Vec<u8>,
         with_heads: bool,
     ) -> Result<Option<Frame>, Fault> {
@@ -157,7 +163,7 @@ impl Walk<'_> {
         let mut unseen: Option<String> = None;
         let printer = &mut self.printer;
         let (hides, recursive) = (self.args.hides(), self.args.recursive);
-        let listed = lister.list(&place, None, &mut |row, is_below| {
+        let listed = lister.list(&directory, None, &mut |row, is_below| {
             if hides && row.name.starts_with(b".") {
                 return Ok(());
             }
@@ -184,7 +190,7 @@ impl Walk<'_> {
                 "cannot access '{name}' and possibly more files in '{dir}': permission denied, or damaged (see limen fsck)"
             ));
         }
-        Ok(recursive.then_some(Frame { place, path, below, rest }))
+        Ok(recursive.then_some(Frame { directory, path, below, rest }))
     }
 
     fn head(&mut self, path: &[u8], with_heads: bool) -> Result<(), Fault> {

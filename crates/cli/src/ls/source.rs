@@ -73,7 +73,7 @@ pub(super) enum AclText {
 
 /// A directory to list.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Directory {
     Records(Ino),
     /// On a mount: the records are read, and the kernel has opened the directory.
     Beside(Ino, OwnedFd),
@@ -82,7 +82,7 @@ pub(super) enum Place {
 
 /// A file or directory from the command line.
 pub(super) enum Operand {
-    Directory { lister: Lister, place: Place, path: Vec<u8> },
+    Directory { lister: Lister, directory: Directory, path: Vec<u8> },
     File { row: Row, path: Vec<u8> },
 }
 
@@ -130,7 +130,7 @@ impl Operand {
                     let volume = Some(records);
                     return Ok(Operand::Directory {
                         lister: Lister { volume },
-                        place: Place::Records(ino),
+                        directory: Directory::Records(ino),
                         path,
                     });
                 }
@@ -163,8 +163,8 @@ impl Operand {
             let fd = openat(CWD, path, flags, RawMode::empty()).map_err(raw)?;
             let stat = fstat(&fd).map_err(raw)?;
             let lister = Lister { volume: Records::behind(path, stat.st_dev) };
-            let place = lister.place(fd, &stat);
-            return Ok(Operand::Directory { lister, place, path: bytes });
+            let directory = lister.directory(fd, &stat);
+            return Ok(Operand::Directory { lister, directory, path: bytes });
         }
         let stat = statat(
             CWD,
@@ -206,24 +206,24 @@ impl Records {
 impl Lister {
     /// How to read a directory that the kernel has opened: from the records if the directory is on their
     /// mount.
-    fn place(&self, fd: OwnedFd, stat: &Stat) -> Place {
+    fn directory(&self, fd: OwnedFd, stat: &Stat) -> Directory {
         match &self.volume {
             Some(Records { device: Some(device), .. }) if *device == stat.st_dev => {
-                Place::Beside(Ino(stat.st_ino), fd)
+                Directory::Beside(Ino(stat.st_ino), fd)
             }
-            _ => Place::Kernel(fd),
+            _ => Directory::Kernel(fd),
         }
     }
 
     /// Opens a subdirectory. Mount points are followed, symbolic links are not.
-    pub(super) fn open_below(&self, dir: &Place, name: &Name) -> Result<Result<Place, Errno>, Fault> {
+    pub(super) fn open_below(&self, dir: &Directory, name: &Name) -> Result<Result<Directory, Errno>, Fault> {
         let fd = match dir {
-            Place::Records(dir) => {
+            Directory::Records(dir) => {
                 let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::ENOENT)) };
                 let found = inspect::Tree::entry(&VolumeTree::new(&**engine, *acl), dir, name);
                 return match found {
                     Ok(Some(found)) if found.access_attrs.kind.is_dir() => {
-                        Ok(Ok(Place::Records(found.place)))
+                        Ok(Ok(Directory::Records(found.id)))
                     }
                     Ok(Some(_)) => Ok(Err(Errno::ENOTDIR)),
                     Ok(None) => Ok(Err(Errno::ENOENT)),
@@ -231,26 +231,26 @@ impl Lister {
                     Err(_) => Ok(Err(Errno::EIO)),
                 };
             }
-            Place::Beside(_, fd) | Place::Kernel(fd) => fd,
+            Directory::Beside(_, fd) | Directory::Kernel(fd) => fd,
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(fd, OsStr::from_bytes(name.as_bytes()), flags, RawMode::empty());
-        let placed = opened.and_then(|fd| fstat(&fd).map(|stat| self.place(fd, &stat)));
+        let placed = opened.and_then(|fd| fstat(&fd).map(|stat| self.directory(fd, &stat)));
         Ok(placed.map_err(from_raw))
     }
 
     /// Passes all names after `after` to `each`, sorted by their bytes. The inner error is the kernel's.
     pub(super) fn list(
         &self,
-        place: &Place,
+        directory: &Directory,
         after: Option<Name>,
         each: Each<'_>,
     ) -> Result<Result<(), Errno>, Fault> {
-        let (dir, may_see) = match place {
-            Place::Records(dir) => (*dir, true),
+        let (dir, may_see) = match directory {
+            Directory::Records(dir) => (*dir, true),
             // Looking up `.` needs search permission.
-            Place::Beside(dir, fd) => (*dir, statat(fd, ".", AtFlags::empty()).is_ok()),
-            Place::Kernel(fd) => return list_by_kernel(fd, after, each),
+            Directory::Beside(dir, fd) => (*dir, statat(fd, ".", AtFlags::empty()).is_ok()),
+            Directory::Kernel(fd) => return list_by_kernel(fd, after, each),
         };
         let Some(records) = &self.volume else { return Ok(Err(Errno::EIO)) };
         for entry in read_dir_plus(&*records.engine, records.acl, dir).from_after(after) {
@@ -266,14 +266,14 @@ impl Lister {
     /// The names of at most `limit` subdirectories after `after`, and the last of them if more may follow.
     pub(super) fn directories(
         &self,
-        place: &Place,
+        directory: &Directory,
         after: Name,
         limit: usize,
         hides: bool,
     ) -> Result<(VecDeque<Name>, Option<Name>), Fault> {
         let mut names = VecDeque::new();
         let mut rest = None;
-        let listed = self.list(place, Some(after), &mut |row, is_below| {
+        let listed = self.list(directory, Some(after), &mut |row, is_below| {
             if is_below && rest.is_none() && !(hides && row.name.starts_with(b".")) {
                 if names.len() < limit {
                     names.push_back(Name::new(&row.name)?);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine_tikv::{Attempt, CommitError, Found, Mutation, Phases, Store};
+use engine_tikv::{Attempt, CommitError, Mutation, Phases, ReadResult, Store};
 use keyspace::Span;
 use meta::EngineError;
 
@@ -310,9 +310,9 @@ impl Store for Cluster {
         Ok(Box::new(Running { cluster: self, start: self.timestamp()?, phases }))
     }
 
-    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError> {
+    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<ReadResult, EngineError> {
         self.state().counts.reads += 1;
-        let mut found = Found::default();
+        let mut found = ReadResult::default();
         let transient = |error: Option<EngineError>| error.expect("reads are never late");
         for key in keys {
             let value: Option<Bytes> = self

@@ -68,7 +68,7 @@ pub(super) struct Events {
 
 /// The machine of a thread.
 #[derive(Debug)]
-struct Place {
+struct ThreadMachine {
     clocks: Arc<Clocks>,
     client: usize,
     worker: usize,
@@ -97,7 +97,7 @@ pub(super) fn name() -> String {
     NAME.with_borrow(Clone::clone)
 }
 
-impl Machine for Place {
+impl Machine for ThreadMachine {
     fn monotonic(&self) -> Duration {
         self.clocks.monotonic(self.client)
     }
@@ -135,7 +135,7 @@ impl Machine for Place {
     }
 }
 
-impl Place {
+impl ThreadMachine {
     fn place(&self, name: &str, worker: usize, client: usize) -> (Seat, Sender<Asked>) {
         let seat = Seat {
             clocks: Arc::clone(&self.clocks),
@@ -149,7 +149,7 @@ impl Place {
     }
 }
 
-/// The parts of a [`Place`] that can be sent to another thread.
+/// The parts of a [`ThreadMachine`] that can be sent to another thread.
 struct Seat {
     clocks: Arc<Clocks>,
     client: usize,
@@ -175,7 +175,7 @@ fn start(
         NAME.set(name);
         set_dice(Dice::of(seed, 1, worker as u64));
         let over = asks.clone();
-        host::sim::enter(Rc::new(Place { clocks, client, worker, count, seed, asks, answers }));
+        host::sim::enter(Rc::new(ThreadMachine { clocks, client, worker, count, seed, asks, answers }));
         let done = catch_unwind(AssertUnwindSafe(work));
         let is_panic = done.is_err_and(|cause: Box<dyn Any + Send>| !cause.is::<Ended>());
         let _ = over.send(Asked { worker, what: What::Over(is_panic) });

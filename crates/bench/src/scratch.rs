@@ -30,12 +30,12 @@ const MAX_SETTLE: Duration = Duration::from_secs(120);
 
 /// A scratch directory below the path to measure. Dropping it removes the directory.
 #[derive(Debug)]
-pub(crate) struct Place {
-    scratch: PathBuf,
+pub(crate) struct Scratch {
+    dir: PathBuf,
     pub(crate) probe: Probe,
 }
 
-impl Place {
+impl Scratch {
     /// Creates a scratch directory in `path`.
     ///
     /// # Errors
@@ -51,11 +51,11 @@ impl Place {
             .what("cannot create a directory here")
             .at(path.display())
             .advise("name a directory that you can write to")?;
-        Ok(Place { scratch, probe: Probe::find(device) })
+        Ok(Scratch { dir: scratch, probe: Probe::find(device) })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.scratch
+        &self.dir
     }
 
     /// Removes a tree in the scratch directory.
@@ -98,7 +98,7 @@ impl Place {
         interrupt: &Interrupt,
         prepare: impl FnOnce(&Path) -> Result<(), Fault>,
     ) -> Result<Vec<Sample>, Fault> {
-        let dir = self.scratch.join(name);
+        let dir = self.dir.join(name);
         fs::create_dir(&dir).at(dir.display())?;
         let samples = prepare(&dir).and_then(|()| suite::round(&dir, load, &self.probe, bar, interrupt));
         bar.inc(1);
@@ -109,16 +109,16 @@ impl Place {
     /// before the measurement.
     ///
     /// # Errors
-    /// Those of [`Place::round`].
+    /// Those of [`Scratch::round`].
     pub(crate) fn warm_up(&self, load: &Load, interrupt: &Interrupt) -> Result<(), Fault> {
         let few = Load { files: load.files.min(100 * load.threads), ..load.clone() };
         self.round("warm-up", &few, &ProgressBar::hidden(), interrupt, |_| Ok(())).map(drop)
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(fault) = clean(&self.scratch) {
+        if let Err(fault) = clean(&self.dir) {
             output::note(fault);
         }
     }

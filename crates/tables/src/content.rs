@@ -33,7 +33,7 @@ pub fn kind_of(key: &RecordKey) -> i16 {
 
 /// The content of a reply; records that are not in it are absent.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ReplyContent {
     pub inodes: HashMap<Ino, Inode>,
     dirents: HashMap<(Ino, Name), Dirent>,
     /// Directories that are not empty.
@@ -52,16 +52,16 @@ pub struct Found {
     quotas: HashMap<QuotaKey, Quota>,
 }
 
-impl Found {
+impl ReplyContent {
     /// The records of `keys`, in order, from all rows of a reply.
     ///
     /// # Errors
-    /// The first error of `rows`; those of [`Found::take`].
+    /// The first error of `rows`; those of [`ReplyContent::take`].
     pub fn in_rows<R: Row, F: From<Malformed>>(
         rows: impl IntoIterator<Item = Result<ReplyRow<R>, F>>,
         keys: &[RecordKey],
     ) -> Result<Vec<Record>, F> {
-        let mut found = Found::default();
+        let mut found = ReplyContent::default();
         for row in rows {
             found.take(&row?)?;
         }
