@@ -214,9 +214,9 @@ fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
 fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usize {
     let mut named = 0;
     for (check, verdict) in route.checks.iter().zip(&answer.verdicts) {
-        let VerdictReason::Nfs4(grounds) = &verdict.ground else { continue };
+        let VerdictReason::Nfs4(reasons) = &verdict.reason else { continue };
         // For a removal, the directory's ACL may decide instead.
-        let subjects = match &check.demand {
+        let subjects = match &check.requirement {
             inspect::Requirement::Remove { dir } => vec![&check.access_attrs, &**dir],
             _ => vec![&check.access_attrs],
         };
@@ -231,7 +231,7 @@ fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) 
                 Who::User(id) => id.to_system() == Some(cred.uid),
                 Who::NamedGroup(id) => id.to_system().is_some_and(|gid| cred.in_group(gid)),
             };
-            grounds.iter().all(|(one, entry)| {
+            reasons.iter().all(|(one, entry)| {
                 if acl.is_none() {
                     return entry.is_none()
                         && matches!(one.reason, Reason::Mode(_) | Reason::OwnerRight | Reason::NotMentioned);
@@ -249,11 +249,11 @@ fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) 
             })
         };
         assert!(subjects.into_iter().any(agrees), "{cred:?} {check:#?} {verdict:#?}");
-        let all = grounds.iter().all(|(one, _)| one.granted);
+        let all = reasons.iter().all(|(one, _)| one.granted);
         // A removal needs one of two permissions, not both.
-        let is_removal = matches!(check.demand, inspect::Requirement::Remove { .. });
+        let is_removal = matches!(check.requirement, inspect::Requirement::Remove { .. });
         assert!(is_removal || all == verdict.is_granted(), "{check:#?} {verdict:#?}");
-        named += grounds.iter().filter(|(_, entry)| entry.is_some()).count();
+        named += reasons.iter().filter(|(_, entry)| entry.is_some()).count();
     }
     named
 }

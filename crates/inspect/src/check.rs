@@ -35,13 +35,13 @@ pub struct Check {
     /// The path of the file with symbolic links resolved.
     pub path: Vec<u8>,
     pub access_attrs: AccessAttrs,
-    pub demand: Requirement,
+    pub requirement: Requirement,
 }
 
 impl Check {
     /// The highest domain index in the ACLs that the check may use.
     pub(crate) fn highest_domain(&self) -> u32 {
-        let of_dir = match &self.demand {
+        let of_dir = match &self.requirement {
             Requirement::Remove { dir } => dir.rules.highest_domain(),
             _ => 0,
         };

@@ -13,7 +13,7 @@ use crate::check::{Check, Requirement};
 pub struct Verdict {
     /// The errno of a denial; None if the check is granted.
     pub errno: Option<Errno>,
-    pub ground: VerdictReason,
+    pub reason: VerdictReason,
 }
 
 /// The reason of a verdict.
@@ -52,18 +52,18 @@ impl Verdict {
         self.errno.is_none()
     }
 
-    fn granted(ground: VerdictReason) -> Self {
-        Verdict { errno: None, ground }
+    fn granted(reason: VerdictReason) -> Self {
+        Verdict { errno: None, reason }
     }
 
-    fn refused(errno: Errno, ground: VerdictReason) -> Self {
-        Verdict { errno: Some(errno), ground }
+    fn refused(errno: Errno, reason: VerdictReason) -> Self {
+        Verdict { errno: Some(errno), reason }
     }
 
     /// Builds the verdict of an evaluation. `by_acl` returns the part of mode or ACL that decided, if one
     /// did.
     fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> VerdictReason) -> Self {
-        let ground = match evaluation {
+        let reason = match evaluation {
             Ok(Grant::Acl | Grant::FileAcl) | Err(Denial::Acl | Denial::FileAcl) => by_acl(),
             Ok(Grant::Owner) => VerdictReason::Owns,
             Ok(Grant::DirectoryOwner) => VerdictReason::OwnsDirectory,
@@ -72,7 +72,7 @@ impl Verdict {
             Err(Denial::Sticky) => VerdictReason::OwnsNeither,
             Err(Denial::NeedsCapability(caps)) => VerdictReason::NeedsCapability(caps),
         };
-        Verdict { errno: evaluation.err().map(Denial::errno), ground }
+        Verdict { errno: evaluation.err().map(Denial::errno), reason }
     }
 
     /// Builds the verdict of an evaluation in which no ACL takes part.
@@ -86,7 +86,7 @@ impl Verdict {
 pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
     let access_attrs = &check.access_attrs;
     let owner = || evaluate::owner(cred.uid, cred.caps, access_attrs.uid);
-    match &check.demand {
+    match &check.requirement {
         Requirement::Search => access(cred, Perm::EXECUTE, access_attrs),
         Requirement::Names => access(cred, Perm::WRITE | Perm::EXECUTE, access_attrs),
         Requirement::Access(want) => access(cred, *want, access_attrs),

@@ -63,7 +63,7 @@ impl<'m> LocalTree<'m> {
     /// The file does not exist, or this process may not read its attributes.
     pub fn access_attrs(&self, path: &Path) -> Result<AccessAttrs, QueryError> {
         let metadata = fs::symlink_metadata(path).map_err(|error| system(path, &error))?;
-        self.subject_of(path, &metadata)
+        self.attrs_of(path, &metadata)
     }
 
     /// The Windows domains of all ACLs read so far.
@@ -71,7 +71,7 @@ impl<'m> LocalTree<'m> {
         Arc::clone(&self.domains.borrow())
     }
 
-    fn subject_of(&self, path: &Path, metadata: &Metadata) -> Result<AccessAttrs, QueryError> {
+    fn attrs_of(&self, path: &Path, metadata: &Metadata) -> Result<AccessAttrs, QueryError> {
         let kind = FileType::from_ifmt(metadata.mode()).ok_or(QueryError::Path {
             path: path.as_os_str().as_bytes().to_vec(),
             what: "its file type is unknown",
@@ -147,7 +147,7 @@ impl Tree for LocalTree<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(system(&path, &error)),
         };
-        let access_attrs = self.subject_of(&path, &metadata)?;
+        let access_attrs = self.attrs_of(&path, &metadata)?;
         Ok(Some(TreeFile { id: path, access_attrs }))
     }
 

@@ -258,12 +258,12 @@ impl<T: Tree> Walk<'_, T> {
             return Err(Stop::Ends(Errno::ENOTDIR));
         }
         match self.want {
-            Operation::Access(perm) => self.demand(Requirement::Access(perm)),
-            Operation::Chmod => self.demand(Requirement::Own),
-            Operation::Chown => self.demand(Requirement::GiveAway),
-            Operation::SetTimes => self.demand(Requirement::SetTimes),
+            Operation::Access(perm) => self.require(Requirement::Access(perm)),
+            Operation::Chmod => self.require(Requirement::Own),
+            Operation::Chown => self.require(Requirement::GiveAway),
+            Operation::SetTimes => self.require(Requirement::SetTimes),
             Operation::Stat if !beforehand(&self.here().found.access_attrs).is_none() => {
-                self.demand(Requirement::Search)
+                self.require(Requirement::Search)
             }
             Operation::Stat | Operation::Create | Operation::Delete => {}
         }
@@ -279,9 +279,9 @@ impl<T: Tree> Walk<'_, T> {
         join(&self.here().path, name.as_bytes())
     }
 
-    fn demand(&mut self, demand: Requirement) {
+    fn require(&mut self, requirement: Requirement) {
         let Here { path, found } = self.here();
-        self.checks.push(Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand });
+        self.checks.push(Check { path: path.clone(), access_attrs: found.access_attrs.clone(), requirement });
     }
 
     /// Requires that the current directory may be searched. The kernel checks that for each component; one
@@ -291,10 +291,12 @@ impl<T: Tree> Walk<'_, T> {
         if !here.found.access_attrs.kind.is_dir() {
             return Err(Stop::Ends(Errno::ENOTDIR));
         }
-        let known =
-            self.checks.iter().any(|check| check.demand == Requirement::Search && check.path == here.path);
+        let known = self
+            .checks
+            .iter()
+            .any(|check| check.requirement == Requirement::Search && check.path == here.path);
         if !known {
-            self.demand(Requirement::Search);
+            self.require(Requirement::Search);
         }
         Ok(())
     }
@@ -303,11 +305,11 @@ impl<T: Tree> Walk<'_, T> {
     fn follow(&mut self, name: &Name, link: &TreeFile<T::Id>) {
         let dir = &self.here().found.access_attrs;
         if dir.mode.has(Mode::STICKY | 0o002) && self.tree.protects_links() {
-            let demand = Requirement::Follow { dir_uid: dir.uid };
+            let requirement = Requirement::Follow { dir_uid: dir.uid };
             self.checks.push(Check {
                 path: self.below(name),
                 access_attrs: link.access_attrs.clone(),
-                demand,
+                requirement,
             });
         }
     }
@@ -318,20 +320,23 @@ impl<T: Tree> Walk<'_, T> {
         match (self.want, found) {
             (Operation::Create, Some(_)) => Err(Stop::Ends(Errno::EEXIST)),
             (Operation::Create, None) => {
-                self.demand(Requirement::Names);
+                self.require(Requirement::Names);
                 Ok(())
             }
             (_, None) => Err(Stop::Ends(Errno::ENOENT)),
             (_, Some(found)) => {
                 let path = self.below(name);
-                let check =
-                    |demand| Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand };
-                let demand = Requirement::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
-                let sticky = dir.mode.has(Mode::STICKY).then(|| check(demand));
+                let check = |requirement| Check {
+                    path: path.clone(),
+                    access_attrs: found.access_attrs.clone(),
+                    requirement,
+                };
+                let requirement = Requirement::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
+                let sticky = dir.mode.has(Mode::STICKY).then(|| check(requirement));
                 // If the directory has an NFSv4 ACL, `Remove` contains the kernel's check of the directory.
                 // The sticky bit applies there too, even if the file's own ACL grants `DELETE`.
                 if !matches!(dir.rules, Rules::Nfs4(Some(_))) {
-                    self.demand(Requirement::Names);
+                    self.require(Requirement::Names);
                 }
                 self.checks.extend(sticky);
                 if let Rules::Nfs4(_) = dir.rules {

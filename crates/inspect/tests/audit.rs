@@ -90,7 +90,8 @@ fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -
     // same, and does not follow a link either.
     let route = volume.route(path, "delete").unwrap();
     let reached = path == "/" || {
-        let above = route.checks.iter().filter(|check| check.demand == inspect::Requirement::Search).count();
+        let above =
+            route.checks.iter().filter(|check| check.requirement == inspect::Requirement::Search).count();
         route.explain(cred).verdicts.iter().take(above).all(inspect::Verdict::is_granted)
     };
     if !reached {

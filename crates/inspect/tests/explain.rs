@@ -36,19 +36,19 @@ fn explanation_has_every_check_on_the_way() {
     assert_eq!(places, ["/", "/a", "/a/b", "/a/b/f"]);
     let answer = route.explain(&user(3, 30, &[50]));
     assert_eq!(answer.errno, Some(Errno::EACCES));
-    let grounds: Vec<&VerdictReason> = answer.verdicts.iter().map(|verdict| &verdict.ground).collect();
-    assert_eq!(grounds[0], &VerdictReason::Mode(entry(Tag::Other, "r-x")));
-    assert_eq!(grounds[1], &VerdictReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
-    assert_eq!(grounds[2], &VerdictReason::Mode(entry(Tag::Other, "rwx")));
-    assert_eq!(grounds[3], &VerdictReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
+    let reasons: Vec<&VerdictReason> = answer.verdicts.iter().map(|verdict| &verdict.reason).collect();
+    assert_eq!(reasons[0], &VerdictReason::Mode(entry(Tag::Other, "r-x")));
+    assert_eq!(reasons[1], &VerdictReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
+    assert_eq!(reasons[2], &VerdictReason::Mode(entry(Tag::Other, "rwx")));
+    assert_eq!(reasons[3], &VerdictReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
     assert_eq!(route.explain(&user(2, 30, &[])).errno, None);
     assert_eq!(volume.explain("/a/b/f", "r", &user(3, 3, &[])).errno, None);
     let refused = volume.explain("/a/b/f", "r", &user(4, 4, &[]));
-    assert_eq!(refused.verdicts.last().unwrap().ground, VerdictReason::Entry(entry(Tag::Other, "---"), None));
+    assert_eq!(refused.verdicts.last().unwrap().reason, VerdictReason::Entry(entry(Tag::Other, "---"), None));
     // The group bits are not clear, so the ACL decides for the owning group.
     let group = volume.explain("/a/b/f", "r", &user(4, 4, &[20]));
     assert_eq!(
-        group.verdicts.last().unwrap().ground,
+        group.verdicts.last().unwrap().reason,
         VerdictReason::Entry(entry(Tag::GroupObj, "r--"), None)
     );
 }
@@ -71,7 +71,7 @@ fn create_and_delete_depend_on_the_directory() {
     assert_eq!(errno("/", "delete", &Cred::root()), Some(Errno::EBUSY));
     assert_eq!(errno("/a/b/f/", "delete", &user(2, 2, &[])), Some(Errno::ENOTDIR));
     let verdict = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).verdicts.pop().unwrap();
-    assert_eq!(verdict.ground, VerdictReason::OwnsDirectory);
+    assert_eq!(verdict.reason, VerdictReason::OwnsDirectory);
     for path in ["/a/b/.", "/a/b/..", "/."] {
         assert!(matches!(volume.route(path, "delete"), Err(QueryError::Path { .. })), "{path}");
     }
@@ -91,7 +91,7 @@ fn chmod_chown_and_touch_depend_on_owner_and_capabilities() {
     assert_eq!(errno("stat", &user(4, 4, &[])), None);
     assert_eq!(errno("rw", &Cred::root()), None);
     let root = volume.explain("/a/b/f", "rw", &Cred::root());
-    assert_eq!(root.verdicts.last().unwrap().ground, VerdictReason::Capability(Caps::DAC_OVERRIDE));
+    assert_eq!(root.verdicts.last().unwrap().reason, VerdictReason::Capability(Caps::DAC_OVERRIDE));
     // Nobody may execute it, so no capability grants that.
     assert_eq!(errno("x", &Cred::root()), Some(Errno::EACCES));
 }
@@ -123,7 +123,7 @@ fn links_are_followed_as_in_the_kernel() {
     assert_eq!(volume.explain("/a/b/up", "stat", &user(2, 2, &[])).errno, None);
     let foreign = volume.explain("/a/b/up", "stat", &user(3, 3, &[]));
     assert_eq!(foreign.errno, Some(Errno::EACCES));
-    assert_eq!(foreign.verdicts.last().unwrap().ground, VerdictReason::LinkOfOther);
+    assert_eq!(foreign.verdicts.last().unwrap().reason, VerdictReason::LinkOfOther);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn local_tree_reads_the_files_of_this_machine() {
     let route =
         Route::find(&LocalTree::default(), b"/proc/self/status", Operation::Access(Perm::READ)).unwrap();
     assert_eq!(route.end, Ok(()));
-    assert!(matches!(route.checks.first().unwrap().demand, Requirement::Search));
+    assert!(matches!(route.checks.first().unwrap().requirement, Requirement::Search));
     let none = Route::find(&LocalTree::default(), b"/proc/no such file", Operation::Stat).unwrap();
     assert_eq!(none.end, Err(Errno::ENOENT));
 }

@@ -30,7 +30,7 @@ impl Ctx<'_> {
 
     /// Whether the kernel assumes another identity for the caller than the daemon does.
     pub(super) fn is_mistaken(&self) -> bool {
-        matches!(self.authority, Authority::Both(subject) if subject.is_mistaken())
+        matches!(self.authority, Authority::Both(source) if source.is_mistaken())
     }
 
     /// Checks that the caller may look up names in the directory.
@@ -165,8 +165,8 @@ impl Ctx<'_> {
         match self.authority {
             Authority::Kernel { .. } => Ok(None),
             Authority::Daemon(cred) => Ok(Some(cred.clone())),
-            Authority::Both(subject) => {
-                let (credential, caps) = subject.identity()?;
+            Authority::Both(source) => {
+                let (credential, caps) = source.identity()?;
                 let mut cred = credential.cred().clone();
                 cred.caps = caps;
                 Ok(Some(cred))

@@ -27,7 +27,7 @@ impl Ctx<'_> {
             // If the kernel has checked the caller, no check here depends on the uid.
             Authority::Kernel { .. } => 0,
             Authority::Daemon(cred) => cred.uid,
-            Authority::Both(subject) => subject.uid(),
+            Authority::Both(source) => source.uid(),
             // No user has this number.
             Authority::Anyone => u32::MAX,
         }
@@ -49,13 +49,13 @@ impl Ctx<'_> {
                 let of = nfs4::Inode { uid: inode.uid, gid: inode.gid, mode: inode.mode, is_dir, acl };
                 Ok(nfs4::decide(cred, &[], &of))
             }
-            Authority::Both(subject) => {
+            Authority::Both(source) => {
                 if inode.access_acl.is_none()
                     && let Some(known) = self.certain(view, inode)?
                 {
                     return Ok(known);
                 }
-                let (credential, _) = subject.identity()?;
+                let (credential, _) = source.identity()?;
                 let sid_rules = &self.volume.sid_rules;
                 let load = || compiled(view, inode.access_acl, sid_rules);
                 self.decisions.nfs4(&credential, &inode.as_decided(sid_rules.version()), load)
@@ -67,11 +67,11 @@ impl Ctx<'_> {
     /// permissions that are granted or denied with any groups. `None` if the ACL cannot be read;
     /// [`Self::decision`] reports that error.
     fn certain(&self, view: &mut View<'_>, inode: &Inode) -> Result<Option<Decision>, PlanStop> {
-        let Authority::Both(subject) = self.authority else { return Ok(None) };
+        let Authority::Both(source) = self.authority else { return Ok(None) };
         let sid_rules = &self.volume.sid_rules;
         let load = || compiled(view, inode.access_acl, sid_rules);
         let of = inode.as_decided(sid_rules.version());
-        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &of, load) {
+        match self.decisions.nfs4_certain((source.uid(), source.gid()), &of, load) {
             Err(PlanStop::Refused(Errno::EIO)) => Ok(None),
             certain => certain,
         }
@@ -100,10 +100,10 @@ impl Ctx<'_> {
         match self.authority {
             Authority::Kernel { .. } | Authority::Anyone => Ok(false),
             Authority::Daemon(cred) => Ok(self.traversers.holds(cred)),
-            Authority::Both(subject) => {
-                match self.traversers.holds_without_groups(subject.uid(), subject.gid()) {
+            Authority::Both(source) => {
+                match self.traversers.holds_without_groups(source.uid(), source.gid()) {
                     Some(holds) => Ok(holds),
-                    None => Ok(self.traversers.holds(subject.identity()?.0.cred())),
+                    None => Ok(self.traversers.holds(source.identity()?.0.cred())),
                 }
             }
         }

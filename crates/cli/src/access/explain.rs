@@ -120,8 +120,8 @@ fn to_text(
             show::mode(access_attrs),
             format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
             show_name(&check.path),
-            format!("{} {granted}", show::demand(&check.demand)),
-            show::ground(&verdict.ground, users, &route.domains),
+            format!("{} {granted}", show::requirement(&check.requirement)),
+            show::reason(&verdict.reason, users, &route.domains),
         ]);
     }
     text.push_str(&columns.render());

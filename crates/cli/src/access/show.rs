@@ -37,8 +37,8 @@ pub(super) fn entry(entry: &Entry, users: &Users) -> String {
 }
 
 /// Names the operation that a check must permit.
-pub(super) fn demand(demand: &Requirement) -> String {
-    match demand {
+pub(super) fn requirement(requirement: &Requirement) -> String {
+    match requirement {
         Requirement::Search => "search".to_owned(),
         Requirement::Follow { .. } => "follow the link".to_owned(),
         Requirement::Access(perm) => rights_in_words(*perm),
@@ -57,8 +57,8 @@ fn rights_in_words(perm: Perm) -> String {
 }
 
 /// The reason of a decision, in one line.
-pub(super) fn ground(ground: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
-    match ground {
+pub(super) fn reason(reason: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
+    match reason {
         VerdictReason::Mode(of) => entry(of, users),
         VerdictReason::ModeAside(of) => {
             format!("{}, because the group bits are clear, so the ACL is ignored", entry(of, users))
@@ -109,8 +109,8 @@ fn sid_name(entry: &nfs4::Entry, users: &Users, domains: &DomainTable) -> Option
 }
 
 /// The kind of the reason, for JSON.
-fn ground_kind(ground: &VerdictReason) -> &'static str {
-    match ground {
+fn reason_kind(reason: &VerdictReason) -> &'static str {
+    match reason {
         VerdictReason::Mode(_) => "mode",
         VerdictReason::ModeAside(_) => "mode, ACL put aside",
         VerdictReason::Entry(..) => "entry",
@@ -122,8 +122,8 @@ fn ground_kind(ground: &VerdictReason) -> &'static str {
     }
 }
 
-pub(super) fn ground_to_json(of: &VerdictReason, users: &Users, domains: &DomainTable) -> Value {
-    let mut value = json!({ "kind": ground_kind(of), "text": ground(of, users, domains) });
+pub(super) fn reason_to_json(of: &VerdictReason, users: &Users, domains: &DomainTable) -> Value {
+    let mut value = json!({ "kind": reason_kind(of), "text": reason(of, users, domains) });
     match of {
         VerdictReason::Mode(of) | VerdictReason::ModeAside(of) => value["entry"] = format!("{of:#}").into(),
         VerdictReason::Entry(of, mask) => {
@@ -164,10 +164,10 @@ pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users, dom
         "uid": check.access_attrs.uid,
         "gid": check.access_attrs.gid,
         "acl": check.access_attrs.rules.acl_text_by_sid(domains),
-        "asked": demand(&check.demand),
+        "asked": requirement(&check.requirement),
         "granted": verdict.is_granted(),
         "errno": verdict.errno.and_then(|errno| errno.name()),
-        "by": ground_to_json(&verdict.ground, users, domains),
+        "by": reason_to_json(&verdict.reason, users, domains),
     });
     if let Some(bytes) = bytes {
         value["path_bytes"] = bytes.into();

@@ -143,8 +143,8 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
             continue;
         };
         if answer.verdicts.len() < route.checks.len() {
-            let ground = show::ground(&verdict.ground, users, &route.domains);
-            effective.by = format!("{ground} at {}", show_name(&check.path));
+            let reason = show::reason(&verdict.reason, users, &route.domains);
+            effective.by = format!("{reason} at {}", show_name(&check.path));
             return effective;
         }
         effective.reached = true;
@@ -153,7 +153,7 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
             effective.rights = effective.rights | right;
         }
         if effective.by.is_empty() || is_first && effective.rights != Perm::NONE {
-            effective.by = show::ground(&verdict.ground, users, &route.domains);
+            effective.by = show::reason(&verdict.reason, users, &route.domains);
         }
     }
     effective
