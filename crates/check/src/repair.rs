@@ -32,7 +32,7 @@ pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
 struct Repair<'a>(&'a Problem);
 
 /// The problem no longer exists.
-const GONE: PlanStop = PlanStop::Refused(Errno::EAGAIN);
+const CHANGED: PlanStop = PlanStop::Refused(Errno::EAGAIN);
 /// There is no repair without loss of data.
 const UNREPAIRABLE: PlanStop = PlanStop::Refused(Errno::EIO);
 
@@ -46,13 +46,13 @@ impl Op for Repair<'_> {
             Problem::EntryWithoutInode { dir, name, ino } => {
                 require_entry(view, *dir, name, *ino)?;
                 if view.find_inode(*ino)?.is_some() {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
             }
             Problem::EntryKind { dir, name, ino, .. } => {
                 require_entry(view, *dir, name, *ino)?;
-                let kind = view.find_inode(*ino)?.ok_or(GONE)?.kind;
+                let kind = view.find_inode(*ino)?.ok_or(CHANGED)?.kind;
                 effects.push(Effect::PutDirent { parent: *dir, name: name.clone(), ino: *ino, kind });
             }
             Problem::SecondName { dir, name, ino } => {
@@ -61,7 +61,7 @@ impl Op for Repair<'_> {
             }
             Problem::Parent { ino, says, is } => {
                 if view.parent_of(*ino)? != *says {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 effects.push(Effect::SetParent { ino: *ino, parent: *is });
             }
@@ -74,7 +74,7 @@ impl Op for Repair<'_> {
             Problem::Lost { ino, .. } => rescue(view, ctx, *ino, &mut effects)?,
             Problem::Links { ino, says, is } => {
                 if view.links(*ino)? != *says {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 set_links(*ino, *says, *is, &mut effects);
             }
@@ -83,23 +83,23 @@ impl Op for Repair<'_> {
                 let xattrs = view.xattrs(*ino)?;
                 let is = xattrs.keys().map(|name| i32::from(view.xattr_blocks(&inode, name, 0))).sum::<i32>();
                 if inode.xattr_blocks != *says || !view.xattrs_fit(*ino, *says) {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 effects.push(Effect::AddXattrBlocks { ino: *ino, delta: is - i32::from(*says) });
             }
             Problem::StaleOrphan { session, ino } => {
                 if view.find_inode(*ino)?.is_some() && view.links(*ino)? == 0 {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 effects.push(Effect::DropOrphan { session: *session, ino: *ino });
             }
             // On this volume the ACL alone decides access, so changing the mode to agree with the ACL grants
             // nothing new.
             Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
-                let inode = view.find_inode(*ino)?.ok_or(GONE)?;
-                let acl = view.nfs4_acl(inode.access_acl)?.ok_or(GONE)?;
+                let inode = view.find_inode(*ino)?.ok_or(CHANGED)?;
+                let acl = view.nfs4_acl(inode.access_acl)?.ok_or(CHANGED)?;
                 if inode.mode.rwx() != *says {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 let mode = inode.mode.without(0o777).with(acl.acl().mode_bits());
                 effects
@@ -108,12 +108,12 @@ impl Op for Repair<'_> {
             Problem::AclDomain { says, .. } => {
                 reserve_domains(view, *says, &mut effects)?;
                 if effects.is_empty() {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
             }
             Problem::TargetLength { ino, .. } => {
                 view.inode(*ino)?;
-                let target = view.symlink(*ino)?.ok_or(GONE)?;
+                let target = view.symlink(*ino)?.ok_or(CHANGED)?;
                 effects.push(Effect::SetSize { ino: *ino, size: target.len() as u64 });
             }
             // If the count were too low, blocks that are in use could be deleted. A count that is too high
@@ -128,7 +128,7 @@ impl Op for Repair<'_> {
             }
             Problem::Usage { says, is } => {
                 if view.usage()? != *says {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 let inodes = is.inodes.wrapping_sub(says.inodes) as i64;
                 let blocks = is.blocks.wrapping_sub(says.blocks) as i64;
@@ -136,7 +136,7 @@ impl Op for Repair<'_> {
             }
             Problem::Quota { key, says, is } => {
                 if view.quota(*key)?.map(|quota| (quota.inodes, quota.blocks)) != *says {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 let says = says.unwrap_or_default();
                 let (inodes, blocks) = (is.0.wrapping_sub(says.0), is.1.wrapping_sub(says.1));
@@ -146,7 +146,7 @@ impl Op for Repair<'_> {
                 let counter = *counter;
                 let next = last.checked_add(1).filter(|&next| next <= i64::MAX as u64).ok_or(UNREPAIRABLE)?;
                 if view.counter(counter)? > *last {
-                    return Err(GONE);
+                    return Err(CHANGED);
                 }
                 effects.push(Effect::SetCounter { counter, value: next });
             }
@@ -168,7 +168,7 @@ impl Op for Repair<'_> {
 fn require_entry(view: &mut View<'_>, dir: Ino, name: &Name, ino: Ino) -> Result<(), PlanStop> {
     match view.dirent(dir, name)? {
         Some(dirent) if dirent.ino == ino => Ok(()),
-        _ => Err(GONE),
+        _ => Err(CHANGED),
     }
 }
 
@@ -179,7 +179,7 @@ fn set_links(ino: Ino, says: u32, is: u32, effects: &mut Vec<Effect>) {
 
 /// Links an inode into lost+found, with its number as the name. The directory is created if needed.
 fn rescue(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
-    let inode = view.find_inode(ino)?.ok_or(GONE)?;
+    let inode = view.find_inode(ino)?.ok_or(CHANGED)?;
     let nlink = view.links(ino)?;
     let lost_found = lost_and_found(view, ctx, effects)?;
     let name = valid(format!("#{ino}"))?;

@@ -179,7 +179,7 @@ impl WriteBuffer {
     /// Drops the dirty data from file offset `len` on, and the errors of its uploads if no other data is left.
     /// No flush of this file may be between stage and commit at that time.
     pub fn truncate(&mut self, len: u64) {
-        let (kept, gone) =
+        let (kept, dropped) =
             std::mem::take(&mut self.extents).into_iter().partition(|extent| extent.offset < len);
         self.extents = kept;
         for extent in &mut self.extents {
@@ -187,7 +187,7 @@ impl WriteBuffer {
                 extent.cut(len, &self.context.store);
             }
         }
-        self.discard(gone);
+        self.discard(dropped);
         if self.extents.is_empty() {
             // Uploads that still run report their errors to the old slot.
             self.errors = ErrorSlot::default();

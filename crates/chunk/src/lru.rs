@@ -99,11 +99,11 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     /// Caches `value`, unless its charge alone exceeds the capacity. Returns the keys that were evicted.
     pub(crate) fn insert(&self, key: K, value: V, charge: u64) -> Vec<K> {
         let mut state = self.lock();
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         state.remove(&key);
         state.planned.remove(&key);
         if charge > self.capacity {
-            return gone;
+            return evicted;
         }
         state.clock += 1;
         let used = state.clock;
@@ -115,9 +115,9 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         {
             let oldest = *oldest;
             state.remove(&oldest);
-            gone.push(oldest);
+            evicted.push(oldest);
         }
-        gone
+        evicted
     }
 
     /// Removes and returns the least recently used key.

@@ -12,7 +12,7 @@ use meta::{Engine, EngineError, Record, Scan, Session, Volume};
 use ops::{Authority, Reap, ReapAll};
 use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
-use vfs::process::is_gone;
+use vfs::process::has_ended;
 
 use crate::maintenance;
 use crate::marker;
@@ -125,7 +125,7 @@ impl Left {
         // the list.
         let mut orphans = orphans(engine)?;
         let (living, gone): (Vec<Session>, Vec<Session>) =
-            sessions(engine)?.into_iter().partition(|session| !alone && !is_gone(session));
+            sessions(engine)?.into_iter().partition(|session| !alone && !has_ended(session));
         orphans.retain(|(session, _)| living.iter().all(|living| living.id != *session));
         Ok(Left { living, gone, orphans })
     }

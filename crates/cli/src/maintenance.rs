@@ -13,7 +13,7 @@ use engine_sqlite::{LockError, MountLock};
 use meta::{Announced, Engine, EngineError, Maintenance, Record, RecordKey, Session};
 use ops::{Authority, BeginMaintenance, EndMaintenance, FinalMaintenance};
 use types::Time;
-use vfs::process::{is_process_gone, is_process_here, this_process};
+use vfs::process::{is_process_here, process_has_ended, this_process};
 
 use crate::lock::{lock_fault, take_lock};
 use crate::sessions::{describe, list, living, session_times};
@@ -191,10 +191,10 @@ fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -
 /// Only the same tool can replace a final announcement, because it finishes the work. With `--force`, that
 /// tool can also replace the announcement of a process that is not known to run on this machine.
 fn may_replace(other: &Maintenance, tool: Tool) -> bool {
-    let is_gone = is_process_gone(other.pid, &other.process);
+    let has_ended = process_has_ended(other.pid, &other.process);
     match other.is_final {
-        true => other.tool == tool.name && (is_gone || tool.force == Some(true) && !is_here(other)),
-        false => is_gone,
+        true => other.tool == tool.name && (has_ended || tool.force == Some(true) && !is_here(other)),
+        false => has_ended,
     }
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn announced(engine: &dyn Engine) -> Result<Option<Maintenance>, Engi
 /// The error of a tool that cannot lock the database file, because a mount or another tool holds the lock.
 fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     if let Ok(Some(other)) = announced(engine)
-        && !is_process_gone(other.pid, &other.process)
+        && !process_has_ended(other.pid, &other.process)
     {
         return under_maintenance(url, &other);
     }
@@ -277,7 +277,7 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
 /// A tool may be working on the volume; a removal of the volume was interrupted; errors of the database.
 pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
     let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).at(url)? else { return Ok(()) };
-    if !is_process_gone(announced.pid, &announced.process) {
+    if !process_has_ended(announced.pid, &announced.process) {
         return Err(under_maintenance(url, &announced));
     }
     if announced.is_final {

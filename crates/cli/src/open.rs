@@ -7,7 +7,7 @@ use client::Meta;
 use command::fault::Fault;
 use engine_sqlite::{LockError, MountLock};
 use meta::{Counting, Volume};
-use vfs::process::is_process_gone;
+use vfs::process::process_has_ended;
 
 use crate::format::volume_in_memory;
 use crate::lock::{lock_fault, take_lock};
@@ -69,7 +69,7 @@ pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Res
 fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
     let engine = database.engine();
     if let Ok(Some(tool)) = maintenance::announced(&*engine)
-        && !is_process_gone(tool.pid, &tool.process)
+        && !process_has_ended(tool.pid, &tool.process)
     {
         return maintenance::under_maintenance(url, &tool);
     }

@@ -6,7 +6,7 @@ use command::fault::Fault;
 use meta::{Engine, EngineError, Record, Scan, Session};
 use types::SessionId;
 use vfs::SessionTimes;
-use vfs::process::is_gone;
+use vfs::process::has_ended;
 
 use crate::records;
 
@@ -28,7 +28,7 @@ pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError>
 /// # Errors
 /// Those of the database.
 pub(crate) fn living(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
-    Ok(sessions(engine)?.into_iter().filter(|session| !is_gone(session)).collect())
+    Ok(sessions(engine)?.into_iter().filter(|session| !has_ended(session)).collect())
 }
 
 pub(crate) fn list(sessions: &[Session]) -> String {

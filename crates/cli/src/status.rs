@@ -12,7 +12,7 @@ use command::units::show_size;
 use meta::{Engine, EngineError, LastBackup, Maintenance, Record, RecordKey, Scan, Session, Usage, Volume};
 use serde_json::{Value, json};
 use types::Time;
-use vfs::process::{is_gone, is_process_gone};
+use vfs::process::{has_ended, process_has_ended};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
 use crate::config::{backups, shown};
@@ -135,10 +135,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         }
     }
     if let Some(Maintenance { tool, host, pid, process, since, .. }) = &tool {
-        let gone = if is_process_gone(*pid, process) { " (its process no longer exists)" } else { "" };
+        let note = if process_has_ended(*pid, process) { " (its process no longer exists)" } else { "" };
         table.row(
             "tool",
-            format!("{tool} on {host}, process {pid}, since {since}{gone}: new mounts are refused"),
+            format!("{tool} on {host}, process {pid}, since {since}{note}: new mounts are refused"),
         );
     }
     if sessions.is_empty() {
@@ -182,7 +182,7 @@ impl Quotas {
 /// A note about a session whose process is proven to be dead, or that was not renewed in time. The age of a
 /// heartbeat depends on the clocks of two machines, so it proves nothing.
 fn state(session: &Session) -> String {
-    if is_gone(session) {
+    if has_ended(session) {
         return " (its process no longer exists; the next mount removes the session)".to_owned();
     }
     let age = Time::now().nanos().saturating_sub(session.heartbeat.nanos());
@@ -225,7 +225,7 @@ fn to_json(
             "mountpoint": session.mountpoint,
             "since": rfc3339(session.since),
             "heartbeat": rfc3339(session.heartbeat),
-            "alive": !is_gone(session),
+            "alive": !has_ended(session),
             "searches": mount.as_ref().map(|mount| json!({
                 "skipped": mount.searches.skipped,
                 "checked": mount.searches.checked,
@@ -267,7 +267,7 @@ fn to_json(
             "host": tool.host,
             "pid": tool.pid,
             "since": rfc3339(tool.since),
-            "alive": !is_process_gone(tool.pid, &tool.process),
+            "alive": !process_has_ended(tool.pid, &tool.process),
         })),
     })
 }

@@ -375,10 +375,10 @@ fn audit_matches_the_result_for_every_name() {
                 thing.restore(path);
             }
             if *path != top {
-                let gone = attempt(&cred, path, Operation::Delete);
-                assert_eq!(has('d'), gone.is_ok(), "d {path:?} {cred:?} {thing:?} {gone:?}");
+                let attempted = attempt(&cred, path, Operation::Delete);
+                assert_eq!(has('d'), attempted.is_ok(), "d {path:?} {cred:?} {thing:?} {attempted:?}");
                 thing.restore(path);
-                removed += u32::from(gone.is_ok());
+                removed += u32::from(attempted.is_ok());
             }
         }
     }

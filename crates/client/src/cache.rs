@@ -366,16 +366,16 @@ impl Cache {
                 let old = std::mem::replace(slot, fresh);
                 let new = charge(&slot.value);
                 shard.charge = shard.charge - charge(&old.value) + new;
-                let gone = shard.make_room(0, capacity, Some(&key));
-                gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+                let evicted = shard.make_room(0, capacity, Some(&key));
+                evicted.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             }
         } else if seq < shard.floor
             || shard.invalidated.is_some_and(|invalidated| is_before(read, invalidated))
         {
             self.count_loss(&key, &fresh);
         } else {
-            let gone = shard.insert(key, fresh, capacity);
-            gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+            let evicted = shard.insert(key, fresh, capacity);
+            evicted.iter().for_each(|(key, slot)| self.count_loss(key, slot));
         }
     }
 
@@ -502,22 +502,22 @@ impl Shard {
     /// Inserts a slot and returns the evicted ones.
     fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
         let charge = charge(&slot.value);
-        let gone = self.make_room(charge, capacity, None);
+        let evicted = self.make_room(charge, capacity, None);
         self.charge += charge;
         // Place it behind the hand, which then passes all other slots first.
         self.clock.push(key.clone());
-        if !gone.is_empty() {
+        if !evicted.is_empty() {
             let last = self.clock.len() - 1;
             self.clock.swap(self.hand, last);
             self.hand = (self.hand + 1) % self.clock.len();
         }
         self.slots.insert(key, slot);
-        gone
+        evicted
     }
 
     /// Evicts until `more` fits within `capacity` or only `keep` is left. Returns the evicted slots.
     fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>) -> Vec<(Key, Slot)> {
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         while self.charge + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
             self.hand %= self.clock.len();
             let key = &self.clock[self.hand];
@@ -531,10 +531,10 @@ impl Shard {
             if let Some((key, slot)) = self.slots.remove_entry(&evicted) {
                 self.floor = self.floor.max(slot.seq);
                 self.charge -= charge(&slot.value);
-                gone.push((key, slot));
+                evicted.push((key, slot));
             }
         }
-        gone
+        evicted
     }
 }
 

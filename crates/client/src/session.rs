@@ -60,8 +60,8 @@ impl Meta {
             let (Guard::Session { session, heartbeat: None } | Guard::Term { session, .. }) = guard else {
                 continue;
             };
-            let gone = |record: &Record| matches!(record, Record::Session(id, None) if id == session);
-            if snapshot.records.iter().any(gone) {
+            let is_removed = |record: &Record| matches!(record, Record::Session(id, None) if id == session);
+            if snapshot.records.iter().any(is_removed) {
                 if *session == self.session() {
                     self.fence.set_lost(*session);
                 }

@@ -281,7 +281,7 @@ impl Episode {
             return Err(here(what));
         }
         if deep
-            && !known::gone(&reference_stat)
+            && !known::is_unlinked(&reference_stat)
             && let Some(what) = observe::compare_xattrs(&links[0], &links[1], true)
         {
             return Err(here(what));

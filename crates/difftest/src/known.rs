@@ -129,7 +129,7 @@ pub(crate) fn avoid(step: &Step, stat: impl Fn(&At) -> Option<Stat>) -> bool {
     let (uid, primary, groups) = USERS[step.user];
     if let Some(at @ At::Slot(_)) = step.call.at()
         && let Some(stat) = stat(at)
-        && gone(&stat)
+        && is_unlinked(&stat)
     {
         return true;
     }
@@ -256,7 +256,7 @@ fn holes(
 }
 
 /// Whether this is a removed inode that is not a regular file: FUSE keeps only regular files open.
-pub(crate) fn gone(stat: &Stat) -> bool {
+pub(crate) fn is_unlinked(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile && stat.st_nlink == 0
 }
 

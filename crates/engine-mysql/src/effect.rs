@@ -53,13 +53,13 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
         put_inodes(script, &stage.puts, careful);
     }
     change_inodes(script, &stage.changes);
-    let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let (mut acls, mut names, mut dropped) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut charges: BTreeMap<QuotaKey, [i64; 2]> = BTreeMap::new();
     for effect in &stage.others {
         match effect {
             Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(each_literal)),
             Effect::PutDirent { .. } => names.extend(put(effect)),
-            Effect::DropDirent { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
+            Effect::DropDirent { .. } => dropped.extend(removed(effect).map(|key| is(&row(&key), "="))),
             Effect::Charge { key, inodes, blocks } => {
                 let sums = charges.entry(*key).or_default();
                 *sums = [sums[0].saturating_add(*inodes), sums[1].saturating_add(*blocks)];
@@ -80,8 +80,8 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
             if new_names { "" } else { " ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)" };
         script.put(insert(&names) + replaced);
     }
-    if !gone.is_empty() {
-        script.put(format!("DELETE FROM `@edge` WHERE {}", joined(gone, " OR ")));
+    if !dropped.is_empty() {
+        script.put(format!("DELETE FROM `@edge` WHERE {}", joined(dropped, " OR ")));
     }
 }
 
@@ -180,13 +180,13 @@ fn other(script: &mut Script, effect: &Effect) {
             }
         }
         Effect::DropSlices { ino, from, to } => {
-            let gone = format!("c.ino = {ino} AND c.chunk >= {from} AND c.chunk < {to}");
-            script.run(statements!("release"), &[gone]);
+            let dropped = format!("c.ino = {ino} AND c.chunk >= {from} AND c.chunk < {to}");
+            script.run(statements!("release"), &[dropped]);
         }
         Effect::ReplaceRows { ino, chunk, count, rows } => {
             script.run(statements!("oldest_rows"), &[ino.0, chunk.0, u64::from(*count)]);
-            let gone = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @oldest_seq");
-            script.run(statements!("release"), &[gone]);
+            let dropped = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @oldest_seq");
+            script.run(statements!("release"), &[dropped]);
             for (place, line) in (1..).zip(put(effect)) {
                 let places = [rows.len(), place].map(|place| place.to_string());
                 script.run(statements!("put_oldest_row"), &with(line, places));

@@ -47,9 +47,9 @@ impl Log for Seen {
         if self.at < idle {
             return Err(lost());
         }
-        let gone =
+        let is_wiped =
             |(shard, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(shard);
-        if self.heads.iter().any(gone) {
+        if self.heads.iter().any(is_wiped) {
             return Err(EngineError::permanent("the volume was wiped"));
         }
         let mut keys = Vec::new();

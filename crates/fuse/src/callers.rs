@@ -44,7 +44,7 @@ enum Unknown {
     #[error("the thread is in another PID namespace, or is not a thread of this machine")]
     Elsewhere,
     #[error("the thread has ended")]
-    Gone,
+    Exited,
     #[error("cannot read the thread's status: {0}")]
     Unreadable(io::Error),
     #[error("cannot parse the thread's status")]
@@ -256,7 +256,7 @@ fn read_status(directory: &OwnedFd) -> Result<Vec<u8>, Unknown> {
 
 fn unreadable(error: rustix::io::Errno) -> Unknown {
     match error {
-        rustix::io::Errno::NOENT | rustix::io::Errno::SRCH => Unknown::Gone,
+        rustix::io::Errno::NOENT | rustix::io::Errno::SRCH => Unknown::Exited,
         error => Unknown::Unreadable(error.into()),
     }
 }
@@ -411,8 +411,8 @@ mod tests {
         // Renew the cached entry, so that it is not rejected because of its age.
         let known = Arc::into_inner(callers.shard(tid).write().unwrap().remove(&tid).unwrap()).unwrap();
         callers.remember(tid, Known { since: Instant::now(), ..known });
-        assert!(matches!(callers.find(1234, 77, tid), Err(Unknown::Gone)));
-        assert!(matches!(callers.find(1, 1, u32::MAX), Err(Unknown::Gone | Unknown::Unreadable(_))));
+        assert!(matches!(callers.find(1234, 77, tid), Err(Unknown::Exited)));
+        assert!(matches!(callers.find(1, 1, u32::MAX), Err(Unknown::Exited | Unknown::Unreadable(_))));
         let nowhere = Callers { proc: None, ..Callers::new(Ids::default()) };
         let own = gettid().as_raw_nonzero().get() as u32;
         assert!(matches!(nowhere.find(0, 0, own), Err(Unknown::NoProc)));

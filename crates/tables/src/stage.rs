@@ -262,13 +262,13 @@ mod tests {
 
     #[test]
     fn inodes_are_dropped_and_put_before_their_changes() {
-        let (put, gone) = (|| Effect::PutInode(inode(7)), || Effect::DropInode { ino: Ino(7) });
+        let (put, dropped) = (|| Effect::PutInode(inode(7)), || Effect::DropInode { ino: Ino(7) });
         assert_eq!(count(&[]), 1);
-        assert_eq!(count(&[gone(), links(7, 1)]), 1);
-        assert_eq!(count(&[links(7, 1), gone()]), 2);
-        assert_eq!(count(&[links(8, 1), gone()]), 1);
-        assert_eq!(count(&[put(), gone(), put(), put()]), 4);
-        let effects = [put(), gone(), links(7, 1)];
+        assert_eq!(count(&[dropped(), links(7, 1)]), 1);
+        assert_eq!(count(&[links(7, 1), dropped()]), 2);
+        assert_eq!(count(&[links(8, 1), dropped()]), 1);
+        assert_eq!(count(&[put(), dropped(), put(), put()]), 4);
+        let effects = [put(), dropped(), links(7, 1)];
         let stages = stages(&effects);
         let inos = |stage: &Stage<'_>| (stage.puts.len(), stage.drops.len(), stage.changes.len());
         assert_eq!(stages.iter().map(inos).collect::<Vec<_>>(), [(1, 0, 0), (0, 1, 1)]);
@@ -298,11 +298,12 @@ mod tests {
     fn charges_share_a_stage_with_each_other_and_with_no_rule() {
         let (key, other) = (QuotaKey::User(7), QuotaKey::Group(7));
         let charge = |key| Effect::Charge { key, inodes: 1, blocks: 0 };
-        let (put, gone) = (Effect::PutQuota { key, rule: QuotaRule::default() }, Effect::DropQuota { key });
+        let (put, dropped) =
+            (Effect::PutQuota { key, rule: QuotaRule::default() }, Effect::DropQuota { key });
         assert_eq!(count(&[charge(key), charge(other), charge(key)]), 1);
         assert_eq!(count(&[charge(other), put.clone()]), 1);
         assert_eq!(count(&[charge(key), put.clone(), charge(key)]), 3);
-        assert_eq!(count(&[gone, charge(key), put]), 3);
+        assert_eq!(count(&[dropped, charge(key), put]), 3);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 use crate::activity::Event;
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
-use crate::process::is_gone;
+use crate::process::has_ended;
 
 /// At the end of a session, the blocks of at most this many slices that no file refers to are removed,
 /// because umount waits for that, and each slice takes requests to the store. The next mount removes the rest
@@ -125,13 +125,13 @@ impl Cleanup {
         self.others.store(sessions.len() as u64, Ordering::Relaxed);
         watch.update(sessions.iter(), began, self.base.times.heartbeat * 2);
         let is_silent = |session: &Session| watch.silent_for(session.id) >= self.base.times.remove_after;
-        let live = |session: &&Session| !is_silent(session) && !is_gone(session);
+        let live = |session: &&Session| !is_silent(session) && !has_ended(session);
         let is_oldest = sessions.iter().filter(live).all(|session| session.id > own);
         self.elected.store(is_oldest, Ordering::Release);
         for session in &sessions {
             let reason = match () {
                 () if self.base.meta.is_exclusive() => "no other mount is possible",
-                () if is_gone(session) => "its process has ended",
+                () if has_ended(session) => "its process has ended",
                 () if is_oldest && is_silent(session) => "its heartbeat stopped",
                 () => continue,
             };

@@ -17,12 +17,12 @@ pub fn this_process() -> Process {
 /// Whether the process of this session has certainly ended: it ran on this machine since its last boot, in
 /// this PID namespace, and its process id is free or belongs to another process now. A host name proves
 /// nothing, because a container or another machine may have the same one.
-pub fn is_gone(session: &Session) -> bool {
-    is_process_gone(session.pid, &session.process)
+pub fn has_ended(session: &Session) -> bool {
+    process_has_ended(session.pid, &session.process)
 }
 
-/// As [`is_gone`], for any process.
-pub fn is_process_gone(pid: u32, process: &Process) -> bool {
+/// As [`has_ended`], for any process.
+pub fn process_has_ended(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     let is_known = !process.boot_id.is_empty() && process.pid_namespace != 0 && process.start_time != 0;
     is_known && here == *process && start_time(pid) != Some(process.start_time)
@@ -75,14 +75,14 @@ mod tests {
         let this = this_process();
         let pid = std::process::id();
         assert!(!this.boot_id.is_empty() && this.pid_namespace != 0 && this.start_time != 0);
-        assert!(!is_process_gone(pid, &this));
+        assert!(!process_has_ended(pid, &this));
         // A later process has the same process id.
         let earlier = Process { start_time: this.start_time - 1, ..this.clone() };
-        assert!(is_process_gone(pid, &earlier));
+        assert!(process_has_ended(pid, &earlier));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = child.id();
         child.wait().unwrap();
-        assert!(is_process_gone(ended, &earlier));
+        assert!(process_has_ended(ended, &earlier));
         // Nothing is known about processes elsewhere, whatever their ids.
         for elsewhere in [
             Process { boot_id: "another".into(), ..earlier.clone() },
@@ -90,7 +90,7 @@ mod tests {
             Process { pid_namespace: this.pid_namespace + 1, ..earlier.clone() },
             Process { start_time: 0, ..this },
         ] {
-            assert!(!is_process_gone(ended, &elsewhere), "{elsewhere:?}");
+            assert!(!process_has_ended(ended, &elsewhere), "{elsewhere:?}");
         }
     }
 }

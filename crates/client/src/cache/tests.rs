@@ -49,9 +49,9 @@ fn an_evicted_record_bars_older_values_of_itself() {
     for key in &keys {
         cache.put(key.clone(), dirent(1), Seq(9));
     }
-    let gone: Vec<_> = keys.iter().filter(|key| ino_at(&cache, key).is_none()).collect();
-    assert!(gone.len() >= 1000 - SHARDS, "the cache is bounded");
-    for key in gone {
+    let evicted: Vec<_> = keys.iter().filter(|key| ino_at(&cache, key).is_none()).collect();
+    assert!(evicted.len() >= 1000 - SHARDS, "the cache is bounded");
+    for key in evicted {
         cache.put(key.clone(), dirent(2), Seq(8));
         assert_eq!(ino_at(&cache, key), None);
     }

@@ -608,7 +608,7 @@ if last > first then
     local hash = hashes[n]
     local names, inos, found, changed = hash.names, hash.inos, hash.found, hash.changed
     -- The arguments of HSET. This reuses a table that has already grown.
-    local new, count, gone = results, 1, false
+    local new, count, removed = results, 1, false
     new[1] = hash.key
     for k = 1, #inos do
       local old, now = found[k], nodes[inos[k]]
@@ -617,7 +617,7 @@ if last > first then
         count = count + 2
       elseif old and not now then
         call('HDEL', hash.key, names[k])
-        gone = true
+        removed = true
       end
       if k <= changed then
         outs = outs + 1
@@ -628,7 +628,7 @@ if last > first then
       local added = call('HSET', unpack(new, 1, count))
       -- All fields of the hash are new, so the hash is new.
       if added > 0 and call('HLEN', hash.key) == added then call('ZADD', P .. 'nodes', '0', sub(hash.key, -8)) end
-    elseif gone and call('EXISTS', hash.key) == 0 then
+    elseif removed and call('EXISTS', hash.key) == 0 then
       call('ZREM', P .. 'nodes', sub(hash.key, -8))
     end
   end

@@ -184,8 +184,8 @@ impl Program {
         if self.vfs.session_loss() != before {
             return;
         }
-        let is_gone = matches!(attr, Err(Errno::ESTALE | Errno::ENOENT));
-        if is_gone || written && read == Ok(false) {
+        let has_ended = matches!(attr, Err(Errno::ESTALE | Errno::ENOENT));
+        if has_ended || written && read == Ok(false) {
             self.find(&format!("reads its own bytes from {ino}, which it has open: {read:?}, {attr:?}"));
         }
     }
