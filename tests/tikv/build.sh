@@ -10,7 +10,7 @@ command -v go >/dev/null || die "go is not installed"
 name=$(cat "$source"/*.go "$source"/go.* <(go version) | sha256sum | cut -c 1-16)
 program="$tools/tikv/$name/unistore"
 mkdir -p "$(dirname "$program")"
-# Of several test programs that need it at the same time, one builds it.
+# If several test programs need the server at the same time, only one builds it.
 exec 9>"$tools/tikv/lock"
 flock 9
 if [ ! -x "$program" ]; then
@@ -18,7 +18,7 @@ if [ ! -x "$program" ]; then
     options=$(go tool link -help 2>&1 || true)
     flags=-ldflags=-s
     [[ $options != *checklinkname* ]] || flags+=" -checklinkname=0"
-    # Without C, a compiler for it is not needed.
+    # Without cgo, no C compiler is needed.
     (cd "$source" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly go build "$flags" -o "$program.new" .) >&2
     mv "$program.new" "$program"
 fi

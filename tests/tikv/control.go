@@ -20,22 +20,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What tests ask of the server, beside TiKV's protocol.
+// control is the part of the server that is only for tests. It counts requests, loses requests or answers, delays polls,
+// and splits regions. ServeHTTP is its interface.
 type control struct {
 	store   *tikv.Server
 	regions *tikv.MockRegionManager
-	// Unistore takes the timestamp of a one-phase commit before the write can be read. So a read waits until the
-	// one-phase commits that are under way have ended, else it could miss one with a smaller timestamp.
+	// A one-phase commit holds the fence for reading, from before Unistore takes its timestamp until its write can be
+	// read. Each read first waits until all such commits have ended. Otherwise it could miss the write of a commit with
+	// a smaller timestamp than its own.
 	fence sync.RWMutex
 
 	mutex  sync.Mutex
 	counts map[string]int
 	faults []fault
-	// By the address that the client uses: closed when polls are no longer held back.
+	// The clients whose polls are delayed, by the address of the server that they use. The channel is closed when the
+	// polls may continue.
 	held map[string]chan struct{}
 }
 
-// The next request of a method is lost, before or after it is done. PrewritePrimary is a KvPrewrite of a primary key.
+// A fault loses the next request of a method before it is executed (lost is "request"), or its answer (lost is "answer").
+// The method PrewritePrimary is a KvPrewrite that locks the primary key.
 type fault struct{ method, lost string }
 
 func newControl(store *tikv.Server, regions *tikv.MockRegionManager) *control {
@@ -74,15 +78,16 @@ func (c *control) intercept(ctx context.Context, request any, info *grpc.UnarySe
 	return answer, err
 }
 
-// Waits for the one-phase commits under way.
+// Waits until all in-flight one-phase commits have ended.
 func (c *control) awaitOnePhase() {
 	c.fence.Lock()
-	//lint:ignore SA2001 no other thread may hold it
+	//lint:ignore SA2001 the lock is only waited for
 	c.fence.Unlock()
 }
 
-// Turns a lock of a key into a write of the value that it has. Unistore forgets locks when they are committed. TiKV
-// keeps them, so that a write of a transaction that began before the commit conflicts with them.
+// Replaces each mutation that only locks a key by a write of the key's present value. TiKV keeps a committed lock: a
+// transaction that began before the commit conflicts with it if it writes the key. Unistore does not keep such locks, but
+// it detects the conflict with a write.
 func (c *control) writeLocked(ctx context.Context, r *kvrpcpb.PrewriteRequest) (*kvrpcpb.PrewriteResponse, error) {
 	locked := map[string]*kvrpcpb.Mutation{}
 	read := &kvrpcpb.BatchGetRequest{Context: r.Context, Version: r.StartVersion - 1}
@@ -115,7 +120,8 @@ func (c *control) writeLocked(ctx context.Context, r *kvrpcpb.PrewriteRequest) (
 	return nil, nil
 }
 
-// Counts a request, and returns what of it is lost. A poll of the stream of changes waits while it is held back.
+// Counts a request, and returns what to lose: "request", "answer", or "" for nothing. If the polls of this client are
+// delayed, a poll waits here.
 func (c *control) arrive(ctx context.Context, method string, request any) (string, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -161,7 +167,8 @@ func locksPrimary(request any) bool {
 	return false
 }
 
-// The letter of limen's table (crate keyspace, keys.rs): it follows the prefix, which ends with a slash.
+// Returns the letter of the table that a key belongs to (crate keyspace, keys.rs). It follows the prefix, which ends with
+// a slash.
 func table(key []byte) byte {
 	if _, rest, found := bytes.Cut(key, []byte("/")); found && len(rest) > 0 {
 		return rest[0]
@@ -169,12 +176,13 @@ func table(key []byte) byte {
 	return 0
 }
 
-// A poll reads the heads of all shards.
+// Whether a request is a poll of the stream of changes: a scan of the heads of all shards.
 func isPoll(request any) bool {
 	scan, is := request.(*kvrpcpb.ScanRequest)
 	return is && table(scan.StartKey) == 'b'
 }
 
+// Whether a request reads changes that a poll has found.
 func isReadOfChanges(request any) bool {
 	get, is := request.(*kvrpcpb.BatchGetRequest)
 	return is && len(get.Keys) > 0 && table(get.Keys[0]) == 'd'
@@ -226,7 +234,7 @@ func (c *control) allRegions() []*metapb.Region {
 	}
 }
 
-// Ends a region at a key, at which a new one begins.
+// Splits the region that contains the key: a new region begins at the key.
 func (c *control) split(key []byte) {
 	encoded := codec.EncodeBytes(nil, key)
 	region, _, _ := c.regions.GetRegionByKey(encoded)
@@ -234,7 +242,7 @@ func (c *control) split(key []byte) {
 	c.regions.SplitRaw(region.Id, c.regions.AllocID(), encoded, []uint64{peer}, peer)
 }
 
-// All keys that have a value now.
+// Returns all keys that have a value now.
 func (c *control) keys() [][]byte {
 	physical, logical := tikv.GetTS()
 	var found [][]byte

@@ -77,7 +77,7 @@ impl Op {
     }
 }
 
-/// One thread's files and directories.
+/// The files and directories of one thread.
 #[derive(Debug)]
 pub(crate) struct Share {
     root: PathBuf,
@@ -114,7 +114,7 @@ impl Share {
         Ok(Share { root, files, names: FileNames { files: names("file")?, renamed: names("renamed")? } })
     }
 
-    /// The directory of the hard links. They must be removed before a file's name is its only name.
+    /// The directory of the hard links. While it exists, each file has two names.
     pub(crate) fn links(&self) -> PathBuf {
         self.root.join("links")
     }

@@ -1,7 +1,7 @@
 //! Lists everything that a store holds: for fsck, and to remove a volume.
 //!
-//! Keys have two levels of directories with a bounded number of entries each, so that a walk holds the names
-//! of one path of directories in memory, not the whole listing.
+//! Keys have two levels of directories with a bounded number of entries each. So a walk holds only the names in the
+//! directories of one path in memory, not the whole listing.
 
 use std::time::SystemTime;
 
@@ -40,8 +40,8 @@ impl BlockStore {
         })
     }
 
-    /// The time at which a block found in the store was written; `None` if it is gone, or the store does not
-    /// report times.
+    /// The time at which a block found in the store was written; `None` if the block no longer exists, or
+    /// the store does not report times.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot be queried.
@@ -50,8 +50,8 @@ impl BlockStore {
         modified.map_err(|refusal| store_error("query", &block.key, refusal))
     }
 
-    /// Removes all blocks and backups of the store, and then the blocks staged on this machine: those are the only copy
-    /// of their data, so they stay if the store fails. `progress` is called before each object with the
+    /// Removes all blocks and backups of the store, and after that the blocks staged on this machine. A staged block is
+    /// the only copy of its data, so staged blocks remain if the store fails. `progress` is called before each object with the
     /// number removed so far; its error ends the removal. After an error, the call may be repeated.
     ///
     /// # Errors

@@ -4,22 +4,22 @@ use std::io::{self, IsTerminal, Write};
 
 use command::fault::{Fault, OrFault};
 
-/// Asks the user to type the name of a volume. `would` says what would be done, in the error if there is no terminal;
-/// `does` says it before the question; `nothing` says what has not happened if the name is another one.
+/// Asks the user to type the name of a volume. `refusal` is the error if there is no terminal, `warning` is shown before
+/// the question, and `unchanged` is added to the error if the user types another name.
 ///
 /// # Errors
 /// There is no terminal; the user typed another name.
-pub(crate) fn confirm(name: &str, would: &str, does: &str, nothing: &str) -> Result<(), Fault> {
+pub(crate) fn confirm(name: &str, refusal: &str, warning: &str, unchanged: &str) -> Result<(), Fault> {
     const FAILED: &str = "cannot ask for confirmation";
     if !io::stdin().is_terminal() {
-        return Err(Fault::usage(would).advise("use --yes to confirm"));
+        return Err(Fault::usage(refusal).advise("use --yes to confirm"));
     }
     let mut terminal = io::stderr();
-    write!(terminal, "{does}\nType its name to confirm: ").and_then(|()| terminal.flush()).what(FAILED)?;
+    write!(terminal, "{warning}\nType its name to confirm: ").and_then(|()| terminal.flush()).what(FAILED)?;
     let mut typed = String::new();
     io::stdin().read_line(&mut typed).what(FAILED)?;
     match typed.trim() == name {
         true => Ok(()),
-        false => Err(Fault::new(format!("the name does not match: {nothing}")).at(name)),
+        false => Err(Fault::new(format!("the name does not match: {unchanged}")).at(name)),
     }
 }

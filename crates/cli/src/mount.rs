@@ -75,7 +75,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let ids = rights.ids()?;
     let traversers = rights.traversers(&ids)?;
     let url = MetaUrl::parse(&args.url)?;
-    // This comes first, so that a port in use is an error before anything else happens.
+    // If the port is in use, fail before anything else happens.
     let metrics = options.metrics.listen()?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
@@ -187,7 +187,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     served.and(ended)
 }
 
-/// Starts the automatic backups of the metadata, unless this mount cannot write them, or nobody else could read them.
+/// Starts the automatic backups of the metadata, unless this mount is read-only, or the store is in the memory of this
+/// process.
 fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, options: &Options) -> io::Result<Option<Backups>> {
     if options.fuse.read_only || vfs.meta().volume().storage == MEMORY {
         return Ok(None);

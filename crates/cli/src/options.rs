@@ -85,7 +85,8 @@ pub(crate) struct MountArgs {
     /// first free port of the loopback interface from 9860 on; limen status shows it]
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<MetricsAddress>,
-    /// Log requests that take this many milliseconds or longer, with where the time went; 0 for none [default: 1000]
+    /// Log each request that takes at least this many milliseconds, with the time that it waited for the database and
+    /// for the object store; 0 to log none [default: 1000]
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
     /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.

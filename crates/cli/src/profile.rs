@@ -17,10 +17,10 @@ use crate::users::Users;
 #[command(after_help = "\
 Only root and the user that mounted the volume can use this. While it runs, each request costs some microseconds more.
 
-A path is that of the file, or of the directory if the operation takes a name. It is shown if the mount has its names in memory,
-and as the number of the inode otherwise. Bytes are those that were to be read and written. Requests that the kernel
-answers from its caches are not seen. The user of requests that the kernel sends by itself, such as those after
-close(2), has no meaning; their process is 0.
+Each row shows the path of the file, or of the directory if the operation takes a name. If the mount does not have all names
+of the path in memory, the row shows the inode number instead. Bytes are the sizes that read and write requests ask for.
+Requests that the kernel answers from its caches are not counted. If the kernel sends a request by itself, for example
+after close(2), the process is 0 and the user has no meaning.
 
 Examples:
   limen profile /mnt
@@ -32,16 +32,16 @@ pub(crate) struct ProfileArgs {
     /// A path on a mounted volume
     #[arg(value_name = "MOUNT", value_hint = ValueHint::DirPath)]
     path: PathBuf,
-    /// Record this long, then print the sums; otherwise print what happened in each second
+    /// Record for this many seconds, then print the sums; without this option, print the sums of each second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// What requests are told apart by: op, user, process, path
+    /// Sum the requests by these properties: op, user, process, path
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["op", "user", "process", "path"])]
     by: Vec<By>,
-    /// The most rows that are printed, those with the most time first
+    /// Print at most this many rows, beginning with those that took the most time
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
-    /// Print JSON: an object with all rows, for each second or for all of them
+    /// Print JSON: an object with all rows for each second, or one object for all of --seconds
     #[arg(long)]
     json: bool,
 }
@@ -78,14 +78,14 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Fault> {
     }
 }
 
-/// The sums of requests that are told apart by some of their properties.
+/// The sums of requests, grouped by some of their properties.
 #[derive(Debug, Default)]
 struct Recorded {
     rows: BTreeMap<Group, Sums>,
     left_out: u64,
 }
 
-/// The properties of a row. `None` stands for a property by which rows are not told apart.
+/// The properties that all requests of a row have. A property by which requests are not grouped is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     op: Option<String>,

@@ -41,29 +41,29 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum QuotaCommand {
-    /// Limit what is in a directory, or what a user or group owns in the volume; files that exist are counted while
-    /// the volume is in use, and an interrupted command goes on when it is given again
+    /// Limit the size of a directory, or of the files of a user or group; existing files are counted while the volume
+    /// is in use, and if the command is interrupted, the same command continues it
     Set(SetArgs),
-    /// Show the quota of a directory, user or group, and what it counts
+    /// Show the quota of a directory, user or group, and how much of it is used
     Get(GetArgs),
     /// List all quotas of a volume
     List(ListArgs),
     /// Remove the quota of a directory, or the limits of a user or group
     Delete(DeleteArgs),
-    /// Count quotas again, and compare; the volume may be in use
+    /// Count the files of all quotas again, and compare; the volume may be in use
     Check(check::CheckArgs),
 }
 
-/// Whose quota.
+/// The directory, user or group whose quota a command shows or changes.
 #[derive(Debug, clap::Args)]
 struct Whose {
-    /// A directory, or with --user or --group any path on the volume, or its URL
+    /// A directory; with --user or --group, any path on the volume, or the volume's URL
     #[arg(value_name = "TARGET")]
     target: OsString,
-    /// What this user owns in the whole volume: a name or number
+    /// The quota of this user (name or number): it counts all files in the volume that the user owns
     #[arg(long, value_name = "USER", conflicts_with = "group")]
     user: Option<String>,
-    /// What has this group in the whole volume: a name or number
+    /// The quota of this group (name or number): it counts all files in the volume that have this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }

@@ -437,7 +437,7 @@ fn extended_attributes_count_against_the_capacity() {
         }
         refused(fs::write(own.join("20"), "x"), Errno::NOSPC);
         assert_eq!(set(&own, 0, b""), Err(Errno::NOSPC));
-        set(&own.join("0"), 3, &value[1..]).expect("what does not grow needs no room");
+        set(&own.join("0"), 3, &value[1..]).expect("a smaller value needs no room");
         let stat = rustix::fs::statvfs(&own).unwrap();
         assert_eq!((stat.f_blocks * stat.f_frsize, stat.f_bavail), (20 << 20, 0));
         // The room of a removed attribute and of a removed file is free at once.

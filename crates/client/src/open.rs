@@ -17,8 +17,8 @@ impl Meta {
     pub fn open(engine: Arc<dyn Engine>, cache_records: usize) -> Result<Meta, VolumeError> {
         let volume = Volume::load(&*engine)?;
         // Operation ids contain the session number, so even an unregistered client needs a number of its own.
-        let visitor = Meta::new(engine.clone(), volume.clone(), random_session(), 1);
-        let id = visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?;
+        let unregistered = Meta::new(engine.clone(), volume.clone(), random_session(), 1);
+        let id = unregistered.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?;
         Ok(Meta::new(engine, volume, SessionId(id), cache_records))
     }
 

@@ -30,7 +30,7 @@ pub(crate) fn serve(mut stream: UnixStream, profiler: &Profiler, vfs: &Weak<Vfs>
         let profiled = profiler.take();
         let line = {
             let Some(vfs) = vfs.upgrade() else { return Ok(()) };
-            paths.learn(vfs.meta(), &profiled);
+            paths.add_missing(vfs.meta(), &profiled);
             to_json(&profiled, &paths)
         };
         stream.write_all(format!("{line}\n").as_bytes())?;
@@ -68,18 +68,18 @@ struct Paths(BTreeMap<Ino, (Ino, Name)>);
 
 impl Paths {
     /// Looks up the names of the inodes and of their directories in the cache of the mount.
-    fn learn(&mut self, meta: &Meta, profiled: &Profiled) {
+    fn add_missing(&mut self, meta: &Meta, profiled: &Profiled) {
         if self.0.len() > MAX_NAMES {
             self.0.clear();
         }
-        let mut wanted: BTreeSet<Ino> = profiled.rows.iter().map(|(key, _)| key.ino).collect();
+        let mut missing: BTreeSet<Ino> = profiled.rows.iter().map(|(key, _)| key.ino).collect();
         loop {
-            wanted.retain(|ino| *ino != Ino::ROOT && !self.0.contains_key(ino));
-            if wanted.is_empty() {
+            missing.retain(|ino| *ino != Ino::ROOT && !self.0.contains_key(ino));
+            if missing.is_empty() {
                 return;
             }
-            let found = meta.cached_names(&wanted);
-            wanted = found.values().map(|(parent, _)| *parent).collect();
+            let found = meta.cached_names(&missing);
+            missing = found.values().map(|(parent, _)| *parent).collect();
             self.0.extend(found);
         }
     }

@@ -1,7 +1,7 @@
 //! Removes trees with several threads.
 //!
-//! Each name is looked up alone, relative to its open directory, and symbolic links are never followed. So
-//! nothing outside the tree is removed, whatever other processes rename meanwhile. A directory is read one
+//! Each name is looked up separately, relative to its open directory, and symbolic links are never followed. So
+//! nothing outside the tree is removed, even if other processes rename files meanwhile. A directory is read one
 //! buffer at a time. Any free thread removes the entries of a buffer, and the thread that finishes last reads
 //! the next buffer. So memory use depends neither on the number of files nor on the size of a directory. Each
 //! thread has at most as many open descriptors as the tree is deep.

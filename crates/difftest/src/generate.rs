@@ -1,5 +1,4 @@
-//! Generates the next step from a seed and the existing names. Most steps are about something that exists;
-//! some are invalid.
+//! Generates the next step from a seed and the existing names. Most steps name a file that exists; some are invalid.
 
 use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
@@ -55,7 +54,7 @@ impl Generator {
 
     /// `live` are the names that the last full comparison found.
     pub(crate) fn step(&mut self, live: &[RelativePath]) -> Step {
-        // User 0 is more frequent, so that there is something to work on.
+        // Root is more frequent, because its steps rarely fail and so create files for the others.
         let user = if self.random.chance(30) { 0 } else { self.random.below(USERS.len() as u64) as usize };
         let umask = self.random.pick(&UMASKS);
         Step { user, umask, call: self.call(live) }
@@ -335,7 +334,7 @@ impl Generator {
         At::Path(self.place(live), self.random.chance(80))
     }
 
-    /// A path that mostly exists.
+    /// A path, in most cases that of an existing file.
     fn place(&mut self, live: &[RelativePath]) -> RelativePath {
         let mut place = match self.random.below(20) {
             0..16 if !live.is_empty() => self.random.pick(live),
@@ -350,14 +349,14 @@ impl Generator {
             4 => b"//b",
             _ => b"",
         };
-        // `..` at most once, so that the path stays on its side.
+        // `..` at most once, so that the path stays inside the directory under test.
         if !place.0.is_empty() && (suffix != b"/.." || !leads_up(&place)) {
             place.0.extend_from_slice(suffix);
         }
         place
     }
 
-    /// Like `place`, but never the top itself, which must stay.
+    /// Like `place`, but never the directory under test itself, which must not be removed.
     fn place_below(&mut self, live: &[RelativePath]) -> RelativePath {
         match self.place(live) {
             RelativePath(bytes) if bytes.is_empty() => self.new_place(live),
@@ -365,13 +364,13 @@ impl Generator {
         }
     }
 
-    /// A name in the top, or in something that exists.
+    /// A name in the directory under test, or below an existing name.
     fn new_place(&mut self, live: &[RelativePath]) -> RelativePath {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
             let place = self.random.pick(live);
-            // At most three components. A name in the top gets no slash before it, because as the target of a
-            // link it would then name the real root.
+            // At most three components. A name in the directory under test gets no slash before it: as the
+            // target of a link, it would then begin at the real root.
             if !place.0.is_empty() && place.0.iter().filter(|byte| **byte == b'/').count() < 2 {
                 bytes = place.0;
                 bytes.push(b'/');
@@ -385,8 +384,8 @@ impl Generator {
         RelativePath(bytes)
     }
 
-    /// The target of a symbolic link. It must not lead upwards or to the real root, because user 0 follows
-    /// links too.
+    /// The target of a symbolic link. It must not lead upwards or to the real root, because root follows links too and
+    /// could change files outside of the directory under test.
     fn target(&mut self, live: &[RelativePath]) -> RelativePath {
         match self.random.below(10) {
             0 => RelativePath(vec![b't'; 4000]),
@@ -410,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_links_stay_on_their_side() {
+    fn paths_and_links_stay_inside_the_directory() {
         let abilities = Abilities { zero_range: true, grain_ns: 0 };
         let mut generator = Generator::new(1, abilities);
         let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| RelativePath(place.to_vec()));

@@ -5,23 +5,23 @@
 pub(crate) fn shrink<T: Clone, D>(steps: &[T], fails: &dyn Fn(&[T]) -> Option<D>) -> Option<(Vec<T>, D)> {
     let mut outcome = fails(steps)?;
     let mut steps = steps.to_vec();
-    let mut run = steps.len().div_ceil(2);
+    let mut length = steps.len().div_ceil(2);
     loop {
         let mut smaller = false;
         // From the end, because later steps rarely affect earlier ones.
         let mut end = steps.len();
         while end > 0 {
-            let begin = end.saturating_sub(run);
+            let begin = end.saturating_sub(length);
             let fewer = [&steps[..begin], &steps[end..]].concat();
             if let Some(found) = fails(&fewer) {
                 (steps, outcome, smaller) = (fewer, found, true);
             }
             end = begin;
         }
-        match (run, smaller) {
+        match (length, smaller) {
             (1, false) => return Some((steps, outcome)),
             (1, true) => {}
-            _ => run = run.div_ceil(2),
+            _ => length = length.div_ceil(2),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One of the two directories: executes steps as their users, and holds the files that they open.
+//! One of the two directories: executes each step as its user, and holds the files that the steps open.
 
 use std::cell::Cell;
 use std::ffi::OsStr;

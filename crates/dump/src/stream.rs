@@ -1,4 +1,4 @@
-//! The bytes of a dump: lines, in compressed frames or as they are.
+//! The bytes of a dump: lines of JSON, in compressed frames or as plain text.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -18,10 +18,10 @@ pub enum Form {
 /// A frame ends after the line with which its lines reach this size.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// The most bytes of a line and of a frame that a reader accepts.
-const MOST_BYTES: usize = 64 << 20;
+/// The maximum size of a line or a frame that a reader accepts.
+const MAX_BYTES: usize = 64 << 20;
 
-/// The level of zstd's own default.
+/// zstd's default level.
 const LEVEL: i32 = 3;
 
 /// Writes a dump.
@@ -139,7 +139,7 @@ impl Reader {
             if magic != MAGIC {
                 return Err(DumpError::NotADump);
             }
-            known(u32::from_le_bytes(version.try_into().unwrap_or_default()))?;
+            check_version(u32::from_le_bytes(version.try_into().unwrap_or_default()))?;
         }
         let head = Head { version: 0, id: String::new(), created: 0 };
         let (frame, tail) = (Vec::new(), Tail::default());
@@ -153,7 +153,7 @@ impl Reader {
         // A newer version may have other fields.
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| DumpError::NotADump)?;
         let version = value.get("dump").and_then(|dump| dump.get("version")).and_then(|it| it.as_u64());
-        known(u32::try_from(version.ok_or(DumpError::NotADump)?).unwrap_or(u32::MAX))?;
+        check_version(u32::try_from(version.ok_or(DumpError::NotADump)?).unwrap_or(u32::MAX))?;
         match self.parse(&bytes)? {
             Line::Dump(head) => self.head = head.clone(),
             _ => return Err(DumpError::NotADump),
@@ -209,14 +209,14 @@ impl Reader {
         DumpError::Damaged { line: self.tail.lines, what: what.to_owned() }
     }
 
-    /// The next line with its end.
+    /// The next line, with the newline.
     fn next_bytes(&mut self) -> Result<Vec<u8>, DumpError> {
         if self.form == Form::Json {
             let mut line = Vec::new();
-            (&mut self.input).take(MOST_BYTES as u64).read_until(b'\n', &mut line)?;
+            (&mut self.input).take(MAX_BYTES as u64).read_until(b'\n', &mut line)?;
             return match line.last() {
                 Some(b'\n') => Ok(line),
-                _ if line.len() >= MOST_BYTES => Err(self.damaged("a line is too long")),
+                _ if line.len() >= MAX_BYTES => Err(self.damaged("a line is too long")),
                 _ => Err(DumpError::CutOff { line: self.tail.lines }),
             };
         }
@@ -241,7 +241,7 @@ impl Reader {
             u32::from_le_bytes(bytes.unwrap_or_default())
         };
         let (packed, length) = (word(0) as usize, word(4) as usize);
-        if packed > MOST_BYTES || length > MOST_BYTES || length == 0 {
+        if packed > MAX_BYTES || length > MAX_BYTES || length == 0 {
             return Err(self.damaged("the header of a frame is damaged"));
         }
         let mut bytes = vec![0; packed];
@@ -257,7 +257,7 @@ impl Reader {
     }
 }
 
-fn known(version: u32) -> Result<(), DumpError> {
+fn check_version(version: u32) -> Result<(), DumpError> {
     match version {
         0 => Err(DumpError::NotADump),
         1..=VERSION => Ok(()),

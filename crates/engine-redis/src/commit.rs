@@ -16,11 +16,11 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
     let ids: BTreeSet<u128> = txns.iter().map(|txn| txn.op_id.0).collect();
     let hashes = hashes(txns);
-    let keeper = txns.first().and_then(Txn::kept_by).map(|(session, term)| term.key(session));
-    request.string(Vec::from_iter(keeper.into_iter().flatten()));
+    let term_key = txns.first().and_then(Txn::kept_by).map(|(session, term)| term.key(session));
+    request.string(Vec::from_iter(term_key.into_iter().flatten()));
     request.number(removes(txns).into()).number((ids.len() < txns.len()).into()).number(hashes.len());
     for (first, inos) in hashes {
-        let changed = inos.iter().filter(|(is_other, _)| !is_other).count();
+        let changed = inos.iter().filter(|(is_only_read, _)| !is_only_read).count();
         request.id(first).number(changed).string(inos.into_iter().map(|(_, last)| last).collect::<Vec<u8>>());
     }
     for txn in txns {
@@ -34,9 +34,9 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     request
 }
 
-/// The inodes that the transactions read or change, grouped by the Redis hash that stores them. The map key
-/// is the first inode number of the hash. An element is whether the inode is not among the changed inodes, and
-/// the last byte of its number. So the changed inodes come first.
+/// The inodes that the transactions read or change, grouped by the Redis hash that stores them: by the first inode number
+/// of the hash, the last byte of each inode's number. The flag before it is false for inodes that are changed, so that
+/// they come first.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
     let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.key() { Some(ino) } else { None };
     let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(inode);
@@ -53,11 +53,11 @@ fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
 }
 
 pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
-    let mut left = BTreeMap::new();
+    let mut changed_inodes = BTreeMap::new();
     for (first, inos) in hashes(txns) {
-        for (_, last) in inos.into_iter().filter(|(is_other, _)| !is_other) {
+        for (_, last) in inos.into_iter().filter(|(is_only_read, _)| !is_only_read) {
             let ino = Ino(first & !255 | u64::from(last));
-            left.insert(ino, answer.stored(|bytes| rows::inode(ino, bytes))?);
+            changed_inodes.insert(ino, answer.stored(|bytes| rows::inode(ino, bytes))?);
         }
     }
     let outcome = |txn: &Txn| {
@@ -67,7 +67,7 @@ pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>,
         };
         // The script answers a repeated transaction with a negative number. The repetition changed nothing.
         let changed = if seq < 0 { Vec::new() } else { txn.changed_inodes() };
-        let inodes = changed.iter().filter_map(|ino| left.get(ino).copied().flatten()).collect();
+        let inodes = changed.iter().filter_map(|ino| changed_inodes.get(ino).copied().flatten()).collect();
         Ok(Outcome::Committed { seq: Seq(seq.unsigned_abs()), inodes })
     };
     txns.iter().map(outcome).collect()
@@ -89,8 +89,8 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         Guard::DirentAbsent { parent, name } => to.code(code::GUARD_DIRENT_ABSENT).id(parent.0).string(name),
         Guard::Access { ino, rev } => to.code(code::GUARD_ACCESS).id(ino.0).id(*rev),
         Guard::InodeAbsent { ino } => to.code(code::GUARD_INODE_ABSENT).id(ino.0),
-        Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
-        Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
+        Guard::Links { ino, nlink } => add_inode_bytes(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
+        Guard::ParentIs { ino, parent } => add_inode_bytes(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
         Guard::Empty { ino } => to.code(code::GUARD_EMPTY).id(ino.0),
         Guard::Xattr { ino, name, blocks } => {
             to.code(code::GUARD_XATTR).id(ino.0).string(name).number((*blocks).into())
@@ -103,7 +103,7 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         }
         Guard::Setting { name, value: None } => to.code(code::GUARD_NO_SETTING).string(name),
         Guard::Counter { counter, value } => to.code(code::GUARD_COUNTER).string(counter.name()).id(*value),
-        Guard::Size { ino, size } => add_same(to, *ino, rows::SIZE, &size.to_be_bytes()),
+        Guard::Size { ino, size } => add_inode_bytes(to, *ino, rows::SIZE, &size.to_be_bytes()),
         Guard::Locks { ino, locks } => to.code(code::GUARD_LOCKS).id(ino.0).string(rows::put_locks(locks)),
         Guard::Rows { ino, chunk, rows } => add_rows(to.code(code::GUARD_ROWS).id(ino.0).id(chunk.0), rows),
         Guard::Room { max_inodes, max_blocks } => to.code(code::GUARD_ROOM).id(*max_inodes).id(*max_blocks),
@@ -121,9 +121,9 @@ fn add_guard(to: &mut Request, guard: &Guard) {
     };
 }
 
-/// Adds a guard that the stored inode holds `bytes` at offset `place`, counted from 1.
-fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
-    to.code(code::GUARD_INODE_BYTES).id(ino.0).fixed(&[place]).string(bytes)
+/// Adds a guard that the stored inode has `bytes` at offset `at`, counted from 1.
+fn add_inode_bytes<'a>(to: &'a mut Request, ino: Ino, at: u8, bytes: &[u8]) -> &'a mut Request {
+    to.code(code::GUARD_INODE_BYTES).id(ino.0).fixed(&[at]).string(bytes)
 }
 
 fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {

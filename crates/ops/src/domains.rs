@@ -62,7 +62,7 @@ fn parse(text: Option<&str>) -> Option<DomainTable> {
 ///
 /// # Errors
 /// EIO if the table is damaged; ENOSPC if it is full.
-pub(super) fn settle(
+pub(super) fn renumber(
     view: &mut View<'_>,
     acl: &Nfs4Acl,
     by: &Numbering,

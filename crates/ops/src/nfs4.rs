@@ -415,7 +415,7 @@ impl Op for SetNfs4Acl {
         let mut access = Access::from(&inode);
         access.access_acl = AclId::NONE;
         if let Some((new, scope)) = &self.acl {
-            let new = super::domains::settle(view, new, &self.numbering, &mut effects)?;
+            let new = super::domains::renumber(view, new, &self.numbering, &mut effects)?;
             // If the old ACL is damaged, there are no entries to keep.
             let old = match view.nfs4_acl(inode.access_acl) {
                 Err(PlanStop::Refused(Errno::EIO)) => None,

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use super::{Event, Outcome, explain, follows, opens};
 use crate::harness::Random;
 
-/// Whether there is an order in which each operation is true at a moment between its call and its return, and
-/// the final value is one of `last`.
+/// Whether there is an order in which each outcome is correct at a moment between the operation's call and its return,
+/// and the final value is one of `last`.
 fn is_possible(events: &[Event], last: &[u64]) -> bool {
     let mut placed = vec![false; events.len()];
     search(events, last, 0, &mut placed)
 }
 
 fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bool {
-    let waits: Vec<usize> =
+    let pending: Vec<usize> =
         (0..events.len()).filter(|&at| !placed[at] && events[at].outcome != Outcome::Maybe).collect();
-    if waits.is_empty() && last.contains(&value) {
+    if pending.is_empty() && last.contains(&value) {
         return true;
     }
     for (at, event) in events.iter().enumerate() {
@@ -29,7 +29,7 @@ fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bo
                 && (events[other].returned < opens(events, event)
                     || (is_refused && follows(event, &events[other])))
         };
-        if placed[at] || is_refused == (value == event.from) || waits.iter().any(comes_first) {
+        if placed[at] || is_refused == (value == event.from) || pending.iter().any(comes_first) {
             continue;
         }
         placed[at] = true;
@@ -69,11 +69,11 @@ fn random_history(random: &mut Random) -> (Vec<Event>, Vec<u64>) {
         events.push(Event { mount: random.below(2) as usize, from, to, outcome, called, returned });
     }
     if random.below(3) == 0 {
-        let spoiled = random.below(count) as usize;
+        let changed = random.below(count) as usize;
         match random.below(3) {
-            0 => events[spoiled].outcome = Outcome::Done,
-            1 => events[spoiled].outcome = Outcome::Refused,
-            _ => events[spoiled].to = random.below(3),
+            0 => events[changed].outcome = Outcome::Done,
+            1 => events[changed].outcome = Outcome::Refused,
+            _ => events[changed].to = random.below(3),
         }
     }
     let last = if is_generated { value } else { random.below(3) };

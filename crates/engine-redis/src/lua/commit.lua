@@ -5,16 +5,16 @@
 -- inodes that it reads or changes. Then follow, for each transaction: its length, its invalidations, the
 -- number of its guards, the guards, and the effects. The operation IDs are the further arguments.
 --
--- The answer begins with the final state of each inode that the request marks as changed; these are nil if
--- nothing was done. Then follows for each transaction: the number of its commit; or the negative number of
+-- The answer begins with the final state of each inode that the request marks as changed, or nil if the request changes
+-- nothing. Then follows for each transaction: the number of its commit; or the negative number of
 -- the earlier commit that it repeats; or, if a guard does not hold, nil, seq, and an answer to the record key
 -- of each guard.
 --
--- Guards and effects begin with a code of four letters: `code.rs` has their values. What reads a guard or an
--- effect also reads the code of the next, because a call of `fields` costs more than what it decodes. TXN_END
--- follows the last effect.
+-- Guards and effects begin with a code of four letters; `code.rs` has the codes. The call of `fields` that reads a guard
+-- or an effect also reads the code of the next one, because a call costs more than what it decodes. TXN_END follows the
+-- last effect.
 --
--- A script is not rolled back, so no command may fail after the first write. If the server refuses writes
+-- Redis does not roll a script back, so no command may fail after the first write. If the server refuses writes
 -- (because it is a replica, or its disk or memory is full), it refuses the first write, and nothing has
 -- happened. Redis checks for free memory only at the first write, and only for commands that may allocate. So
 -- a request that only removes begins with a command that does not allocate.
@@ -25,10 +25,10 @@
 -- created on demand. Lua hashes the whole of each string that it creates, so no unnecessary strings are
 -- created.
 local WORD = 4294967296
--- Pending additions to inodes and blocks.
+-- What is still to be added to inodes and blocks.
 local more_inodes, more_blocks = 0, 0
 
--- Adds the signed number high * 2^32 + low. The result is clamped to 0 ... 2^64 - 1.
+-- Adds the signed number high * 2^32 + low to a. The result is clamped to 0 ... 2^64 - 1.
 local function add(a, high, low)
   local ah, al = fields('>I4I4', a)
   al, ah = al + low, ah + high
@@ -38,26 +38,27 @@ local function add(a, high, low)
   return pack('>I4I4', ah, al)
 end
 
-local function settle()
+local function settle_usage()
   if more_inodes ~= 0 then inodes = add(inodes, math.floor(more_inodes / WORD), more_inodes % WORD) end
   if more_blocks ~= 0 then blocks = add(blocks, math.floor(more_blocks / WORD), more_blocks % WORD) end
   more_inodes, more_blocks = 0, 0
 end
 
--- The last code read. What GUARD_DIRENT_ABSENT has found: a directory, its key, the last name looked up in it,
--- and the entry of that name or false.
+-- The code that was read last.
 local kind
+-- The last lookup by GUARD_DIRENT_ABSENT: the directory, its key, the name, and the entry of that name or false.
 local dir, key, name, taken
 
--- New entries of one directory, after its key, as arguments of a single ZADD; the last name added; and the
--- earlier names. They are written before other entries are changed and before the directory is read.
+-- New entries of one directory that are not written yet: the arguments of one ZADD (the key of the directory, then the
+-- entries), their number, the name that was added last, and the names that were added before it. `enter` writes them
+-- before other entries are changed and before the directory is read.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
--- Whether each term that guards a transaction is open, as this script has read or changed it. One term guards
--- the whole request, so this saves a lookup for each transaction.
+-- By term: whether it is open. Usually one term guards all transactions of a request, so this saves a lookup for each
+-- transaction.
 local terms = {}
 
--- By name: an entry as this script has read or changed it, and the directory that it is in.
+-- By name: the entry with this name, as this script has read or changed it, and the directory that the entry is in.
 local entries, parents = {}, {}
 
 local function enter()
@@ -99,10 +100,10 @@ local function set_times(ino, high, low)
   mtime_high, mtime_low = high, low
 end
 
--- Functions that are rarely needed, or not needed by creates. `seldom` creates them on demand.
+-- Functions that creates do not need. `make_others` creates them when the first one is needed.
 local apply, drop_node, holds, put_entry, answer_guards
 
-local function seldom()
+local function make_others()
   -- True if the 64-bit number a is less than the one at offset `from` of b.
   local function less(a, b, from)
     local ah, al = fields('>I4I4', a)
@@ -205,7 +206,7 @@ local function seldom()
       return call('EXISTS', P .. 'dir:' .. a) == 0
     elseif kind == GUARD_ROOM then
       a, b, kind, at = fields('c8c8c4', request, at)
-      settle()
+      settle_usage()
       return less(inodes, a, 1) and less(blocks, b, 1)
     elseif kind == GUARD_ROWS then
       a, b, c, kind, at = fields('>c8c8I4c0c4', request, at)
@@ -269,7 +270,7 @@ local function seldom()
     }
     enter()
     settle_times()
-    settle()
+    settle_usage()
     for _ = 1, guards do
       local record, form = unpack(records[kind])
       local found = {fields(form, request, at)}
@@ -518,7 +519,7 @@ for n = 2, #ARGV do
       local found = nodes[a]
       held = found and sub(found, b, b + #c - 1) == c
     else
-      if not apply then seldom() end
+      if not apply then make_others() end
       held = holds()
     end
   end
@@ -526,7 +527,7 @@ for n = 2, #ARGV do
   if repeated then
     out[outs] = '-' .. repeated
   elseif not held then
-    if not apply then seldom() end
+    if not apply then make_others() end
     kind, at = code, from
     out[outs], out[outs + 1] = false, string.format('%d', last)
     answer_guards(out, guards)
@@ -548,7 +549,7 @@ for n = 2, #ARGV do
         local high, low
         a, b, high, low, kind, at = fields('>c8I4c0I4I4c4', request, at)
         if nodes[a] then
-          if not apply then seldom() end
+          if not apply then make_others() end
           drop_node(a)
         end
         nodes[a] = b
@@ -557,7 +558,7 @@ for n = 2, #ARGV do
         a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
         c = b .. '\0' .. c
         if a ~= dir or b ~= name or taken then
-          if not apply then seldom() end
+          if not apply then make_others() end
           put_entry(a, b, c)
         else
           -- The name was looked up and is free, so nothing needs to be removed.
@@ -585,7 +586,7 @@ for n = 2, #ARGV do
           nodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
         end
       else
-        if not apply then seldom() end
+        if not apply then make_others() end
         apply()
       end
     end
@@ -596,7 +597,7 @@ end
 if last > first then
   enter()
   settle_times()
-  settle()
+  settle_usage()
   local number = results[noted]
   call('HSET', P .. 'state', 'seq', number, 'inodes', inodes, 'blocks', blocks)
   -- Append to the stream for watchers, and keep the operations' results.
