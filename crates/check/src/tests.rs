@@ -12,8 +12,8 @@ use meta::{
     Txn, Volume,
 };
 use ops::{
-    AclType, Authority, CopyRange, Link, Make, MakeKind, MakeOrphan, Op, SetAcl, SetXattr, Unlink, Write,
-    XattrMode,
+    AclType, Authority, CopyRange, Housekeeping, Link, Make, MakeKind, MakeOrphan, Op, SetAcl, SetXattr,
+    Unlink, Write, XattrMode,
 };
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId, SliceSource,
@@ -86,12 +86,13 @@ impl Sample {
             let dir = s.make(s.sub, &format!("dir{at}"), MakeKind::Directory);
             s.make(dir, "file", MakeKind::Regular);
         }
-        let gone = s.make(s.d, "gone", MakeKind::Regular);
+        let removed = s.make(s.d, "removed", MakeKind::Regular);
         let slices = vec![(ChunkIndex(3), blocks(0, 9, first + 1, 0, 9))];
-        s.run(&Write { ino: gone, slices, end: 9, mtime: Time::now() });
-        s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
+        s.run(&Write { ino: removed, slices, end: 9, mtime: Time::now() });
+        s.run(&Unlink { parent: s.d, name: name("removed"), open: None });
 
-        s.meta.put_session(Session::new(s.meta.session(), Time::now())).unwrap();
+        let session = Session::new(s.meta.session(), Time::now());
+        s.run(&Housekeeping(vec![Effect::PutSession(session)]));
         s
     }
 

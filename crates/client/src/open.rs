@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Counter, Effect, Engine, EngineError, Record, RecordKey, Session, Volume, VolumeError};
+use meta::{Counter, Effect, Engine, EngineError, Record, RecordKey, Volume, VolumeError};
 use ops::{Housekeeping, Lease};
 use types::{Errno, SessionId, SliceId};
 
@@ -61,15 +61,6 @@ impl Meta {
             ),
         }
         Ok(followed)
-    }
-
-    /// Creates or replaces the session record of any client. For this client's own session, see
-    /// [`Meta::begin_session`].
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn put_session(&self, session: Session) -> Result<(), Failure> {
-        self.run(&Housekeeping(vec![Effect::PutSession(session)]), &BY_KERNEL)
     }
 
     /// Removes a session's record.

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
-use rusqlite::{Connection, Result};
+use rusqlite::{Connection, OptionalExtension, Result};
 use tables::Line;
 use types::{ChunkIndex, Ino, OpId};
 
@@ -178,6 +178,12 @@ impl<'c> Batch<'c> {
                 self.inode(*ino)?.is_some_and(|n| (*least..=*most).contains(&n.xattr_blocks))
             }
             Guard::Size { ino, size } => self.inode(*ino)?.is_some_and(|n| n.size == *size),
+            Guard::Xattr { ino, name, blocks } => {
+                const SQL: &str = "SELECT length(value) FROM xattr WHERE ino = ?1 AND name = ?2";
+                let mut statement = conn.prepare_cached(SQL)?;
+                let length = statement.query_row((int(ino.0), name.as_bytes()), |row| row.get::<_, u32>(0));
+                length.optional()?.map_or(0, |length| xattr_blocks(length as usize)) == *blocks
+            }
             Guard::Room { max_inodes, max_blocks } => {
                 let usage = self.usage()?;
                 usage.inodes < *max_inodes && usage.blocks < *max_blocks
@@ -202,9 +208,6 @@ impl<'c> Batch<'c> {
                 found == ino
             }
             (Guard::Empty { .. }, [Record::Empty(_, is_empty)]) => *is_empty,
-            (Guard::Xattr { name, blocks, .. }, [Record::Xattrs(_, found)]) => {
-                found.get(name).map_or(0, |value| xattr_blocks(value.len())) == *blocks
-            }
             (Guard::Setting { name, value }, [Record::Settings(found)]) => found.get(*name) == value.as_ref(),
             (Guard::Counter { value, .. }, [Record::Counter(_, found)]) => found == value,
             (Guard::Locks { locks, .. }, [Record::Locks(_, found)]) => found == locks,

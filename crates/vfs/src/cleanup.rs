@@ -319,12 +319,12 @@ fn each_at_once<T: Sync, R: Send, E: Send>(
 #[cfg(test)]
 mod tests {
     use client::Meta;
-    use ops::{AtimeMode, GetInode};
+    use ops::{AtimeMode, GetInode, Housekeeping};
 
     use std::sync::{Arc, Condvar, Mutex};
     use std::time::{Duration, Instant};
 
-    use meta::Process;
+    use meta::{Effect, Process};
 
     use super::*;
     use crate::fixture::{NO_WAIT, Shared, make, root, volume};
@@ -503,7 +503,8 @@ mod tests {
         let ids = processes.map(|process| {
             let id = SessionId(first.meta().lease(meta::Counter::Session, 1).unwrap());
             let own = shared.session(first.meta().session()).unwrap();
-            first.meta().put_session(Session { id, pid, process, ..own }).unwrap();
+            let put = Effect::PutSession(Session { id, pid, process, ..own });
+            first.meta().run(&Housekeeping(vec![put]), &BY_KERNEL).unwrap();
             id
         });
         let second = shared.mount(NO_WAIT);

@@ -8,8 +8,8 @@ use meta::{
     AclKind, Counter, Effect, Engine, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
 use ops::{
-    Allocate, AllocateMode, BackupClaim, ClaimBackup, Configure, FinishBackup, GetUsage, RemoveXattr, Rename,
-    SetXattr, Whiteout, XattrMode,
+    Allocate, AllocateMode, BackupClaim, ClaimBackup, Configure, FinishBackup, GetUsage, Housekeeping,
+    RemoveXattr, Rename, SetXattr, Whiteout, XattrMode,
 };
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
@@ -265,10 +265,11 @@ fn sessions_are_put_and_dropped(factory: Factory<'_>) {
         since: Time::now(),
         heartbeat: Time::now(),
     };
-    c.meta.put_session(session.clone()).unwrap();
+    let put = |session: &Session| c.run(&Housekeeping(vec![Effect::PutSession(session.clone())])).unwrap();
+    put(&session);
     assert_eq!(sessions(), [Record::Session(session.id, Some(session.clone()))]);
     session.heartbeat = Time::new(1_900_000_000, 0);
-    c.meta.put_session(session.clone()).unwrap();
+    put(&session);
     assert_eq!(sessions(), [Record::Session(session.id, Some(session.clone()))]);
     c.meta.drop_session(session.id).unwrap();
     assert_eq!(sessions(), []);
