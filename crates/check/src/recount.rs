@@ -6,11 +6,12 @@
 //! show the records of one moment ([`Engine::frozen`]).
 //!
 //! On the others, all inodes are read one page after another, and what each of them counts is kept in a file, while the
-//! stream of changes tells which inodes change. Those are read again, and replace what was counted for them before. The
-//! last few and the counters are read with one request. That is the moment of the result, if all other changes until then
-//! are known: so the stream is read once more, and if it names another inode, the last step is repeated. A new inode is
-//! not in the stream, but the entry that names it is. A file that is created without a name is neither; such files are
-//! found in the list of unlinked files, which is read before that last poll of the stream.
+//! stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. At the end,
+//! one request reads the last few changed inodes together with the counters. The result is correct for the moment of this
+//! request if no other inode had changed before it. To verify that, the stream is polled once more; if it names another
+//! inode, the last request is repeated. The stream does not name a new inode, but it names the new directory entry. A file
+//! that is created without a name has no entry: such files are in the list of unlinked files, which is read before the
+//! last poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -51,20 +52,20 @@ pub struct Recount {
     pub next: Option<String>,
 }
 
-/// So many records are few: they are read with one request.
+/// Up to this many changed records are read with one request.
 const FEW: usize = 128;
 
-/// The most records that change meanwhile and are held in memory.
-const MOST_CHANGED: usize = 200_000;
+/// The maximum number of changed records that are held in memory.
+const MAX_CHANGED: usize = 200_000;
 
-/// How many answers of the stream to take at a time before giving up. An answer is empty if nothing has changed.
-const MOST_ANSWERS: u32 = 1_000;
+/// How many answers of the stream one poll takes before it gives up. An answer is empty if nothing has changed.
+const MAX_ANSWERS: u32 = 1_000;
 
-/// How often to read the last few records before giving up.
-const MOST_ROUNDS: u32 = 1_000;
+/// How often the last request is repeated before the count gives up.
+const MAX_ROUNDS: u32 = 1_000;
 
-/// The most counters that one request reads.
-const MOST_COUNTERS: usize = 4_096;
+/// The maximum number of counters that one request reads.
+const MAX_COUNTERS: usize = 4_096;
 
 /// Called with the number of inodes counted so far; `false` ends the count.
 type Progress<'a> = &'a mut dyn FnMut(u64) -> bool;
@@ -137,11 +138,11 @@ fn next_of(records: &[Record]) -> Option<String> {
     })
 }
 
-/// What may have changed since it was read.
+/// A record that may have changed since it was read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Inode(Ino),
-    Entry(Ino, Name),
+    Dirent(Ino, Name),
 }
 
 struct Live {
@@ -150,8 +151,8 @@ struct Live {
     spool: Spool,
     counts: Counts,
     changed: BTreeSet<Key>,
-    /// What the inodes count that were read again.
-    again: BTreeMap<Ino, InodeUsage>,
+    /// The usage of the inodes that were read again.
+    read_again: BTreeMap<Ino, InodeUsage>,
 }
 
 impl Live {
@@ -163,7 +164,7 @@ impl Live {
             spool: Spool { file: spool, len: 0 },
             counts: Counts::default(),
             changed: BTreeSet::new(),
-            again: BTreeMap::new(),
+            read_again: BTreeMap::new(),
         })
     }
 
@@ -182,7 +183,7 @@ impl Live {
             if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
         })?;
         out.flush()?;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             if let Some(recount) = self.compare_all()? {
                 return Ok(recount);
             }
@@ -205,7 +206,7 @@ impl Live {
         let directories = keys.iter().filter(|key| matches!(key, QuotaKey::Directory(_))).count();
         let (directories, owners) = keys.split_at(directories);
         let mut recount = self.count_at_one_moment(directories)?;
-        for some in owners.chunks(MOST_COUNTERS) {
+        for some in owners.chunks(MAX_COUNTERS) {
             let more = self.count_at_one_moment(some)?;
             if more.next != recount.next {
                 return Ok(None);
@@ -219,7 +220,7 @@ impl Live {
     /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
     fn count_at_one_moment(&mut self, keys: &[QuotaKey]) -> Result<Recount, RecountError> {
         self.poll()?;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             while self.changed.len() > FEW {
                 let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
                 self.changed.retain(|key| !some.contains(key));
@@ -248,19 +249,19 @@ impl Live {
             if changes.is_empty() {
                 break;
             }
-            if answer == MOST_ANSWERS || news.len() > MOST_CHANGED {
+            if answer == MAX_ANSWERS || news.len() > MAX_CHANGED {
                 return Err(RecountError::TooFast);
             }
             news.extend(changes.into_iter().flat_map(|change| change.invalidations).filter_map(
                 |invalidation| match invalidation {
                     Invalidation::Inode(ino) => Some(Key::Inode(ino)),
-                    Invalidation::Dirent(dir, name) => Some(Key::Entry(dir, name)),
+                    Invalidation::Dirent(dir, name) => Some(Key::Dirent(dir, name)),
                     Invalidation::Data(_) | Invalidation::Xattrs(_) | Invalidation::Locks(_) => None,
                 },
             ));
         }
         self.changed.extend(news.iter().cloned());
-        match self.changed.len() + self.again.len() > MOST_CHANGED {
+        match self.changed.len() + self.read_again.len() > MAX_CHANGED {
             true => Err(RecountError::TooFast),
             false => Ok(news),
         }
@@ -270,7 +271,7 @@ impl Live {
     fn read(&mut self, keys: &BTreeSet<Key>, quotas: &[QuotaKey]) -> Result<Vec<Record>, RecountError> {
         let inodes = keys.iter().map(|key| match key {
             Key::Inode(ino) => RecordKey::Inode(*ino),
-            Key::Entry(dir, name) => RecordKey::Dirent(*dir, name.clone()),
+            Key::Dirent(dir, name) => RecordKey::Dirent(*dir, name.clone()),
         });
         let keys = [RecordKey::Settings].into_iter().chain(inodes);
         let keys: Vec<RecordKey> = keys.chain(quotas.iter().map(|key| RecordKey::Quota(*key))).collect();
@@ -284,7 +285,7 @@ impl Live {
     }
 
     fn count_again(&mut self, ino: Ino, usage: InodeUsage) -> Result<(), RecountError> {
-        let before = match self.again.insert(ino, usage) {
+        let before = match self.read_again.insert(ino, usage) {
             Some(before) => before,
             None => self.spool.find(ino)?.unwrap_or_default(),
         };
@@ -293,14 +294,14 @@ impl Live {
         Ok(())
     }
 
-    /// Notes files without a name that were not read before.
+    /// Marks files without a name that were not read yet as changed.
     fn find_unnamed(&mut self) -> Result<(), RecountError> {
         let scan = Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE };
         let engine = Arc::clone(&self.engine);
         for page in scan.pages(|scan| engine.scan(scan)) {
             for record in page? {
                 if let Record::Orphan(_, ino) = record
-                    && !self.again.contains_key(&ino)
+                    && !self.read_again.contains_key(&ino)
                     && self.spool.find(ino)?.is_none()
                 {
                     self.changed.insert(Key::Inode(ino));
@@ -311,7 +312,7 @@ impl Live {
     }
 }
 
-/// What inodes count, in the order of their numbers.
+/// A file with the usage of each inode, in the order of their numbers.
 struct Spool {
     file: File,
     /// The number of inodes.

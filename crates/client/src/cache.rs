@@ -527,8 +527,8 @@ impl Shard {
                 self.hand += 1;
                 continue;
             }
-            let evicted = self.clock.swap_remove(self.hand);
-            if let Some((key, slot)) = self.slots.remove_entry(&evicted) {
+            let victim = self.clock.swap_remove(self.hand);
+            if let Some((key, slot)) = self.slots.remove_entry(&victim) {
                 self.floor = self.floor.max(slot.seq);
                 self.charge -= charge(&slot.value);
                 evicted.push((key, slot));

@@ -43,7 +43,7 @@ pub enum Fate {
     /// The inode has no name, but is open.
     Orphan,
     /// The inode was removed.
-    Gone,
+    Removed,
 }
 
 impl Op for Unlink {
@@ -78,10 +78,10 @@ pub(super) fn drop_link(
     let fate = match (view.links(ino)?, open) {
         (2.., _) => Fate::Linked,
         (_, Some(open)) if open == ino => Fate::Orphan,
-        _ => Fate::Gone,
+        _ => Fate::Removed,
     };
     match fate {
-        Fate::Gone => effects.push(Effect::DropInode { ino }),
+        Fate::Removed => effects.push(Effect::DropInode { ino }),
         Fate::Linked | Fate::Orphan => {
             effects.push(Effect::AddLinks { ino, delta: -1 });
             effects.push(super::touch_ctime(ino, ctx.now));
@@ -124,7 +124,7 @@ impl<O: Op<Reply: Unlinks>> Op for DeletesOnly<'_, O> {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
         let plan = self.op.plan(view, ctx)?;
         match plan.reply.unlinked() {
-            Some(Unlinked { inode, fate: Fate::Gone })
+            Some(Unlinked { inode, fate: Fate::Removed })
                 if inode.kind == FileType::Regular && Some(inode.ino) != self.file =>
             {
                 Err(Errno::EAGAIN.into())

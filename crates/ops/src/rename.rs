@@ -225,7 +225,7 @@ impl Rename {
                 }
                 effects.push(Effect::DropInode { ino: target.ino });
                 effects.push(Effect::AddLinks { ino: self.new_parent, delta: -1 });
-                Ok(Unlinked { inode: *target, fate: super::remove::Fate::Gone })
+                Ok(Unlinked { inode: *target, fate: super::remove::Fate::Removed })
             }
         }
     }

@@ -342,7 +342,7 @@ impl Model {
             Fate::Orphan
         } else {
             self.objects.remove(&ino);
-            Fate::Gone
+            Fate::Removed
         }
     }
 }

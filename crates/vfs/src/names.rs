@@ -273,7 +273,7 @@ impl Names {
         let done = run(guard.as_ref().map(|guard| guard.ino), file.as_ref().map(|file| file.ino));
         match (done.as_ref().ok().and_then(Unlinks::unlinked), &file) {
             (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
-            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.base.attributes.keep_deleted(inode),
+            (Some(Unlinked { fate: Fate::Removed, inode }), _) => self.base.attributes.keep_deleted(inode),
             _ => {}
         }
         drop(guard);

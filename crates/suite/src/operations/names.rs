@@ -142,7 +142,7 @@ fn unlink_of_one_of_several_names(factory: Factory<'_>) {
     let left = c.at(ROOT, "b");
     assert_eq!((left.ino, left.nlink, left.mtime), (made.ino, 1, made.mtime));
     assert!(left.ctime > made.ctime, "unlink changes ctime of the inode");
-    assert_eq!(c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().fate, Fate::Gone, "another inode is open");
+    assert_eq!(c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().fate, Fate::Removed, "another inode is open");
     assert_eq!(c.run(&ops::GetInode(made.ino)), Err(Errno::ESTALE));
     check(&c);
 }

@@ -62,7 +62,7 @@ fn rename_replaces_the_target(factory: Factory<'_>) {
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let replaced = c.rename(ROOT, "a", ROOT, "b", REPLACE).unwrap().replaced.unwrap();
-    assert_eq!((replaced.inode.ino, replaced.fate), (b, Fate::Gone));
+    assert_eq!((replaced.inode.ino, replaced.fate), (b, Fate::Removed));
     assert_eq!(c.at(ROOT, "b").ino, a);
     assert_eq!(c.run(&ops::GetInode(b)), Err(Errno::ESTALE));
     // A file with another name survives being replaced.
