@@ -70,7 +70,7 @@ and trailing '
     cd /
 }
 
-# What is compared. Sizes of directories and block counts depend on the file system, not on the tree.
+# Prints all that is compared. Sizes of directories and block counts depend on the file system, not on the tree.
 describe() (
     cd "$1"
     export LC_ALL=C

@@ -169,7 +169,7 @@ fn quotas_go_through_engines() {
     quotas_go_through(&[Kind::Postgres, Kind::Redis, Kind::Mariadb, Kind::Etcd]);
 }
 
-/// Runs `work` twice, and again until anything has changed meanwhile, while threads create, rename, link, write and
+/// Runs `work` at least twice, and until a file changed during a run, while threads create, rename, link, write and
 /// remove files below `top`.
 fn beside_writers(top: &Path, work: impl Fn(u32)) {
     let (running, done) = (AtomicBool::new(true), AtomicU64::new(0));

@@ -222,8 +222,8 @@ impl Meta {
     }
 
     /// Whether the cache may lack this change: a change by another client, or, after an indeterminate operation,
-    /// any change until every change that the operation may have caused was delivered. What was delivered is
-    /// compared, not the present time, because changes are delivered late if this process was stopped.
+    /// any change until every change that the operation may have caused was delivered. The numbers of the delivered
+    /// changes decide this, not the present time, because changes are delivered late if this process was stopped.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()

@@ -352,7 +352,7 @@ fn removal_drops_the_procedures_of_all_versions_and_no_others() {
         "SELECT routine_name FROM information_schema.routines WHERE routine_name LIKE '%gone\\_%' ORDER BY 1";
     let left: Vec<String> = root.query(names).unwrap();
     assert_eq!(left, ["all_gone_run5", "gone_rerun5", "gone_run", "gone_run5x"]);
-    // What a call that failed has left is dropped by the next one.
+    // The next call drops the leftovers of one that failed.
     root.query_drop("CREATE TABLE limen.gone_edge (id INT)").unwrap();
     root.query_drop("CREATE PROCEDURE limen.gone_run6() SELECT 1").unwrap();
     for _ in 0..2 {

@@ -13,7 +13,7 @@
 //! has read the term before it, and is not committed yet.
 //!
 //! A commit is numbered by the timestamp at which its transaction began, because no client can read the
-//! timestamp of the commit itself. Of two transactions that conflict, the later one began after the earlier one
+//! timestamp of the commit itself. If two transactions conflict, the later one began after the earlier one
 //! was committed, so the numbers of the commits of a record are in order.
 //!
 //! Transactions are committed in one phase if the server can do that. If the server refuses, the transaction

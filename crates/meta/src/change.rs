@@ -61,7 +61,7 @@ impl Txn {
                 // No client caches these records, except symlink targets and ACLs, and those never change.
                 Part::Symlink(_) | Part::Acl(_) | Part::Slice(_) | Part::Orphan(..) | Part::Session(_) => {}
                 Part::Wait(_) | Part::Setting(_) | Part::Counter(_) | Part::Usage | Part::Entries(_) => {}
-                // What a plan assumes of a quota is guarded.
+                // Plans guard what they assume about a quota.
                 Part::Quota(_) => {}
             }
         }

@@ -8,7 +8,7 @@ use types::Time;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Claims the next automatic backup if it is due. Of several clients that try at the same time, one gets it, because
+/// Claims the next automatic backup if it is due. If several clients try at the same time, only one gets it, because
 /// the claim is guarded by the previous one.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimBackup;

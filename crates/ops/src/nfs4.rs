@@ -456,7 +456,7 @@ pub(super) fn inode_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Re
 /// The returned mode is the stored one. It shows the permissions that the ACL grants to owner, group and
 /// everyone; `stat(2)` shows the requested mode ([`GetProjection`]). `stat(2)` shows some bits only because
 /// some users may search every directory. If a chmod sends all bits of a class as they were shown, these bits
-/// do not count as requested ([`nfs4::without_lent`]).
+/// do not count as requested ([`nfs4::without_traverser_bits`]).
 ///
 /// # Errors
 /// EIO for an ACL that is missing or damaged, unless the policy discards it; those of [`nfs4::chmod`].
@@ -485,7 +485,7 @@ pub(super) fn chmod(
         let deciding = view.deciding_acl(inode.access_acl, sid_rules)?;
         let own =
             deciding.map_or(inode.mode.rwx(), |acl| nfs4::project(acl.acl(), owners.0, owners.1, is_dir).rwx);
-        asked = nfs4::without_lent(asked, shown, own);
+        asked = nfs4::without_traverser_bits(asked, shown, own);
     }
     let (mode, changed) = nfs4::chmod(acl, asked, owners, is_dir, policy)?;
     Ok((mode, changed.map_or(AclId::NONE, |acl| put(view, &acl, effects))))

@@ -98,7 +98,7 @@ where
         Err(error) => return Err(error),
     };
     let checked = check_version(version()?.as_deref(), known, place, false);
-    // What this client could not do may be done.
+    // A failure does not matter if another client has done it.
     if checked.is_err() {
         done?;
     }

@@ -26,7 +26,7 @@ pub enum Mutant {
     KeepsXattrBlocks,
     /// A quota is charged although it is full.
     NoQuota,
-    /// What is removed from a quota still counts in it.
+    /// A file removed from a quota still counts in it.
     KeepsCharges,
     /// Every transaction is applied twice.
     Twice,

@@ -57,7 +57,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     pub mode: Mode,
-    /// None if the mode alone says the same.
+    /// `None` if the mode alone grants the same.
     pub acl: Option<Nfs4Acl>,
 }
 

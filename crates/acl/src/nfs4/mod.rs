@@ -56,5 +56,5 @@ pub use project::{Projection, project};
 pub use reference::{Posix, Reference, classify, from_posix, minimal, refer};
 pub use sids::GrowingTable;
 pub use text::AclText;
-pub use traverse::{Traversers, project_for, without_lent};
+pub use traverse::{Traversers, project_for, without_traverser_bits};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

@@ -19,8 +19,8 @@ pub enum AclMode {
     /// delete the file or to change its ACL.
     #[default]
     GroupMask,
-    /// Entries for named principals stay. Of the permissions that `r`, `w` and `x` stand for, they lose those
-    /// that the new group bits lack.
+    /// Entries for named principals stay. If the new group bits lack `r`, `w` or `x`, these entries lose the
+    /// permissions that the letter stands for.
     Passthrough,
     /// A chmod fails with EPERM if the file has an ACL that says more than a mode.
     Restricted,

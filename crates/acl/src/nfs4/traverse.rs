@@ -22,11 +22,11 @@ pub struct Traversers {
 }
 
 impl Traversers {
-    /// The most users and groups together. Each takes an entry of the POSIX ACL that the kernel sees for every
-    /// directory that not everybody may search.
+    /// The maximum number of users and groups together. Each takes an entry of the POSIX ACL that the kernel sees
+    /// for every directory that not everybody may search.
     pub const MAX: usize = 64;
 
-    /// None for more than [`Self::MAX`], and for the id -1, which is not valid.
+    /// `None` for more than [`Self::MAX`], and for the id -1, which is not valid.
     pub fn new(users: &[u32], groups: &[u32]) -> Option<Self> {
         let sorted = |ids: &[u32]| {
             let mut ids = ids.to_vec();
@@ -61,13 +61,13 @@ impl Traversers {
     fn before(&self, acl: &Nfs4Acl) -> Nfs4Acl {
         let users = self.users.iter().filter_map(|uid| Some(Who::User(Id::system(*uid)?)));
         let groups = self.groups.iter().filter_map(|gid| Some(Who::NamedGroup(Id::system(*gid)?)));
-        let lent = users.chain(groups).map(|who| Entry::allow(who, Mask::SEARCH));
-        Nfs4Acl::of_few(acl.flags(), lent.chain(acl.entries().iter().copied()))
+        let added = users.chain(groups).map(|who| Entry::allow(who, Mask::SEARCH));
+        Nfs4Acl::of_few(acl.flags(), added.chain(acl.entries().iter().copied()))
     }
 }
 
-/// Like [`project`], for a file with or without an ACL, if `traversers` may search every directory. None if
-/// the mode alone says the same.
+/// Like [`project`], for a file with or without an ACL, if `traversers` may search every directory. `None` if
+/// the mode alone grants the same.
 ///
 /// A directory that everybody may search is shown as if there were no traversers. In a directory without an ACL, `w`
 /// is not added to `x`, so removal needs the `w` of the mode.
@@ -87,10 +87,10 @@ pub fn project_for(
     })
 }
 
-/// The mode that a chmod means. The requested mode may contain bits that were shown only because of
+/// The mode that a chmod should set. The requested mode may contain bits that were shown only because of
 /// traversers: `shown` has these bits, `own` does not. If the requested bits of a class are those that were shown, the
 /// class keeps only its own bits.
-pub fn without_lent(asked: Mode, shown: u32, own: u32) -> Mode {
+pub fn without_traverser_bits(asked: Mode, shown: u32, own: u32) -> Mode {
     [0o700, 0o070, 0o007].into_iter().fold(asked, |mode, class| {
         let is_as_shown = asked.rwx() & class == shown & class;
         if is_as_shown { mode.without(shown & !own & class) } else { mode }
@@ -177,7 +177,7 @@ mod tests {
         for (asked, meant) in
             [(0o710, 0o700), (0o2710, 0o2700), (0o750, 0o750), (0o755, 0o755), (0o510, 0o500), (0o711, 0o701)]
         {
-            assert_eq!(without_lent(Mode::new(asked), shown, own), Mode::new(meant), "{asked:o}");
+            assert_eq!(without_traverser_bits(Mode::new(asked), shown, own), Mode::new(meant), "{asked:o}");
         }
     }
 

@@ -227,7 +227,7 @@ fn the_capacity_limit_includes_xattrs(factory: Factory<'_>) {
         assert_eq!(set(client, ROOT, "user.b", 0), Err(Errno::ENOSPC));
         assert_eq!(client.write(file, 4096, 1, 2), Err(Errno::ENOSPC));
         assert_eq!(client.create(ROOT, "b"), Err(Errno::ENOSPC));
-        set(client, file, "user.a", 4097).expect("what does not grow needs no room");
+        set(client, file, "user.a", 4097).expect("a value of the same or a smaller size needs no room");
     }
     stranger.run(&RemoveXattr { ino: file, name: x("user.a") }).unwrap();
     set(&c, ROOT, "user.b", 4096).unwrap();
