@@ -91,7 +91,7 @@ impl Ino {
 /// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would be
 /// larger.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(packed(8))]
+#[repr(Rust, packed(8))]
 pub struct AclId(pub u128);
 
 impl AclId {
