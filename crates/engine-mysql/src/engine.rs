@@ -173,12 +173,15 @@ impl Engine for MysqlEngine {
     fn wipe(&self) -> Result<(), EngineError> {
         self.pool.request(Intent::Read, |conn| {
             conn.query("UPDATE `@layout` SET epoch = epoch + 1 WHERE id = 0")?;
-            for table in schema::tables().filter(|table| !["usage", "layout", "trimmed"].contains(table)) {
+            let kept = ["usage", "setting", "layout", "trimmed"];
+            for table in schema::tables().filter(|table| !kept.contains(table)) {
                 // The table may have any size, so delete it in statements that each take little time.
                 let delete = format!("DELETE FROM `@{table}` LIMIT {WIPE_ROWS}");
                 while conn.query(&delete).map(|_| conn.affected_rows())? >= WIPE_ROWS {}
             }
-            conn.query("UPDATE `@usage` SET inodes = 0, blocks = 0").map(drop)
+            conn.query("UPDATE `@usage` SET inodes = 0, blocks = 0")?;
+            // Last, because without settings nobody would find a volume here to wipe again.
+            conn.query("DELETE FROM `@setting`").map(drop)
         })
     }
 

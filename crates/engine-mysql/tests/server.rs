@@ -11,9 +11,10 @@ use meta::{
     Beside, Changes, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, RecordKey, Scan, Session, Txn,
 };
 use mysql::prelude::Queryable;
+use servers::Proxy;
 use suite::files::{
     self, add_directory, add_file, add_file_in_quotas, add_nested_quotas, committed, drop_file, file, files,
-    is_committed, name, persistently, survive_kills, txn, until_done,
+    interrupted_wipes_leave_the_settings, is_committed, name, persistently, survive_kills, txn, until_done,
 };
 use support::{LONG_TIMEOUTS, PASSWORD, Server};
 use types::{Ino, OpId, SessionId, Term, Time, XattrName};
@@ -22,6 +23,19 @@ use types::{Ino, OpId, SessionId, Term, Time, XattrName};
 fn questions(root: &mut mysql::Conn) -> u64 {
     let (_, count): (String, u64) = root.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").unwrap().unwrap();
     count
+}
+
+#[test]
+fn interrupted_wipe_leaves_the_settings() {
+    let server = Server::fast();
+    let proxy = Proxy::to(&server);
+    let url = |port| pool::Url::parse(&format!("mysql://limen:{PASSWORD}@127.0.0.1:{port}/limen")).unwrap();
+    let engine = MysqlEngine::open(&url(server.port), true).unwrap();
+    let through_proxy = MysqlEngine::open(&url(proxy.port), false).unwrap();
+    interrupted_wipes_leave_the_settings(&engine, 10, |requests| {
+        proxy.close_after(requests);
+        through_proxy.wipe()
+    });
 }
 
 #[test]

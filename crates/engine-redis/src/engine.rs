@@ -198,7 +198,8 @@ impl Engine for RedisEngine {
 
     fn wipe(&self) -> Result<(), EngineError> {
         let pattern = self.key("*");
-        let kept = [self.key("schema"), self.key("state")];
+        // The last step removes the settings: without them, nobody would find a volume here to wipe again.
+        let kept = ["schema", "state", "settings"].map(|name| self.key(name));
         let mut cursor = 0_u64;
         loop {
             let mut step = redis::pipe();

@@ -10,10 +10,10 @@ use meta::{
     Beside, Effect, Engine, ErrorKind, Guard, Invalidation, Outcome, Record, RecordKey, Scan, Session, Txn,
 };
 use pool::Url;
-use servers::free_port;
+use servers::{Proxy, free_port};
 use suite::files::{
-    add_directory, add_file, add_file_in_quotas, add_nested_quotas, committed, files, name, persistently,
-    survive_kills, txn, until_done,
+    add_directory, add_file, add_file_in_quotas, add_nested_quotas, committed, files,
+    interrupted_wipes_leave_the_settings, name, persistently, survive_kills, txn, until_done,
 };
 use support::Server;
 use types::{Errno, Ino, OpId, SessionId, Term, Time};
@@ -181,6 +181,20 @@ fn prefixes_and_databases_separate_volumes() {
     assert_eq!(files(&engines[0]), BTreeSet::new());
     assert_eq!(files(&engines[1]), BTreeSet::from([11]));
     assert_eq!(files(&engines[2]), BTreeSet::from([12]));
+}
+
+#[test]
+fn interrupted_wipe_leaves_the_settings() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(&server);
+    let url = Url::parse(&format!("redis://127.0.0.1:{}", proxy.port)).unwrap();
+    let engine = RedisEngine::open(&server.url(""), true).unwrap();
+    let through_proxy = RedisEngine::open(&url, false).unwrap();
+    // The keys of so many symlinks are found in several steps.
+    interrupted_wipes_leave_the_settings(&engine, 3000, |requests| {
+        proxy.close_after(requests);
+        through_proxy.wipe()
+    });
 }
 
 #[test]

@@ -105,20 +105,31 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes everything except the version of the layout.
+    /// Removes everything except the version of the layout. The settings are removed last, together: without them,
+    /// nobody would find a volume here to wipe again.
     pub(crate) fn wipe(&self) -> Result<(), EngineError> {
-        let all = self.keys.all();
+        let (all, settings) = (self.keys.all(), self.keys.settings());
+        let before = Span { end: settings.start.clone(), ..all.clone() };
+        let after = Span { start: settings.end.clone(), ..all };
+        for span in [before, after, settings] {
+            self.wipe_span(&span)?;
+        }
+        self.memory.clear();
+        Ok(())
+    }
+
+    fn wipe_span(&self, span: &Span) -> Result<(), EngineError> {
         let version = self.keys.version();
         let mut failures = 0;
         loop {
             let attempt = self.store.begin(Phases::Two)?;
             let start = attempt.started_at();
-            let some = Access::Span(Span { limit: AT_ONCE, ..all.clone() });
+            let some = Access::Span(Span { limit: AT_ONCE, ..span.clone() });
             let found = self.read_as_of(start, &[some])?;
             let keys = found.found().filter(|(key, _)| *key != version);
             let deletes: Vec<_> = keys.map(|(key, _)| Mutation::Delete(key.to_vec())).collect();
             if deletes.is_empty() {
-                break;
+                return Ok(());
             }
             match attempt.commit(deletes) {
                 Ok(()) => failures = 0,
@@ -129,8 +140,6 @@ impl Shared {
                 Err(_) => return Err(EngineError::transient("other clients keep writing to the volume")),
             }
         }
-        self.memory.clear();
-        Ok(())
     }
 
     /// Removes the version of the layout, unless there is something else.

@@ -10,6 +10,7 @@ use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
 use meta::{
     Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Seq, Session, Txn,
 };
+use suite::files::interrupted_wipes_leave_the_settings;
 use support::{Cluster, Counts, Fault, open};
 use types::{FileType, Ino, Mode, Name, OpId, SessionId, Term, Time};
 
@@ -533,4 +534,18 @@ fn existence_and_version_of_a_volume_are_checked() {
     assert!(matches!(TikvEngine::on(store(), "v_", true, true), Err(OpenError::NotLimenfs(_))));
     let text = format!("{:?}", TikvEngine::on(store(), "w_", true, false).unwrap_err());
     assert!(text.contains("w_"), "the prefix is named: {text}");
+}
+
+#[test]
+fn interrupted_wipe_leaves_the_settings() {
+    let cluster = Cluster::new();
+    let engine = open(&cluster, true);
+    interrupted_wipes_leave_the_settings(&engine, 1500, |commits| {
+        // A commit in two phases has the first fault only if it could be made in one phase.
+        (0..commits).for_each(|_| cluster.fail_next(Fault::OnePhaseRefused));
+        cluster.fail_next(Fault::RequestLost);
+        let wiped = engine.wipe();
+        cluster.advance(LOCK_LIFE);
+        wiped
+    });
 }

@@ -190,6 +190,10 @@ impl Keyspace {
         self.key(b't', &[name.as_bytes()])
     }
 
+    pub fn settings(&self) -> Span {
+        self.table(b't')
+    }
+
     pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
         self.key(b'c', &[counter.name().as_bytes()])
     }

@@ -80,10 +80,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// The committed transactions remain visible, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Removes all records.
+    /// Removes all records. The settings are removed last and together: without them, nobody finds a volume whose wipe
+    /// can be repeated.
     ///
     /// # Errors
-    /// Some records may remain; the call can be repeated.
+    /// Some records may remain, and the settings then; the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
     /// If there are no records, removes what else the engine stores, such as tables. If there are records,

@@ -35,6 +35,8 @@ struct Seen {
     /// back and counts them.
     is_shared: bool,
     cut: AtomicU8,
+    /// How many more messages clients can send before their connections are closed.
+    left: AtomicU64,
     streams: AtomicU64,
     polls: AtomicU64,
 }
@@ -51,7 +53,8 @@ impl Proxy {
     pub fn to(server: &Server) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(Seen { is_shared: server.kind == Kind::Tikv, ..Seen::default() });
+        let (is_shared, left) = (server.kind == Kind::Tikv, AtomicU64::new(u64::MAX));
+        let seen = Arc::new(Seen { is_shared, left, ..Seen::default() });
         let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
         // The thread, like those of its connections, ends with the test program.
         thread::spawn(move || {
@@ -83,6 +86,11 @@ impl Proxy {
         }
     }
 
+    /// Relays so many more messages of clients. From then on, the connection of each client that sends one is closed.
+    pub fn close_after(&self, messages: u64) {
+        self.seen.left.store(messages, Ordering::SeqCst);
+    }
+
     /// How many streams of changes were started.
     pub fn streams(&self) -> u64 {
         self.seen.streams.load(Ordering::SeqCst)
@@ -101,7 +109,14 @@ impl Proxy {
 
 fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connection: &Relayed, seen: &Seen) {
     let mut bytes = vec![0; 64 << 10];
+    let may_send = || {
+        let left = |left: u64| left.checked_sub(1);
+        marker.is_none() || seen.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok()
+    };
     while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if !may_send() {
+            break;
+        }
         if marker.is_some_and(|marker| bytes[..len].windows(marker.len()).any(|part| part == marker))
             && !connection.is_stream.swap(true, Ordering::SeqCst)
         {

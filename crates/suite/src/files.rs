@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
-    RecordKey, Scan, Txn, Usage,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Lock, LockKind, LockOwner, LockWait,
+    Outcome, QuotaKey, QuotaRule, Record, RecordKey, Scan, Txn, Usage,
 };
-use types::{FileType, Ino, Mode, Name, OpId, QuotaId, Time};
+use types::{FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Time};
 
 /// The directory. Its link count is the number of its files.
 const DIR: Ino = Ino(2);
@@ -69,6 +69,53 @@ pub fn add_file_in_quotas(ino: u64) -> Txn {
         create.effects.push(Effect::Charge { key, inodes: 1, blocks: 1 });
     }
     create
+}
+
+/// Interrupts wipes of a volume with so many symlinks and waiting lock requests: `wipe` lets this number of requests
+/// through, one more each time, until a wipe is not interrupted. If the settings are gone, everything is: otherwise nobody
+/// would find a volume there whose wipe can be repeated.
+pub fn interrupted_wipes_leave_the_settings(
+    engine: &dyn Engine,
+    symlinks: u64,
+    wipe: impl Fn(u64) -> Result<(), EngineError>,
+) {
+    // The numbers of settings and requests, the usage, and the first inode.
+    let left = || {
+        let keys = [RecordKey::Settings, RecordKey::Waits, RecordKey::Usage];
+        let records = engine.read(&keys).expect("a read").records;
+        let [Record::Settings(settings), Record::Waits(waits), Record::Usage(usage)] = &records[..] else {
+            panic!("{records:?}")
+        };
+        let first = engine.scan(&Scan::Inodes { after: Ino(0), limit: 1 }).expect("a scan").snapshot.records;
+        (settings.len(), waits.len(), *usage, first)
+    };
+    let nothing = left();
+    for requests in 0.. {
+        committed(engine, txn(Vec::new(), vec![Effect::PutSetting { name: "name", value: "v".to_owned() }]));
+        let inodes: Vec<Ino> = (DIR.0..DIR.0 + symlinks).map(Ino).collect();
+        for some in inodes.chunks(200) {
+            let put = |ino: &Ino| {
+                let inode = Inode { kind: FileType::Symlink, ..file(ino.0) };
+                let owner = LockOwner { session: SessionId(1), owner: ino.0, kind: LockKind::Flock };
+                let lock = Lock { start: 0, end: 9, owner, exclusive: true, pid: 1 };
+                [
+                    Effect::PutInode(inode),
+                    Effect::PutSymlink { ino: *ino, target: b"target"[..].into() },
+                    Effect::PutWait(LockWait { ino: *ino, lock }),
+                ]
+            };
+            committed(engine, txn(Vec::new(), some.iter().flat_map(put).collect()));
+        }
+        let wiped = wipe(requests);
+        let left = left();
+        if left.0 == 0 || wiped.is_ok() {
+            assert_eq!(left, nothing, "after {requests} requests: {wiped:?}");
+        }
+        if wiped.is_ok() {
+            assert!(requests > 2, "{requests} wipes were interrupted");
+            return;
+        }
+    }
 }
 
 /// The transaction of an unlink.
