@@ -130,8 +130,8 @@ fn discard(url: &MetaUrl) -> Result<(), Fault> {
         }
         Err(error) => return Err(url.volume_fault(error)),
     }
-    let failed = |error| Fault::new(error).at(url);
-    engine.wipe().and_then(|()| engine.remove()).map_err(failed)?;
+    dump::discard(&*engine)
+        .map_err(|error| Fault::new(error).at(url).advise("run limen load --discard again"))?;
     drop(engine);
     drop(database);
     if let MetaUrl::Sqlite(path) = url {
@@ -201,9 +201,12 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
         DumpError::OtherDump => fault.at(url).advise(format!(
             "load that one to the end, or remove what it stored with limen load --discard {url}; nothing was changed"
         )),
+        DumpError::Discarded => {
+            fault.at(url).advise(format!("run limen load --discard {url} again; nothing was changed"))
+        }
         DumpError::OtherProcess => fault.at(url).advise("wait until it is done"),
         DumpError::Differs(_) => fault.at(url).advise("a mount since the load changes the volume"),
-        DumpError::TooFast | DumpError::Stopped => fault,
+        DumpError::NotLoading | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => fault,
         DumpError::Engine(_) => fault.at(url).advise("run the command again: it goes on where it ended"),
     }
 }

@@ -7,7 +7,7 @@ mod tree;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use servers::{Kind, Server};
 use tree::{MIB, make_tree, walk};
+use types::CHUNK_BYTES;
 
 fn is_clean(url: &str) {
     let said = limen(&["fsck", url]);
@@ -169,8 +170,11 @@ fn quotas_go_through_engines() {
     quotas_go_through(&[Kind::Postgres, Kind::Redis, Kind::Mariadb, Kind::Etcd]);
 }
 
+/// The chunks of a large file: almost as many as a dump reads with one request.
+const LARGE_CHUNKS: u64 = 4000;
+
 /// Runs `work` at least twice, and until a file changed during a run, while threads create, rename, link, write and
-/// remove files below `top`.
+/// remove files below `top`, and one writes to a large file without a pause.
 fn beside_writers(top: &Path, work: impl Fn(u32)) {
     let (running, done) = (AtomicBool::new(true), AtomicU64::new(0));
     let write = |thread: u64| {
@@ -196,9 +200,21 @@ fn beside_writers(top: &Path, work: impl Fn(u32)) {
             thread::sleep(Duration::from_millis(100));
         }
     };
+    let write_large = || {
+        let file = File::create(top.join("large")).unwrap();
+        file.set_len(LARGE_CHUNKS * CHUNK_BYTES).unwrap();
+        for round in 0.. {
+            if !running.load(Ordering::Relaxed) {
+                break;
+            }
+            file.write_all_at(b"x", round % LARGE_CHUNKS * CHUNK_BYTES).unwrap();
+            file.sync_data().unwrap();
+        }
+    };
     thread::scope(|scope| {
         let _stop = Stop(&running);
-        let writers: Vec<_> = (0..3).map(|thread| scope.spawn(move || write(thread))).collect();
+        let small = (0..3).map(|thread| scope.spawn(move || write(thread)));
+        let writers: Vec<_> = small.chain([scope.spawn(write_large)]).collect();
         let are_writing = || assert!(writers.iter().all(|writer| !writer.is_finished()));
         while done.load(Ordering::Relaxed) < 30 {
             are_writing();
@@ -307,6 +323,10 @@ fn killed_load_goes_on() {
     }
     limen(&["load", "--verify", &url, &file]).ok();
     is_clean(&url);
+    let other = format!("sqlite://{}", place.text("other.db"));
+    killed_at(256 << 10, &place.path("other.db"), &["load", &other, &file]);
+    limen(&["load", "--discard", &other]).ok();
+    assert!(!place.path("other.db").exists());
 }
 
 /// Kills a load of the lines `dump` at the same place on a slow and on a fast machine: the load reads from a pipe, which has
@@ -343,7 +363,11 @@ fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
     assert!(dump.len() as u64 > 2 * MIB, "{}", dump.len());
     for kind in kinds {
         let server = Server::start(*kind, false);
-        let url = format!("{}&max_open_conns=1", server.patient_url());
+        let url = match kind {
+            // Its client has one connection to each server.
+            Kind::Tikv => server.patient_url(),
+            _ => format!("{}&max_open_conns=1", server.patient_url()),
+        };
         killed_in_the_middle(&place, &url, &dump);
         limen(&["fsck", &url]).failed(8, &["only in part", "limen load --discard"]);
         limen(&["load", "--verify", &url, &file]).ok();
@@ -358,6 +382,15 @@ fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
 #[test]
 fn killed_load_goes_on_on_servers() {
     killed_load_goes_on_over_one_connection(&[Kind::Postgres, Kind::Redis, Kind::Etcd, Kind::Mariadb]);
+}
+
+#[cfg(feature = "tikv")]
+#[test]
+fn killed_load_goes_on_on_tikv() {
+    match Kind::Tikv.missing() {
+        Some(what) => skip::missing(&what),
+        None => killed_load_goes_on_over_one_connection(&[Kind::Tikv]),
+    }
 }
 
 #[test]

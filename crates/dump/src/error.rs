@@ -21,6 +21,10 @@ pub enum DumpError {
     NotEmpty,
     #[error("another dump was loaded here in part")]
     OtherDump,
+    #[error("what another load stored here is removed only in part")]
+    Discarded,
+    #[error("no dump was loaded here in part")]
+    NotLoading,
     #[error("another process loads a dump here")]
     OtherProcess,
     /// The caller ended it.
@@ -28,6 +32,8 @@ pub enum DumpError {
     Stopped,
     #[error("the volume changes too fast for a dump while it is mounted")]
     TooFast,
+    #[error("the file with inode {ino} is too large to be read at once, and changes too fast")]
+    BusyFile { ino: u64 },
     #[error("the volume is not what the dump says: {0}")]
     Differs(String),
     #[error(transparent)]

@@ -23,6 +23,9 @@
 //! | 4, 4, 4 | the compressed length; the uncompressed length; CRC-32C of the frame's number (8 bytes), both lengths and the compressed lines |
 //! | | one or more whole lines, compressed by zstd |
 //!
+//! Settings, ACLs, xattrs, chunks, shared slices and quotas are in order too (`order.rs`), so no record occurs twice. The
+//! first inode is the root directory.
+//!
 //! A reader fails on a version that it does not know, on an unknown record or field, and if anything is missing,
 //! changed or moved. A change of the format that an older limen cannot read increases [`VERSION`].
 //!
@@ -64,6 +67,7 @@ mod error;
 mod line;
 mod live;
 mod load;
+mod order;
 mod records;
 mod stream;
 mod write;
@@ -72,7 +76,7 @@ pub use compare::compare;
 pub use error::DumpError;
 pub use line::{Bytes, Head, InodeLine, Kind, Line, QuotaLine, Row, Stored, Tail};
 pub use live::dump_live;
-pub use load::{Checked, check, load};
+pub use load::{Checked, check, discard, load};
 pub use records::{Live, dump};
 pub use stream::{Form, Reader, Writer};
 pub use write::{scratch, write};

@@ -186,13 +186,19 @@ impl QuotaLine {
         }
     }
 
-    fn effects(&self) -> Result<Vec<Effect>, String> {
+    /// # Errors
+    /// The number is too large.
+    pub(crate) fn key(&self) -> Result<QuotaKey, String> {
         let owner = |id: u64| u32::try_from(id).map_err(|_| format!("there is no user or group {id}"));
-        let key = match self.of {
+        Ok(match self.of {
             QuotaOf::Directory => QuotaKey::Directory(quota_id(self.id)?),
             QuotaOf::User => QuotaKey::User(owner(self.id)?),
             QuotaOf::Group => QuotaKey::Group(owner(self.id)?),
-        };
+        })
+    }
+
+    fn effects(&self) -> Result<Vec<Effect>, String> {
+        let key = self.key()?;
         let limit = |limit: Option<u64>| limit.map_or(Ok(QuotaRule::NO_LIMIT), number);
         let state = u8::try_from(self.state).ok().and_then(QuotaState::from_number);
         // Every field is named, so that a new one cannot be forgotten.
@@ -352,6 +358,7 @@ impl Row {
 
     fn slice(&self) -> Result<Slice, String> {
         let Row { pos, len, data, slice } = self;
+        short(data.as_ref().map_or(&[], |data| &data.0), MOST_VALUE_BYTES, "the data in a row of a chunk")?;
         let source = match (data, slice) {
             (None, None) => SliceSource::Hole,
             (Some(data), None) if data.0.len() == *len as usize => SliceSource::Inline(Arc::clone(&data.0)),
@@ -413,17 +420,23 @@ impl Line {
                 Vec::new()
             }
             Line::Acl { id, text } => {
+                short(text.as_bytes(), MOST_ACL_BYTES, "an ACL")?;
                 vec![Effect::PutAcl { id: acl_id(id)?, text: text.as_str().into() }]
             }
             Line::Inode(inode) => vec![Effect::PutInode(inode.inode()?)],
             Line::Xattr { ino, name, value } => {
+                short(&value.0, MOST_VALUE_BYTES, "the value of an extended attribute")?;
                 let name = XattrName::new(&name.0).map_err(|error| error.to_string())?;
                 vec![Effect::PutXattr { ino: Ino(number(*ino)?), name, value: Arc::clone(&value.0) }]
             }
             Line::Symlink { ino, target } => {
+                short(&target.0, MOST_TARGET_BYTES, "the target of a symlink")?;
                 vec![Effect::PutSymlink { ino: Ino(number(*ino)?), target: Arc::clone(&target.0) }]
             }
             Line::Rows { ino, chunk, rows } => {
+                if rows.len() > MOST_ROWS {
+                    return Err(format!("a line of inode {ino} has more than {MOST_ROWS} rows"));
+                }
                 let (ino, chunk) = (Ino(number(*ino)?), ChunkIndex(number(*chunk)?));
                 let append = |row: &Row| Ok(Effect::AppendSlice { ino, chunk, slice: row.slice()? });
                 rows.iter().map(append).collect::<Result<_, String>>()?
@@ -450,6 +463,21 @@ impl Line {
         rows.iter().filter_map(|row| row.slice.as_ref().map(|slice| SliceId(slice.id)))
     }
 }
+
+/// The most bytes of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of data in a row; of the target of
+/// a symlink (`PATH_MAX` without the last byte); of an ACL in its storage form.
+const MOST_VALUE_BYTES: usize = 64 << 10;
+const MOST_TARGET_BYTES: usize = 4095;
+const MOST_ACL_BYTES: usize = 1 << 20;
+
+/// # Errors
+/// `bytes` are more than `most`.
+fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
+    if bytes.len() <= most { Ok(()) } else { Err(format!("{what} is longer than {most} bytes")) }
+}
+
+/// The most rows of a line. It is small because one transaction of a load has all effects of a line.
+pub(crate) const MOST_ROWS: usize = 16;
 
 /// The most rows of a [`Line::Shared`]. Each is an effect, and one transaction has all effects of a line.
 pub(crate) const MOST_SHARES: usize = 16;

@@ -8,7 +8,11 @@
 //! 4. If it names another record, steps 2 and 3 are repeated with the records that it names.
 //!
 //! To read the stream costs as much as a request. So this ends soon, unless the volume is never quiet for the time of
-//! two requests.
+//! two requests. A record that changes all the time does not matter, because the request of step 3 reads it.
+//!
+//! That request also reads the rows of large files, one key for each chunk up to the end of the file, for as many chunks
+//! as one request may read. Only a file with more chunks than that takes several requests, so it must be quiet for their
+//! time.
 //!
 //! The stream does not name a new inode, but it names the directory entry of the inode. The rows that share a slice are
 //! counted in the result. All such slices are known: a slice that is shared at that moment was shared before the dump
@@ -41,6 +45,15 @@ const MOST_CHANGED: usize = 200_000;
 /// How often step 3 is tried before the dump fails.
 const MOST_ROUNDS: u32 = 1_000;
 
+/// The most chunks of large files whose rows are read with one request: 256 GiB.
+const MOST_CHUNKS: u64 = 4096;
+
+/// So many more chunks of a large file are read than it had before, because it may have grown.
+const MORE_CHUNKS: u64 = 16;
+
+/// How often step 3 is tried with a file that has too many chunks for one request. Each try reads all its rows.
+const MOST_SCANS: u32 = 20;
+
 /// The number of lines after which the stream is read.
 const LOOK_EVERY: u64 = 1_000;
 
@@ -70,7 +83,9 @@ pub fn dump_live(
         stream,
         changed: BTreeSet::new(),
         scanned: Vec::new(),
-        large: BTreeSet::new(),
+        large: BTreeMap::new(),
+        scanned_file: None,
+        scans: 0,
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
@@ -91,8 +106,11 @@ struct LiveDump {
     changed: BTreeSet<Key>,
     /// The inodes in the file, in order.
     scanned: Vec<u64>,
-    /// Files that [`records::is_large`], whose rows are read by a scan.
-    large: BTreeSet<u64>,
+    /// Files that [`records::is_large`], with the number of their chunks.
+    large: BTreeMap<u64, u64>,
+    /// The last file whose rows were read by a scan, and the number of rounds with such a file.
+    scanned_file: Option<u64>,
+    scans: u32,
     /// The lines of the keys that were read again; none if the record does not exist any more.
     found: BTreeMap<Key, Vec<Line>>,
     /// Settings and counters.
@@ -106,7 +124,7 @@ impl LiveDump {
         spool: File,
         progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
     ) -> Result<Reader, DumpError> {
-        let head = Head { version: crate::VERSION, id: String::new(), created: 0 };
+        let head = Head { version: crate::VERSION, id: "spool".to_owned(), created: 0 };
         let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
         let (mut lines, mut source) = (0, self.source.clone());
         records::dump::<DumpError>(&mut source, &mut |line| {
@@ -171,6 +189,7 @@ impl LiveDump {
                 self.look()?;
             }
             let last = std::mem::take(&mut self.changed);
+            self.scanned_file = None;
             let whole = self.read(&last)?;
             let news = self.look()?;
             if rules_of.as_ref().is_some_and(|before| *before != self.read_setting()) {
@@ -182,6 +201,12 @@ impl LiveDump {
             // `changed` must be read again.
             if self.changed.iter().all(|key| news.contains(key) && whole.contains(key)) {
                 return Ok(());
+            }
+            if let Some(ino) = self.scanned_file {
+                self.scans += 1;
+                if self.scans >= MOST_SCANS {
+                    return Err(DumpError::BusyFile { ino });
+                }
             }
         }
         Err(DumpError::TooFast)
@@ -202,15 +227,22 @@ impl LiveDump {
         })
     }
 
-    /// Reads records with one request, except the rows of large files, which take several. Returns the keys that the
-    /// one request read completely. Adds the keys that must be read later to `changed`.
+    /// Reads records with one request, except the rows of files with more than [`MOST_CHUNKS`], which take several.
+    /// Returns the keys that the one request read completely. Adds the keys that must be read later to `changed`.
     fn read(&mut self, keys: &BTreeSet<Key>) -> Result<BTreeSet<Key>, DumpError> {
         let mut whole = keys.clone();
-        let mut many = BTreeMap::new();
+        let (mut room, mut chunks, mut many) = (MOST_CHUNKS, BTreeMap::new(), BTreeMap::new());
         for key in keys {
             if let Key::Inode(ino, None) = key
-                && self.large.contains(ino)
+                && let Some(known) = self.large.get(ino)
             {
+                let wanted = known + MORE_CHUNKS;
+                if let Some(left) = room.checked_sub(wanted) {
+                    room = left;
+                    chunks.insert(*ino, wanted);
+                    continue;
+                }
+                self.scanned_file = Some(*ino);
                 let mut lines = Vec::new();
                 records::many_chunks(&mut self.source, Ino(*ino), &mut |line| {
                     lines.push(line);
@@ -228,7 +260,10 @@ impl LiveDump {
                         Name::new(&entry.0).map_err(|error| EngineError::permanent(error.to_string()))?;
                     record_keys.push(RecordKey::Dirent(Ino(*dir), name));
                 }
-                Key::Inode(ino, None) => record_keys.extend(records::inode_keys(Ino(*ino))),
+                Key::Inode(ino, None) => {
+                    let chunks = chunks.get(ino).copied().unwrap_or(0);
+                    record_keys.extend(records::inode_keys(Ino(*ino), chunks));
+                }
                 Key::Acl(_) => {}
             }
         }
@@ -289,25 +324,28 @@ impl LiveDump {
                 }
                 continue;
             }
-            let is_large = records::is_large(&inode);
             let mut lines = Vec::new();
-            stored.lines(&inode, &mut |line| {
+            let mut add = |line| {
                 lines.push(line);
                 Ok::<_, EngineError>(())
-            })?;
-            match many.remove(&ino.0) {
-                Some(rows) if is_large => lines.extend(rows),
-                // The file was truncated since it was noted as large.
-                Some(_) => {
-                    self.large.remove(&ino.0);
-                    self.changed.insert(key.clone());
+            };
+            stored.lines(&inode, &mut add)?;
+            let count = records::chunks_of(&inode);
+            let was_large = self.large.remove(&ino.0).is_some();
+            if records::is_large(&inode) {
+                self.large.insert(ino.0, count);
+                match (many.remove(&ino.0), chunks.get(&ino.0)) {
+                    (Some(rows), _) => lines.extend(rows),
+                    (None, Some(read)) if count <= *read => stored.chunk_lines(ino, count, &mut add)?,
+                    // It was not known as large, or it has grown much.
+                    (None, _) => {
+                        self.changed.insert(key.clone());
+                        whole.remove(&key);
+                    }
                 }
-                None if is_large => {
-                    self.large.insert(ino.0);
-                    self.changed.insert(key.clone());
-                    whole.remove(&key);
-                }
-                None => {}
+            } else if was_large && many.remove(&ino.0).is_some() {
+                // It was truncated after its rows were read.
+                self.changed.insert(key.clone());
             }
             self.found.insert(key, lines);
         }

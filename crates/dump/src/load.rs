@@ -1,10 +1,11 @@
 //! Stores the records of a dump in an empty database.
 
-use meta::{Effect, Engine, EngineError, Guard, Outcome, Record, RecordKey, Settings, Txn, Volume};
+use meta::{Counter, Effect, Engine, EngineError, Guard, Outcome, Record, RecordKey, Settings, Txn, Volume};
 use types::{Ino, OpId, SessionId, Term};
 
 use crate::error::DumpError;
-use crate::line::{Line, Tail, counter};
+use crate::line::{Line, Tail};
+use crate::order::Order;
 use crate::records::is_local;
 use crate::stream::Reader;
 
@@ -19,14 +20,13 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// The most transactions of one request.
 const MOST_TXNS: usize = 48;
 
-/// The most settings of a volume. It is bounded because the memory of their names is never freed.
-const MOST_SETTINGS: usize = 256;
-
 /// The result of [`check`]: the dump is complete and undamaged.
 #[derive(Debug)]
 pub struct Checked {
     pub volume: Volume,
     pub tail: Tail,
+    /// The counters with which the volume is loaded.
+    counters: Vec<(Counter, u64)>,
     /// The id of the dump and its checksum.
     id: String,
 }
@@ -34,25 +34,21 @@ pub struct Checked {
 /// Reads a dump as a whole. `progress` is called with the number of inodes.
 ///
 /// # Errors
-/// The dump is cut off or damaged, has a record that cannot be stored, or is of a volume that this limen does not know.
+/// The dump is cut off or damaged, has a record that cannot be stored, occurs twice or is not in order, has no root
+/// directory or not all counters, or is of a volume that this limen does not know.
 pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked, DumpError> {
-    let mut settings = Settings::new();
+    let (mut settings, mut order) = (Settings::new(), Order::default());
     while let Some(line) = dump.next()? {
-        line.effects().map_err(|what| dump.damaged(&what))?;
+        let added = line.effects().and_then(|_| order.add(&line));
+        added.map_err(|what| dump.damaged(&what))?;
         progress(dump.tail().inodes);
         if let Line::Setting { name, value } = line {
             settings.insert(name, value);
         }
-        if settings.len() > MOST_SETTINGS {
-            return Err(dump.damaged("it has too many settings"));
-        }
     }
     let volume = Volume::parse(&settings).map_err(|error| dump.damaged(&error.to_string()))?;
-    let (head, tail) = (dump.head(), dump.tail());
-    if head.id.contains(char::is_whitespace) || head.id.len() > 64 {
-        return Err(dump.damaged("its id is malformed"));
-    }
-    Ok(Checked { volume, tail, id: id(&dump) })
+    let counters = order.end().map_err(|what| dump.damaged(&what))?;
+    Ok(Checked { volume, counters, tail: dump.tail(), id: id(&dump) })
 }
 
 /// The id of a dump that was read as a whole.
@@ -101,20 +97,16 @@ pub fn load(
     }
     let mut load = Load::begin(engine, checked)?;
     let done = load.lines;
-    let mut volume = Vec::new();
+    let set = |(counter, value): &(Counter, u64)| Effect::SetCounter { counter: *counter, value: *value };
+    let mut volume: Vec<Effect> = checked.counters.iter().map(set).collect();
     while let Some(line) = dump.next()? {
-        match &line {
-            Line::Setting { name, value } if !is_local(name) => {
-                // The names are never freed. They are few, and the process ends after the load.
-                let value = checked.stored(name, value).to_owned();
-                let name: &'static str = String::leak(name.clone());
-                volume.push(Effect::PutSetting { name, value });
-            }
-            Line::Counter { name, next } => {
-                let counter = counter(name).map_err(|what| dump.damaged(&what))?;
-                volume.push(Effect::SetCounter { counter, value: *next });
-            }
-            _ => {}
+        if let Line::Setting { name, value } = &line
+            && !is_local(name)
+        {
+            // The names are never freed. They are few, and the process ends after the load.
+            let value = checked.stored(name, value).to_owned();
+            let name: &'static str = String::leak(name.clone());
+            volume.push(Effect::PutSetting { name, value });
         }
         let lines = dump.tail().lines;
         if lines <= done {
@@ -133,6 +125,26 @@ pub fn load(
     }
     volume.push(Effect::PutSetting { name: Volume::LOADED, value: format!("{random} {}", checked.id) });
     load.finish(volume)
+}
+
+/// The value of [`Volume::LOADING`] while the records of an incomplete load are removed. It is the progress of no dump.
+const DISCARDED: &str = "discarded";
+
+/// Removes what an incomplete load has stored. If this is interrupted, it can be repeated, and no load goes on.
+///
+/// # Errors
+/// [`DumpError::NotLoading`] and [`DumpError::OtherProcess`] change nothing. After an error of the database, a part may be
+/// removed.
+pub fn discard(engine: &dyn Engine) -> Result<(), DumpError> {
+    let value = Some(marker(engine)?.ok_or(DumpError::NotLoading)?);
+    let guards = vec![Guard::Setting { name: Volume::LOADING, value }];
+    let effects = vec![Effect::PutSetting { name: Volume::LOADING, value: DISCARDED.to_owned() }];
+    let op_id = OpId::new(SessionId(0), Term(host::random() as u32), host::random() as u32);
+    if let Some(Outcome::Conflict(_)) = engine.commit(&[Txn { op_id, guards, effects }])?.first() {
+        return Err(DumpError::OtherProcess);
+    }
+    engine.wipe()?;
+    Ok(engine.remove()?)
 }
 
 /// A load in progress.
@@ -165,6 +177,7 @@ impl<'e> Load<'e> {
             op: host::random(),
         };
         match marker(engine)? {
+            Some(marker) if marker == DISCARDED => return Err(DumpError::Discarded),
             Some(marker) => {
                 let of = marker.split_once(' ').filter(|(id, _)| *id == load.id);
                 load.lines = of.and_then(|(_, lines)| lines.parse().ok()).ok_or(DumpError::OtherDump)?;

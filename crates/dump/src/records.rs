@@ -10,7 +10,7 @@ use meta::{
 use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
 use crate::counts::Counts;
-use crate::line::{Bytes, Line, acl_text};
+use crate::line::{Bytes, Line, MOST_ROWS, acl_text};
 
 /// The number of rows in a page of a scan.
 const PAGE: usize = 1024;
@@ -202,7 +202,18 @@ impl Stored {
         if let Some(target) = self.symlinks.get(&ino) {
             each(Line::Symlink { ino: ino.0, target: Bytes(Arc::clone(target)) })?;
         }
-        for chunk in few_chunks(inode) {
+        let few = if is_large(inode) { 0 } else { chunks_of(inode) };
+        self.chunk_lines(ino, few, each)
+    }
+
+    /// The lines of the first `chunks` of a file.
+    pub(crate) fn chunk_lines<E>(
+        &self,
+        ino: Ino,
+        chunks: u64,
+        each: &mut dyn FnMut(Line) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for chunk in (0..chunks).map(ChunkIndex) {
             if let Some(slices) = self.rows.get(&(ino, chunk)) {
                 rows(ino, chunk, slices, each)?;
             }
@@ -211,9 +222,9 @@ impl Stored {
     }
 }
 
-/// What can be stored with an inode, except the rows of a large file.
-pub(crate) fn inode_keys(ino: Ino) -> impl Iterator<Item = RecordKey> {
-    let rows = (0..FEW_CHUNKS).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
+/// What can be stored with an inode; of a large file, the rows of the first `chunks`.
+pub(crate) fn inode_keys(ino: Ino, chunks: u64) -> impl Iterator<Item = RecordKey> {
+    let rows = (0..chunks.max(FEW_CHUNKS)).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
     [RecordKey::Inode(ino), RecordKey::Xattrs(ino), RecordKey::Symlink(ino)].into_iter().chain(rows)
 }
 
@@ -222,7 +233,7 @@ pub(crate) fn is_large(inode: &Inode) -> bool {
     inode.kind == FileType::Regular && chunks_of(inode) > FEW_CHUNKS
 }
 
-fn chunks_of(inode: &Inode) -> u64 {
+pub(crate) fn chunks_of(inode: &Inode) -> u64 {
     inode.size.div_ceil(CHUNK_BYTES).max(1)
 }
 
@@ -289,9 +300,6 @@ fn rows<E>(
     }
     Ok(())
 }
-
-/// The most rows of a line. It is small because one transaction of a load has all effects of a line.
-const MOST_ROWS: usize = 16;
 
 fn entries<E: From<EngineError>>(
     source: &mut dyn Frozen,

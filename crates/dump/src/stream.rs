@@ -18,8 +18,22 @@ pub enum Form {
 /// A frame ends after the line with which its lines reach this size.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// The maximum size of a line or a frame that a reader accepts.
-const MAX_BYTES: usize = 64 << 20;
+/// The maximum size of a line or a frame that a reader accepts; of the first line, also of a newer version; and of the id
+/// of a dump.
+const MAX_BYTES: usize = 16 << 20;
+const MAX_HEAD_BYTES: usize = 4096;
+const MAX_ID_BYTES: usize = 64;
+
+/// The first line of any version. A newer one may have other fields.
+#[derive(serde::Deserialize)]
+struct AnyHead {
+    dump: AnyVersion,
+}
+
+#[derive(serde::Deserialize)]
+struct AnyVersion {
+    version: u64,
+}
 
 /// zstd's default level.
 const LEVEL: i32 = 3;
@@ -150,14 +164,19 @@ impl Reader {
 
     fn read_head(&mut self) -> Result<(), DumpError> {
         let bytes = self.next_bytes()?;
-        // A newer version may have other fields.
-        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| DumpError::NotADump)?;
-        let version = value.get("dump").and_then(|dump| dump.get("version")).and_then(|it| it.as_u64());
-        check_version(u32::try_from(version.ok_or(DumpError::NotADump)?).unwrap_or(u32::MAX))?;
-        match self.parse(&bytes)? {
-            Line::Dump(head) => self.head = head.clone(),
-            _ => return Err(DumpError::NotADump),
+        let head: Option<AnyHead> = match bytes.len() <= MAX_HEAD_BYTES {
+            true => serde_json::from_slice(&bytes).ok(),
+            false => None,
+        };
+        let version = head.ok_or(DumpError::NotADump)?.dump.version;
+        check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
+        let Line::Dump(head) = self.parse(&bytes)? else { return Err(DumpError::NotADump) };
+        // It becomes a part of a setting that blanks divide.
+        let is_id = head.id.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_id || head.id.is_empty() || head.id.len() > MAX_ID_BYTES {
+            return Err(self.damaged("its id is malformed"));
         }
+        self.head = head;
         Ok(())
     }
 

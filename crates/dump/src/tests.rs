@@ -272,6 +272,35 @@ fn interrupted_load_takes_no_other_dump_and_no_format() {
     assert_eq!(settings(&*target), before);
 }
 
+/// Fails to wipe.
+#[derive(Debug)]
+struct Unwiped(Arc<dyn Engine>);
+
+impl Engine for Unwiped {
+    fn wipe(&self) -> Result<(), EngineError> {
+        Err(EngineError::transient("lost"))
+    }
+
+    meta::pass_on! { (.0) read commit scan sync }
+}
+
+#[test]
+fn a_load_does_not_go_on_after_its_removal_began() {
+    let bytes = written(&sample(), Form::Framed);
+    let target = empty();
+    assert!(matches!(discard(&*target), Err(DumpError::NotLoading)));
+    load_into(&Failing(Arc::clone(&target), AtomicU64::new(0)), &bytes).unwrap_err();
+    for _ in 0..2 {
+        assert!(matches!(discard(&Unwiped(Arc::clone(&target))), Err(DumpError::Engine(_))));
+        let again = load_into(&*target, &bytes);
+        assert!(matches!(again, Err(DumpError::Discarded)), "{again:?}");
+        assert!(matches!(Volume::load(&*target), Err(meta::VolumeError::Loading)));
+    }
+    discard(&*target).unwrap();
+    load_into(&*target, &bytes).unwrap();
+    assert!(matches!(discard(&*target), Err(DumpError::NotLoading)));
+}
+
 #[test]
 fn a_dump_that_is_replaced_during_its_load_is_refused() {
     let bytes = written(&sample(), Form::Framed);
@@ -398,14 +427,14 @@ fn newer_and_unknown_dumps_are_refused() {
     }
 }
 
-/// A dump in which one line is replaced, with a correct end.
-fn with_line(line: &str) -> Result<Checked, DumpError> {
+/// A small dump with these lines, changed by `change`, with a correct end.
+fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<Checked, DumpError> {
     let engine = empty();
     Volume::in_memory("small").format(&*engine).unwrap();
     let text = String::from_utf8(written(&engine, Form::Json)).unwrap();
-    let mut lines: Vec<&str> = text.lines().collect();
-    let end = lines.len() - 1;
-    lines[end] = line;
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.pop();
+    change(&mut lines);
     let body = lines.join("\n") + "\n";
     let inodes = lines.iter().filter(|line| line.starts_with("{\"inode\"")).count() as u64;
     let tail = Tail { lines: lines.len() as u64, inodes, checksum: crc32c::crc32c(body.as_bytes()) };
@@ -413,33 +442,203 @@ fn with_line(line: &str) -> Result<Checked, DumpError> {
     checked(format!("{body}{end}\n").as_bytes())
 }
 
+/// A dump with one more line at its end.
+fn with_line(line: &str) -> Result<Checked, DumpError> {
+    changed(|lines| lines.push(line.to_owned()))
+}
+
 #[test]
 fn records_that_no_engine_can_store_are_refused() {
     with_line("{\"shared\":{\"slice\":1,\"rows\":1}}").unwrap();
     with_line("{\"quota\":{\"of\":\"user\",\"id\":4294967295,\"inodes\":1,\"blocks\":-1,\"state\":2}}")
         .unwrap();
-    for wrong in [
-        "{\"shared\":{\"slice\":1,\"rows\":17}}",
-        "{\"shared\":{\"slice\":18446744073709551615,\"rows\":1}}",
-        "{\"shared\":{\"slice\":1,\"rows\":1,\"new\":0}}",
-        "{\"quota\":{}}",
-        "{\"quota\":{\"of\":\"user\",\"id\":4294967296,\"inodes\":1,\"blocks\":1}}",
-        "{\"quota\":{\"of\":\"directory\",\"id\":4611686018427387904,\"inodes\":1,\"blocks\":1}}",
-        "{\"quota\":{\"of\":\"directory\",\"id\":1,\"inodes\":1,\"blocks\":1,\"state\":3}}",
-        "{\"quota\":{\"of\":\"project\",\"id\":1,\"inodes\":1,\"blocks\":1}}",
-        "{\"counter\":{\"name\":\"next_thing\",\"next\":1}}",
-        "{\"entry\":{\"dir\":2,\"name\":\"a/b\",\"ino\":3,\"kind\":\"regular\"}}",
-        "{\"entry\":{\"dir\":2,\"name\":\"base64:?\",\"ino\":3,\"kind\":\"regular\"}}",
-        "{\"entry\":{\"dir\":2,\"name\":\"a\",\"ino\":3,\"kind\":\"door\"}}",
-        "{\"xattr\":{\"ino\":2,\"name\":\"\",\"value\":\"x\"}}",
-        "{\"acl\":{\"id\":\"12\",\"text\":\"x\"}}",
-        "{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":0,\"len\":2,\"data\":\"x\"}]}}",
-        "{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":67108864,\"len\":1}]}}",
-        "{\"setting\":{\"name\":\"format_version\",\"value\":\"99\"}}",
-        "{\"dump\":{\"version\":1,\"id\":\"x\",\"created\":1}}",
+    let row = "{\"pos\":0,\"len\":1},";
+    let many_rows =
+        format!("{{\"rows\":{{\"ino\":2,\"chunk\":0,\"rows\":[{}]}}}}", row.repeat(17).trim_end_matches(','));
+    let long = "x".repeat(70_000);
+    let long_xattr = format!("{{\"xattr\":{{\"ino\":2,\"name\":\"user.a\",\"value\":\"{long}\"}}}}");
+    let long_data = format!(
+        "{{\"rows\":{{\"ino\":2,\"chunk\":0,\"rows\":[{{\"pos\":0,\"len\":70000,\"data\":\"{long}\"}}]}}}}"
+    );
+    let long_target = format!("{{\"symlink\":{{\"ino\":2,\"target\":\"{}\"}}}}", &long[..4096]);
+    for (wrong, says) in [
+        ("{\"shared\":{\"slice\":1,\"rows\":17}}", "too many rows"),
+        ("{\"shared\":{\"slice\":18446744073709551615,\"rows\":1}}", "too large"),
+        ("{\"shared\":{\"slice\":1,\"rows\":1,\"new\":0}}", "unknown field"),
+        ("{\"quota\":{}}", "missing field"),
+        ("{\"quota\":{\"of\":\"user\",\"id\":4294967296,\"inodes\":1,\"blocks\":1}}", "no user or group"),
+        (
+            "{\"quota\":{\"of\":\"directory\",\"id\":4611686018427387904,\"inodes\":1,\"blocks\":1}}",
+            "too large",
+        ),
+        (
+            "{\"quota\":{\"of\":\"directory\",\"id\":1,\"inodes\":1,\"blocks\":1,\"state\":3}}",
+            "unknown state",
+        ),
+        ("{\"quota\":{\"of\":\"project\",\"id\":1,\"inodes\":1,\"blocks\":1}}", "unknown variant"),
+        ("{\"counter\":{\"name\":\"next_thing\",\"next\":1}}", "unknown counter"),
+        ("{\"entry\":{\"dir\":2,\"name\":\"a/b\",\"ino\":3,\"kind\":\"regular\"}}", ""),
+        ("{\"entry\":{\"dir\":2,\"name\":\"base64:?\",\"ino\":3,\"kind\":\"regular\"}}", "Invalid"),
+        ("{\"entry\":{\"dir\":2,\"name\":\"a\",\"ino\":3,\"kind\":\"door\"}}", "unknown variant"),
+        ("{\"xattr\":{\"ino\":2,\"name\":\"\",\"value\":\"x\"}}", ""),
+        ("{\"acl\":{\"id\":\"12\",\"text\":\"x\"}}", "not the id of an ACL"),
+        ("{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":0,\"len\":2,\"data\":\"x\"}]}}", "malformed"),
+        ("{\"rows\":{\"ino\":2,\"chunk\":0,\"rows\":[{\"pos\":67108864,\"len\":1}]}}", "exceeds its chunk"),
+        ("{\"dump\":{\"version\":1,\"id\":\"x\",\"created\":1}}", "two first lines"),
+        (&many_rows, "more than 16 rows"),
+        (&long_xattr, "longer than 65536 bytes"),
+        (&long_data, "longer than 65536 bytes"),
+        (&long_target, "longer than 4095 bytes"),
     ] {
-        with_line(wrong).expect_err(wrong);
+        let error = with_line(wrong).expect_err(wrong).to_string();
+        assert!(error.contains("the dump is damaged") && error.contains(says), "{wrong}: {error}");
     }
+    let newer = changed(|lines| {
+        lines.iter_mut().for_each(|line| {
+            *line = line.replace("\"format_version\",\"value\":\"1\"", "\"format_version\",\"value\":\"99\"");
+        })
+    });
+    assert!(newer.unwrap_err().to_string().contains("newer limen"));
+}
+
+#[test]
+fn lines_that_occur_twice_or_out_of_order_are_refused() {
+    let file = |ino: u64| {
+        let inode = Inode {
+            parent: Ino(2),
+            ..Inode::new(Ino(ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1))
+        };
+        serde_json::to_string(&Line::Inode(Box::new((&inode).into()))).unwrap()
+    };
+    let entry = |dir: u64, name: &str| {
+        format!("{{\"entry\":{{\"dir\":{dir},\"name\":\"{name}\",\"ino\":9,\"kind\":\"regular\"}}}}")
+    };
+    let xattr = |ino: u64, name: &str| {
+        format!("{{\"xattr\":{{\"ino\":{ino},\"name\":\"user.{name}\",\"value\":\"x\"}}}}")
+    };
+    let rows = |ino: u64, chunk: u64| {
+        format!("{{\"rows\":{{\"ino\":{ino},\"chunk\":{chunk},\"rows\":[{{\"pos\":0,\"len\":1}}]}}}}")
+    };
+    let target = |ino: u64| format!("{{\"symlink\":{{\"ino\":{ino},\"target\":\"x\"}}}}");
+    let acl = |id: u64| format!("{{\"acl\":{{\"id\":\"{id:032x}\",\"text\":\"x\"}}}}");
+    let shared = |slice: u64| format!("{{\"shared\":{{\"slice\":{slice},\"rows\":1}}}}");
+    let quota = |of: &str, id: u64| {
+        format!("{{\"quota\":{{\"of\":\"{of}\",\"id\":{id},\"inodes\":1,\"blocks\":1}}}}")
+    };
+    let setting = "{\"setting\":{\"name\":\"zzz\",\"value\":\"x\"}}".to_owned();
+    let with = |more: &[String]| changed(|lines| lines.extend(more.iter().cloned()));
+    let good = [
+        entry(2, "a"),
+        entry(2, "b"),
+        file(9),
+        xattr(9, "a"),
+        xattr(9, "b"),
+        rows(9, 0),
+        rows(9, 0),
+        rows(9, 7),
+        file(10),
+        shared(3),
+        shared(3),
+        shared(4),
+        quota("directory", 9),
+        quota("user", 1),
+        quota("group", 0),
+    ];
+    with(&good).unwrap();
+    for (more, says) in [
+        (vec![entry(2, "a"), entry(2, "a")], "entry \"a\" of directory 2 occurs twice"),
+        (vec![entry(2, "b"), entry(2, "a")], "is not in order"),
+        (vec![file(9), file(9)], "inode 9 occurs twice"),
+        (vec![file(9), file(8)], "inode 8 is not in order"),
+        (vec![file(9), xattr(9, "a"), xattr(9, "a")], "occurs twice"),
+        (vec![file(9), rows(9, 1), rows(9, 0)], "chunk 0 of inode 9 is not in order"),
+        (vec![file(9), rows(9, 0), xattr(9, "a")], "is not in order"),
+        (vec![file(9), xattr(10, "a")], "follows inode 9"),
+        (vec![file(9), entry(2, "a")], "is not in order"),
+        (vec![file(9), entry(9, "a")], "cannot belong to an inode of type"),
+        (vec![file(9), target(9)], "cannot belong to an inode of type"),
+        (vec![rows(2, 0)], "cannot belong to an inode of type"),
+        (vec![acl(1)], "is not in order"),
+        (vec![setting.clone()], "is not in order"),
+        (vec![shared(3), shared(2)], "is not in order"),
+        (vec![shared(3), file(9)], "is not in order"),
+        (vec![quota("user", 1), quota("user", 1)], "occurs twice"),
+        (vec![quota("user", 1), quota("directory", 2)], "is not in order"),
+        (vec![quota("user", 1), shared(9)], "is not in order"),
+        (vec![file(1 << 62)], "too large"),
+        (vec![file(9).replace("\"nlink\":1", "\"nlink\":0")], "inode 9 has no link"),
+    ] {
+        let error = with(&more).expect_err(says).to_string();
+        assert!(error.contains(says), "{more:?}: {error}");
+    }
+}
+
+#[test]
+fn dump_without_a_root_or_with_wrong_counters_is_refused() {
+    let position = |lines: &[String], part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+    let replaced = |from: &'static str, to: &'static str| {
+        changed(|lines| {
+            let at = position(lines, from);
+            lines[at] = lines[at].replace(from, to);
+        })
+    };
+    let without = |part: &'static str| changed(|lines| _ = lines.remove(position(lines, part)));
+    let counter = "\"name\":\"next_slice\",\"next\":1";
+    for (done, says) in [
+        (without("{\"inode\""), "no root directory"),
+        (replaced("\"ino\":2,", "\"ino\":3,"), "no root directory: its first inode is 3"),
+        (replaced("\"kind\":\"directory\"", "\"kind\":\"regular\""), "no root directory"),
+        (replaced("\"parent\":2", "\"parent\":5"), "no root directory"),
+        (without("next_ino"), "no counter 'next_ino'"),
+        (without("next_session"), "no counter 'next_session'"),
+        (replaced(counter, "\"name\":\"next_slice\",\"next\":0"), "counter 'next_slice' cannot be 0"),
+        (
+            replaced(counter, "\"name\":\"next_slice\",\"next\":4611686018427387905"),
+            "counter 'next_slice' cannot be",
+        ),
+        (replaced("next_slice", "next_ino"), "counter 'next_ino' occurs twice"),
+        (replaced("\"name\":\"uuid\"", "\"name\":\"storage\""), "setting 'storage' is not in order"),
+        (without("\"name\":\"uuid\""), "setting 'uuid' is missing"),
+    ] {
+        let error = done.expect_err(says).to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+}
+
+#[test]
+fn counters_that_are_too_low_are_raised() {
+    let source = empty();
+    Volume::in_memory("low").format(&*source).unwrap();
+    commit(
+        &*source,
+        vec![
+            Effect::PutInode(Inode { size: 100, ..inode(77, FileType::Regular) }),
+            Effect::AppendSlice { ino: Ino(77), chunk: ChunkIndex(0), slice: blocks(55) },
+        ],
+    );
+    let target = empty();
+    let bytes = written(&source, Form::Framed);
+    load_into(&*target, &bytes).unwrap();
+    let next = target.read(&Counter::ALL.map(RecordKey::Counter)).unwrap().records;
+    let expected = [(Counter::Ino, 78), (Counter::Slice, 56), (Counter::Session, 1)];
+    assert_eq!(next, expected.map(|(counter, next)| Record::Counter(counter, next)));
+    let mut live = Live(target);
+    compare(&checked(&bytes).unwrap(), &mut reader(&bytes).unwrap(), &mut live, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn first_line_is_bounded() {
+    let head = |id: &str, more: &str| {
+        format!("{{\"dump\":{{\"version\":2,\"id\":\"{id}\",\"created\":1{more}}}}}\n")
+    };
+    reader(head(&"x".repeat(64), "").as_bytes()).unwrap();
+    for id in ["", "a b", "a\\n", "\u{e9}", &"x".repeat(65)] {
+        let error = reader(head(id, "").as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("its id is malformed"), "{id}: {error}");
+    }
+    let long = format!(",\"new\":[{}0]", "0,".repeat(3000));
+    assert!(matches!(reader(head("x", &long).as_bytes()), Err(DumpError::NotADump)));
+    assert!(matches!(reader(head("x", ",\"new\":0").as_bytes()), Err(DumpError::Damaged { .. })));
 }
 
 #[test]
@@ -588,4 +787,96 @@ fn dump_of_a_volume_that_never_rests_fails() {
     let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
     let error = written_live(busy).unwrap_err();
     assert!(matches!(error, DumpError::TooFast), "{error}");
+}
+
+/// Appends a row to file 7, which has 1000 chunks, before and after each read of a dump, without an end. `grows`: the
+/// file also becomes longer by a chunk.
+#[derive(Debug)]
+struct BusyFile {
+    inner: Arc<dyn Engine>,
+    count: AtomicU64,
+    chunks: u64,
+    grows: bool,
+}
+
+impl BusyFile {
+    fn change(&self) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let chunks = if self.grows { self.chunks + count } else { self.chunks };
+        commit(
+            &*self.inner,
+            vec![
+                Effect::AppendSlice {
+                    ino: Ino(7),
+                    chunk: ChunkIndex(count * 37 % chunks),
+                    slice: Slice { pos: 0, len: count as u32, source: SliceSource::Hole },
+                },
+                Effect::SetSize { ino: Ino(7), size: chunks * CHUNK_BYTES },
+                Effect::SetTimes {
+                    ino: Ino(7),
+                    atime: None,
+                    mtime: Some(Time::from_nanos(count as i64)),
+                    ctime: None,
+                },
+            ],
+        );
+    }
+}
+
+impl Engine for BusyFile {
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.change();
+        let read = self.inner.read(keys);
+        self.change();
+        read
+    }
+
+    meta::pass_on! { (.inner) commit sync wipe watch }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.change();
+        self.inner.scan(scan)
+    }
+}
+
+fn dump_of_busy_file(chunks: u64, grows: bool) -> Result<String, DumpError> {
+    let inner = sample();
+    commit(&*inner, vec![Effect::SetSize { ino: Ino(7), size: chunks * CHUNK_BYTES }]);
+    let engine: Arc<dyn Engine> = Arc::new(BusyFile { inner, count: AtomicU64::new(0), chunks, grows });
+    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
+    let spool = tempfile::tempfile().unwrap();
+    dump_live(&engine, spool, &mut |_| Ok(()), &mut |line| writer.put(&line))?;
+    Ok(String::from_utf8(writer.finish().unwrap().0).unwrap())
+}
+
+#[test]
+fn large_file_that_never_rests_is_of_one_moment() {
+    for grows in [false, true] {
+        let dump = dump_of_busy_file(1000, grows).unwrap();
+        checked(dump.as_bytes()).unwrap();
+        let of_file = |line: &serde_json::Value, kind: &str| line[kind]["ino"] == 7;
+        let lines: Vec<serde_json::Value> =
+            dump.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let inode = lines.iter().find(|line| of_file(line, "inode")).unwrap();
+        let moment = inode["inode"]["mtime"].as_u64().unwrap();
+        let size = 1000 + if grows { moment } else { 0 };
+        assert_eq!(inode["inode"]["size"], size * CHUNK_BYTES);
+        // The rows of every change up to that moment, and of no later one.
+        let rows = lines
+            .iter()
+            .filter(|line| of_file(line, "rows"))
+            .flat_map(|line| line["rows"]["rows"].as_array().unwrap());
+        let mut holes: Vec<u64> =
+            rows.filter(|row| row.get("slice").is_none()).map(|row| row["len"].as_u64().unwrap()).collect();
+        holes.sort_unstable();
+        assert!(moment > 10);
+        assert_eq!(holes, (1..=moment).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn larger_file_that_never_rests_is_named() {
+    let error = dump_of_busy_file(5000, false).unwrap_err();
+    assert!(matches!(error, DumpError::BusyFile { ino: 7 }), "{error}");
 }
