@@ -22,7 +22,7 @@ mod write;
 
 pub use note::Note;
 pub use read::open;
-pub use schedule::Backups;
+pub use schedule::{Backups, CheckOwner};
 pub use thin::remove_old;
 pub use write::create;
 

@@ -20,12 +20,15 @@ pub struct Note {
     pub bytes: u64,
     /// [`Volume::encryption`].
     pub encryption: String,
+    /// [`Volume::loaded`] of the database that made it. Older notes do not have it.
+    #[serde(default)]
+    pub loaded: String,
 }
 
 impl Note {
     pub(crate) fn new(volume: &Volume, inodes: u64, bytes: u64) -> Note {
-        let Volume { uuid, name, encryption, .. } = volume.clone();
-        Note { version: dump::VERSION, volume: uuid, name, inodes, bytes, encryption }
+        let Volume { uuid, name, encryption, loaded, .. } = volume.clone();
+        Note { version: dump::VERSION, volume: uuid, name, inodes, bytes, encryption, loaded }
     }
 
     pub(crate) fn encode(&self) -> Result<String, DumpError> {

@@ -7,13 +7,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chunk::{BackupId, BlockStore};
 use client::Meta;
 use dump::DumpError;
-use ops::{Authority, BackupClaim, ClaimBackup, FinishBackup};
-use types::Time;
+use ops::{Authority, BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
+use types::{BootInstant, Time};
 
 use crate::thin::ABANDONED;
 use crate::{create, remove_old};
@@ -22,12 +22,16 @@ use crate::{create, remove_old};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after an error.
 const RETRY_EVERY: Duration = Duration::from_secs(300);
-/// The longest time between two looks at the last backup, which another clock may have dated.
+/// The longest time between two looks at the last backup, which another mount may have made.
 const ASK_EVERY: Duration = Duration::from_secs(3600);
-/// A backup that takes longer is given up, long before other mounts remove its parts.
+/// A backup that takes longer, also because the machine is suspended, is given up, long before other mounts remove its
+/// parts.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
 /// What nice(1) adds: programs on this machine come first.
 const NICENESS: i32 = 10;
+
+/// Fails if the store does not belong to this volume, or not to this database of it; the text says why.
+pub type CheckOwner = dyn Fn() -> Result<(), String> + Send + Sync;
 
 /// The automatic backups of a mount, until this value is dropped.
 #[derive(Debug)]
@@ -37,11 +41,17 @@ pub struct Backups {
 }
 
 impl Backups {
+    /// `check_owner` is called before and after each backup is written.
+    ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(meta: Arc<Meta>, store: Arc<BlockStore>) -> io::Result<Backups> {
+    pub fn start(
+        meta: Arc<Meta>,
+        store: Arc<BlockStore>,
+        check_owner: Box<CheckOwner>,
+    ) -> io::Result<Backups> {
         let stop = Arc::new(AtomicBool::new(false));
-        let schedule = Schedule { meta, store, stop: Arc::clone(&stop) };
+        let mut schedule = Schedule { meta, store, check_owner, stop: Arc::clone(&stop), known: None };
         let thread = thread::Builder::new().name("limen-backup".into()).spawn(move || schedule.run())?;
         Ok(Backups { stop, thread: Some(thread) })
     }
@@ -59,25 +69,27 @@ impl Drop for Backups {
     }
 }
 
-#[derive(Debug)]
 struct Schedule {
     meta: Arc<Meta>,
     store: Arc<BlockStore>,
+    check_owner: Box<CheckOwner>,
     stop: Arc<AtomicBool>,
+    /// The last backup and its age, as this mount knew it at a moment.
+    known: Option<(KnownBackup, BootInstant)>,
 }
 
 impl Schedule {
-    fn run(&self) {
+    fn run(&mut self) {
         // For a thread, "process 0" is the thread itself (setpriority(2)). Without this, backups only cost more.
         let _ = rustix::process::setpriority_process(None, NICENESS);
-        let (mut interval, mut ask_at) = (0, Instant::now());
+        let (mut interval, mut ask_at) = (0, BootInstant::now());
         while !self.is_stopped() {
             let backup_secs = self.meta.volume().backup_secs;
             if backup_secs != interval {
-                (interval, ask_at) = (backup_secs, Instant::now());
+                (interval, ask_at) = (backup_secs, BootInstant::now());
             }
-            if interval != 0 && Instant::now() >= ask_at && !self.meta.is_fenced() {
-                ask_at = Instant::now() + self.claim();
+            if interval != 0 && BootInstant::now() >= ask_at && !self.meta.is_fenced() {
+                ask_at = BootInstant::now() + self.claim();
             }
             thread::park_timeout(LOOK_EVERY);
         }
@@ -88,16 +100,20 @@ impl Schedule {
     }
 
     /// Makes a backup if one is due. Returns when to ask again.
-    fn claim(&self) -> Duration {
-        match self.meta.run(&ClaimBackup, &Authority::Kernel { revisions: None }) {
+    fn claim(&mut self) -> Duration {
+        let known = self.known.map(|(known, at)| KnownBackup { age: known.age + at.elapsed(), ..known });
+        let mut know = |last| self.known = Some((last, BootInstant::now()));
+        match self.meta.run(&ClaimBackup { known }, &Authority::Kernel { revisions: None }) {
             Ok(BackupClaim::Claimed(began)) => {
+                know(KnownBackup { began, age: Duration::ZERO });
                 self.make(began);
                 Duration::ZERO
             }
-            Ok(BackupClaim::NotBefore(due)) => {
-                let left = due.map_or(0, |due| due.nanos().saturating_sub(Time::now().nanos()));
-                Duration::from_nanos(u64::try_from(left).unwrap_or(0)).clamp(LOOK_EVERY, ASK_EVERY)
+            Ok(BackupClaim::NotYet { last, left }) => {
+                know(last);
+                left.clamp(LOOK_EVERY, ASK_EVERY)
             }
+            Ok(BackupClaim::Off) => ASK_EVERY,
             Err(error) => {
                 tracing::warn!(%error, "cannot ask whether a backup of the metadata is due; retrying");
                 RETRY_EVERY
@@ -107,15 +123,16 @@ impl Schedule {
 
     /// Makes the backup that was claimed at `began`.
     fn make(&self, began: Time) {
-        let (claimed, volume) = (Instant::now(), self.meta.volume());
+        let (claimed, volume) = (BootInstant::now(), self.meta.volume());
         while !self.is_stopped() {
-            let tried = Instant::now();
+            let tried = BootInstant::now();
             let mut progress =
                 |_| match self.is_stopped() || self.meta.is_fenced() || tried.elapsed() > LONGEST {
                     true => Err(DumpError::Stopped),
                     false => Ok(()),
                 };
-            let error = match create(self.meta.engine(), volume, &self.store, &mut progress) {
+            let made = create(self.meta.engine(), volume, &self.store, &*self.check_owner, &mut progress);
+            let error = match made {
                 Ok((backup, note)) => {
                     let took_secs = tried.elapsed().as_secs();
                     tracing::info!(
@@ -150,5 +167,47 @@ impl Schedule {
         if let Err(error) = remove_old(&self.store, backup) {
             tracing::warn!(%error, "cannot remove old backups of the metadata; the next backup retries");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chunk::{StorageConfig, StoreOptions};
+    use meta::{Effect, Engine, LastBackup, MemEngine, Txn, Volume};
+    use types::OpId;
+
+    use super::*;
+
+    #[test]
+    fn mounts_with_clocks_far_apart_make_one_backup_in_an_interval() {
+        let engine = Arc::new(MemEngine::default());
+        Volume { created: Time::now(), ..Volume::in_memory("vol") }.format(&*engine).unwrap();
+        let config = StorageConfig { storage: chunk::MEMORY.into(), bucket: String::new() };
+        let store = BlockStore::open_with(&config, StoreOptions::default()).unwrap();
+        let mut schedule = Schedule {
+            meta: Arc::new(Meta::open(engine.clone(), 100).unwrap()),
+            store: Arc::clone(&store),
+            check_owner: Box::new(|| Ok(())),
+            stop: Arc::default(),
+            known: None,
+        };
+        assert!(schedule.claim() > Duration::from_secs(3000));
+        for round in 0..20 {
+            // Another mount makes a backup. Its clock is ahead and behind by a day, by turns.
+            let began = Time::new(Time::now().sec() + [86_400, -86_400][round % 2], round as u32);
+            let value = LastBackup { began, took_secs: Some(1) }.encode();
+            let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
+            let op_id = OpId((1 << 90) + round as u128);
+            engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+            assert_eq!(schedule.claim(), ASK_EVERY);
+        }
+        assert_eq!(store.backups().unwrap(), []);
+        // Nobody has made one since.
+        let (known, at) = schedule.known.unwrap();
+        let hour = Duration::from_secs(3600);
+        schedule.known = Some((KnownBackup { age: known.age + hour, ..known }, at));
+        assert_eq!(schedule.claim(), Duration::ZERO);
+        assert_eq!(store.backups().unwrap().len(), 1);
+        assert!(schedule.claim() > Duration::from_secs(3000));
     }
 }

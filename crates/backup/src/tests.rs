@@ -49,7 +49,7 @@ fn a_backup_of_many_parts_is_restored() {
     let (settings, encryption) = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap();
     let volume = Volume { encryption: settings.to_string(), ..volume };
     let store = store(StoreOptions { encryption: Some(encryption), ..StoreOptions::default() });
-    let (backup, note) = create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
+    let (backup, note) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
     assert!(note.bytes > 2 * u64::from(chunk::BACKUP_PART_BYTES), "{note:?}");
     assert_eq!(Note::read(&store, backup).unwrap().as_ref(), Some(&note));
     assert_eq!((note.inodes, &note.encryption), (60_001, &volume.encryption));
@@ -68,17 +68,17 @@ fn a_backup_that_fails_or_is_stopped_leaves_nothing() {
     let (engine, volume) = volume(60_000);
     let faults = Faults::new(1);
     let store = store(StoreOptions { faults: Some(Arc::clone(&faults)), ..StoreOptions::default() });
-    let stopped = create(&engine, &volume, &store, &mut |inodes| match inodes {
+    let stopped = create(&engine, &volume, &store, &|| Ok(()), &mut |inodes| match inodes {
         50_000 => Err(DumpError::Stopped),
         _ => Ok(()),
     });
     assert!(matches!(stopped, Err(DumpError::Stopped)));
     assert_eq!(store.backups().unwrap(), []);
     faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
-    create(&engine, &volume, &store, &mut |_| Ok(())).unwrap_err();
+    create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap_err();
     faults.clear();
     assert_eq!(store.backups().unwrap(), []);
-    let (made, _) = create(&engine, &volume, &store, &mut |_| Ok(())).unwrap();
+    let (made, _) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
     assert_eq!((store.backups().unwrap().len(), remove_old(&store, made).unwrap()), (1, 0));
 }
 
@@ -92,4 +92,52 @@ fn notes_that_are_newer_or_damaged_are_refused() {
     }
     store.finish_backup(backup, "{\"version\":9,\"new\":0}".to_owned()).unwrap();
     assert!(matches!(Note::read(&store, backup), Err(DumpError::Newer { found: 9 })));
+}
+
+#[test]
+fn a_backup_that_loses_a_part_or_the_store_is_not_completed() {
+    let (engine, volume) = volume(60_000);
+    let store = store(StoreOptions::default());
+    let kept = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap().0;
+    let backups = || store.backups().unwrap();
+    // Another mount, whose clock is a week ahead, takes the backup for abandoned when all its parts are stored.
+    let thinned = create(&engine, &volume, &store, &|| Ok(()), &mut |inodes| {
+        let newest = if inodes == 60_001 { backups()[0].id } else { kept };
+        if newest != kept {
+            let later = BackupId(newest.0 + 7 * 86_400 * 1_000_000_000);
+            assert_eq!(remove_old(&store, later).unwrap(), 1);
+        }
+        Ok(())
+    });
+    let error = thinned.unwrap_err().to_string();
+    assert!(error.contains("another mount removed it") && error.contains("backups/"), "{error}");
+    assert_eq!(backups().iter().map(|backup| backup.id).collect::<Vec<_>>(), [kept]);
+    // Before the first part, and before the end.
+    for times in 0..2 {
+        let left = std::sync::atomic::AtomicI32::new(times);
+        let check = || match left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
+            1.. => Ok(()),
+            _ => Err("the store belongs to another database".to_owned()),
+        };
+        let mut read = 0;
+        let error = create(&engine, &volume, &store, &check, &mut |inodes| {
+            read = inodes;
+            Ok(())
+        });
+        assert!(error.unwrap_err().to_string().contains("another database"));
+        assert_eq!((read > 0, backups().len()), (times > 0, 1));
+    }
+}
+
+#[test]
+fn notes_name_the_database() {
+    let (engine, volume) = volume(1);
+    let volume = Volume { loaded: "random id".to_owned(), ..volume };
+    let store = store(StoreOptions::default());
+    let (backup, note) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
+    assert_eq!((&note.loaded[..], Note::read(&store, backup).unwrap()), ("random id", Some(note.clone())));
+    // A note of an earlier version.
+    let old = note.encode().unwrap().replace(",\"loaded\":\"random id\"", "");
+    store.finish_backup(BackupId(5), old).unwrap();
+    assert_eq!(Note::read(&store, BackupId(5)).unwrap(), Some(Note { loaded: String::new(), ..note }));
 }

@@ -11,20 +11,30 @@ use types::Time;
 use crate::note::Note;
 
 /// Writes a dump of the present moment to the store, through which blocks of the volume are encrypted. It takes the
-/// memory of a few parts, and sends one request at a time. `progress` is called with the number of inodes; its error
-/// ends the backup.
+/// memory of a few parts, and sends one request at a time. `check_owner` fails if the store does not belong to this
+/// database any more; it is called before the first part, and before the backup is completed. `progress` is called with
+/// the number of inodes; its error ends the backup.
 ///
 /// # Errors
-/// Those of [`dump::write`]; the store fails. What was stored is removed again, as far as the store permits.
+/// Those of [`dump::write`] and of `check_owner`; the store fails; a part was removed meanwhile. What was stored is
+/// removed again, as far as the store permits.
 pub fn create(
     engine: &Arc<dyn Engine>,
     volume: &Volume,
     store: &Arc<BlockStore>,
+    check_owner: &dyn Fn() -> Result<(), String>,
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
 ) -> Result<(BackupId, Note), DumpError> {
+    check_owner().map_err(io::Error::other)?;
     let began = Time::now();
     let backup = BackupId(u64::try_from(began.nanos()).map_err(io::Error::other)?);
-    let written = write(engine, volume, store, backup, began, progress);
+    let written = write(engine, volume, store, backup, began, progress).and_then(|(note, parts)| {
+        // The mount of a machine whose clock is wrong may have taken this backup for abandoned.
+        store.check_backup_parts(backup, parts).map_err(io::Error::other)?;
+        check_owner().map_err(io::Error::other)?;
+        store.finish_backup(backup, note.encode()?).map_err(io::Error::other)?;
+        Ok(note)
+    });
     if written.is_err()
         && let Err(error) = store.remove_backup(backup)
     {
@@ -33,6 +43,7 @@ pub fn create(
     written.map(|note| (backup, note))
 }
 
+/// Stores the parts of a backup, and returns its note and their number.
 fn write(
     engine: &Arc<dyn Engine>,
     volume: &Volume,
@@ -40,15 +51,14 @@ fn write(
     backup: BackupId,
     began: Time,
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
-) -> Result<Note, DumpError> {
+) -> Result<(Note, u32), DumpError> {
     let out = PartWriter { store, backup, part: 0, bytes: 0, buffer: Vec::new() };
     let head = Head { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
     let (out, tail) = dump::write(engine, out, Form::Framed, head, progress)?;
     let note = Note::new(volume, tail.inodes, out.bytes);
     // The volume may have been lost to another client during the last request to the store.
     progress(tail.inodes)?;
-    store.finish_backup(backup, note.encode()?).map_err(io::Error::other)?;
-    Ok(note)
+    Ok((note, out.part))
 }
 
 /// Cuts a dump into parts.

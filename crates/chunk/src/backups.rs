@@ -10,6 +10,8 @@
 //! The parts of an encrypted volume are encrypted as its blocks are. The JSON object is not, because it holds what is
 //! needed to decrypt the parts when the database is lost.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use types::{Errno, SliceId};
 
@@ -95,6 +97,21 @@ impl BlockStore {
         let (offset, count) = header.range(0, len.div_ceil(PAGE_BYTES));
         let stored = object.get(offset as usize..offset as usize + count).unwrap_or_default();
         header.unpack(&self.inner.codec, 0, stored).map(Bytes::from).map_err(fault)
+    }
+
+    /// Checks that the first `parts` parts of a backup are in the store.
+    ///
+    /// # Errors
+    /// [`ChunkError::Backup`] if one is not; [`ChunkError::Store`] if the store cannot be listed.
+    pub fn check_backup_parts(&self, backup: BackupId, parts: u32) -> Result<(), ChunkError> {
+        let names: HashSet<String> = list(&*self.inner.backend, &backup.directory())?.into_iter().collect();
+        match (0..parts).find(|part| !names.contains(&part.to_string())) {
+            None => Ok(()),
+            Some(part) => {
+                let what = "another mount removed it before the backup was complete: check the clocks of both machines";
+                Err(ChunkError::Backup { key: backup.part_key(part), what: what.to_owned() })
+            }
+        }
     }
 
     /// Completes a backup, of which all parts are stored, with a text that describes it.

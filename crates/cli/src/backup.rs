@@ -4,7 +4,9 @@ use std::path::absolute;
 use std::sync::Arc;
 
 use backup::Note;
-use chunk::{BackupId, BlockStore, Encryption, FILE, MEMORY, StorageConfig, StoreOptions};
+use chunk::{
+    BackupId, BlockStore, Encryption, FILE, MARKER, MEMORY, StorageConfig, StoreOptions, StoredBackup,
+};
 use clap::{Subcommand, ValueHint};
 use command::fault::{Fault, OrFault};
 use command::output::{self, Columns};
@@ -19,7 +21,7 @@ use crate::confirm::confirm;
 use crate::dump::dump_fault;
 use crate::format::storage_parser;
 use crate::load::{self, Input};
-use crate::marker;
+use crate::marker::{self, Marker};
 use crate::records::usage;
 use crate::status::rfc3339;
 use crate::store::{KeyArgs, key_source, open_store, open_without_key, store_fault, unlock};
@@ -109,7 +111,7 @@ struct RestoreArgs {
     url: String,
     #[command(flatten)]
     place: PlaceArgs,
-    /// The backup, as limen backup ls shows it [default: the newest one]
+    /// The backup, as limen backup ls shows it [default: the newest one of the database that uses the objects]
     #[arg(long, value_name = "ID")]
     id: Option<u64>,
     #[command(flatten)]
@@ -146,18 +148,26 @@ fn list(args: &ListArgs) -> Result<(), Fault> {
         }
         None => Place::new(&args.place)?.open(None)?,
     };
+    let marker = marker::of(&store)?;
     let mut found = Vec::new();
     for backup in store.backups()? {
         let note = if backup.is_complete { Note::read(&store, backup.id) } else { Ok(None) };
         found.push((backup.id, note.map_err(|error| error.to_string())));
     }
-    output::result(args.json, || found.iter().map(to_json).collect(), || to_text(&found))
+    let marker = marker.as_ref();
+    let json = || found.iter().map(|found| to_json(found, marker)).collect();
+    output::result(args.json, json, || to_text(&found, marker))
 }
 
 /// A backup with its note: `None` if it is not complete, or why its note cannot be read.
 type Found = (BackupId, Result<Option<Note>, String>);
 
-fn to_json((backup, note): &Found) -> Value {
+/// Whether the database that made the backup is the one to which the store belongs now, or no marker names that.
+fn is_of_owner(note: &Note, marker: Option<&Marker>) -> bool {
+    marker.is_none_or(|marker| marker.loaded == note.loaded)
+}
+
+fn to_json((backup, note): &Found, marker: Option<&Marker>) -> Value {
     let (note, error) = match note {
         Ok(note) => (note.as_ref(), None),
         Err(error) => (None, Some(error)),
@@ -172,10 +182,11 @@ fn to_json((backup, note): &Found) -> Value {
         "inodes": note.map(|note| note.inodes),
         "bytes": note.map(|note| note.bytes),
         "encrypted": note.map(|note| !note.encryption.is_empty()),
+        "of_this_database": note.map(|note| is_of_owner(note, marker)),
     })
 }
 
-fn to_text(found: &[Found]) -> String {
+fn to_text(found: &[Found], marker: Option<&Marker>) -> String {
     if found.is_empty() {
         return "There are no backups.\n".to_owned();
     }
@@ -183,7 +194,11 @@ fn to_text(found: &[Found]) -> String {
     for (backup, note) in found {
         let (id, began) = (backup.0.to_string(), time(*backup).to_string());
         columns.line(match note {
-            Ok(Some(note)) => [id, began, note.name.clone(), note.inodes.to_string(), show_size(note.bytes)],
+            Ok(Some(note)) => {
+                let other = if is_of_owner(note, marker) { "" } else { " (another database)" };
+                let name = format!("{}{other}", note.name);
+                [id, began, name, note.inodes.to_string(), show_size(note.bytes)]
+            }
             Ok(None) => [id, began, "(not complete)".to_owned(), String::new(), String::new()],
             Err(error) => [id, began, format!("(unusable: {error})"), String::new(), String::new()],
         });
@@ -196,10 +211,11 @@ fn create(args: &CreateArgs) -> Result<(), Fault> {
     let (database, volume) = url.open_volume()?;
     refuse_memory(&volume, &url)?;
     let store = open_store(&volume, &args.keys, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })?;
+    let check_owner = || marker::verify(&volume, &store).map(drop).map_err(|fault| fault.to_string());
     marker::verify(&volume, &store)?;
     let engine = database.engine();
     let bar = output::progress_of("inodes", usage(&*engine).at(&url)?.inodes);
-    let made = backup::create(&engine, &volume, &store, &mut |inodes| {
+    let made = backup::create(&engine, &volume, &store, &check_owner, &mut |inodes| {
         bar.set_position(inodes);
         Ok(())
     });
@@ -207,7 +223,7 @@ fn create(args: &CreateArgs) -> Result<(), Fault> {
     let (backup, note) = made.map_err(|error| dump_fault(&error, &url))?;
     let (name, inodes, size) = (&note.name, note.inodes, show_size(note.bytes));
     let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
-    output::result(args.json, || to_json(&(backup, Ok(Some(note.clone())))), || text)?;
+    output::result(args.json, || to_json(&(backup, Ok(Some(note.clone()))), None), || text)?;
     if let Err(error) = backup::remove_old(&store, backup) {
         output::note(format!("cannot remove old backups: {}", store_fault(&volume, &error)));
     }
@@ -221,11 +237,11 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
     }
     let place = Place::new(&args.place)?;
     let store = place.open(None)?;
-    let (backup, note) = choose(&store, &place, args.id)?;
+    let marker = marker::of(&store)?;
+    let (backup, note) = choose(&store, &place, args.id, marker.as_ref())?;
     let name = note.name.clone();
-    if let Some((uuid, other)) = marker::volume_of(&store)?
-        && uuid != note.volume
-    {
+    if let Some(other) = marker.filter(|marker| marker.uuid != note.volume) {
+        let other = other.name;
         let what =
             format!("the backup is of volume '{name}', but the object store belongs to volume '{other}'");
         return Err(Fault::new(what)
@@ -287,32 +303,70 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
     )
 }
 
-/// Chooses a complete backup.
-fn choose(store: &BlockStore, place: &Place, id: Option<u64>) -> Result<(BackupId, Note), Fault> {
+/// Chooses a complete backup: that of `id`, or the newest one of the database to which the store belongs. If that has made
+/// none, the one from which it was restored. Mounts of another database of the volume may have made newer ones.
+fn choose(
+    store: &BlockStore,
+    place: &Place,
+    id: Option<u64>,
+    marker: Option<&Marker>,
+) -> Result<(BackupId, Note), Fault> {
     let all = store.backups()?;
     let bucket = &place.config.bucket;
-    let found = match id {
-        Some(id) => all.iter().find(|backup| backup.id.0 == id),
-        None => all.iter().find(|backup| backup.is_complete),
-    };
-    let Some(found) = found else {
-        let what = match id {
-            Some(id) => format!("there is no backup {id}"),
-            None => "there is no complete backup".to_owned(),
+    let fault = |what: String| Fault::new(what).at(bucket);
+    let note = |id: BackupId| Note::read(store, id).what(format!("cannot use backup {}", id.0)).at(bucket);
+    if let Some(id) = id {
+        let Some(found) = all.iter().find(|backup| backup.id.0 == id) else {
+            return Err(none(fault(format!("there is no backup {id}")), &all));
         };
-        let fault = Fault::new(what).at(bucket);
-        return Err(match all.is_empty() {
-            true => fault.advise("check --storage and --bucket: there are no backups at all"),
-            false => fault.advise("limen backup ls shows what there is"),
-        });
-    };
-    let note = Note::read(store, found.id).what(format!("cannot use backup {}", found.id.0)).at(bucket)?;
-    match note {
-        Some(note) => Ok((found.id, note)),
-        None => Err(Fault::new(format!("backup {} is not complete", found.id.0))
-            .at(bucket)
-            .advise("choose another one")),
+        return match note(found.id)? {
+            Some(note) => Ok((found.id, note)),
+            None => Err(fault(format!("backup {id} is not complete")).advise("choose another one")),
+        };
     }
+    let other = "limen backup ls shows those of other databases; choose one with --id";
+    let (mut chosen, mut are_others): (Option<(BackupId, Note)>, bool) = (None, false);
+    for backup in all.iter().filter(|backup| backup.is_complete) {
+        // It may have been removed meanwhile.
+        let Some(note) = note(backup.id)? else { continue };
+        let is_candidate = match (marker, &chosen) {
+            (Some(marker), _) if marker.loaded == note.loaded => return Ok((backup.id, note)),
+            (Some(marker), _) => origin(&marker.loaded) == Some(backup.id),
+            (None, Some((_, newest))) if newest.loaded != note.loaded => {
+                let what = format!(
+                    "the backups are of several databases, and the object {MARKER} that names one is missing"
+                );
+                return Err(fault(what).advise(other));
+            }
+            (None, newest) => newest.is_none(),
+        };
+        match is_candidate {
+            true => chosen = Some((backup.id, note)),
+            false => are_others = true,
+        }
+    }
+    match chosen {
+        Some(chosen) => Ok(chosen),
+        None if are_others => {
+            let what = "no backup is of the database to which the object store belongs".to_owned();
+            Err(fault(what).advise(other))
+        }
+        None => Err(none(fault("there is no complete backup".to_owned()), &all)),
+    }
+}
+
+/// The error if there is no backup.
+fn none(fault: Fault, all: &[StoredBackup]) -> Fault {
+    match all.is_empty() {
+        true => fault.advise("check --storage and --bucket: there are no backups at all"),
+        false => fault.advise("limen backup ls shows what there is"),
+    }
+}
+
+/// The backup from which a database was restored, by its [`Volume::loaded`]: the id of its dump is its number.
+fn origin(loaded: &str) -> Option<BackupId> {
+    let (_random, dump) = loaded.split_once(' ')?;
+    dump.split_once('-')?.0.parse().ok().map(BackupId)
 }
 
 /// The key of an encrypted backup.

@@ -126,13 +126,12 @@ pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), F
     }
 }
 
-/// The UUID and the name of the volume that has marked the store; `None` if no marker can be read.
+/// The marker of the store; `None` if it has none that can be read.
 ///
 /// # Errors
 /// The store does not work.
-pub(crate) fn volume_of(store: &BlockStore) -> Result<Option<(String, String)>, ChunkError> {
-    let marker = store.direct().marker()?.as_deref().and_then(read);
-    Ok(marker.map(|marker| (marker.uuid, marker.name)))
+pub(crate) fn of(store: &BlockStore) -> Result<Option<Marker>, ChunkError> {
+    Ok(store.direct().marker()?.as_deref().and_then(read))
 }
 
 /// The error if a new volume is to use `place`, which has this marker.
@@ -272,11 +271,11 @@ fn inspect(
 
 /// The content of a marker.
 #[derive(Debug, PartialEq, Eq)]
-struct Marker {
-    uuid: String,
-    name: String,
+pub(crate) struct Marker {
+    pub(crate) uuid: String,
+    pub(crate) name: String,
     /// [`Volume::loaded`].
-    loaded: String,
+    pub(crate) loaded: String,
 }
 
 fn read(text: &[u8]) -> Option<Marker> {

@@ -193,7 +193,12 @@ fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, options: &Options) -> 
     if options.fuse.read_only || vfs.meta().volume().storage == MEMORY {
         return Ok(None);
     }
-    Backups::start(Arc::clone(vfs.meta()), Arc::clone(store)).map(Some)
+    let (meta, checked) = (Arc::clone(vfs.meta()), Arc::clone(store));
+    let check_owner = move || match marker::verify(meta.volume(), &checked) {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(fault.to_string()),
+    };
+    Backups::start(Arc::clone(vfs.meta()), Arc::clone(store), Box::new(check_owner)).map(Some)
 }
 
 /// Waits until all staged blocks are uploaded.

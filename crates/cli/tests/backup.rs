@@ -25,8 +25,11 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The backups in the store of a place, the newest first.
 fn backups(place: &Place) -> Vec<Value> {
-    let list = limen(&["backup", "ls", "--json", "--bucket", &place.text("data")]).ok();
-    serde_json::from_str(&list).unwrap()
+    backups_in(&place.text("data"))
+}
+
+fn backups_in(bucket: &str) -> Vec<Value> {
+    serde_json::from_str(&limen(&["backup", "ls", "--json", "--bucket", bucket]).ok()).unwrap()
 }
 
 fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
@@ -283,4 +286,78 @@ fn killed_restore_goes_on_and_can_leave_the_objects_to_the_old_database() {
     assert!(limen(&["config", &new]).ok().contains(&bucket));
     let said = limen(&["fsck", "--data", &new]);
     assert_eq!(said.code, Some(0), "{said:?}");
+}
+
+#[test]
+fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
+    let place = Place::formatted();
+    let (bucket, new) = (place.text("vol.data"), format!("sqlite://{}", place.text("new.db")));
+    let create = |url: &str| {
+        let said: Value = serde_json::from_str(&limen(&["backup", "create", "--json", url]).ok()).unwrap();
+        said["id"].as_u64().unwrap()
+    };
+    let restored = |more: &[&str]| {
+        let copy = format!("sqlite://{}", place.text("copy.db"));
+        let restore = ["backup", "restore", "--json", "--no-adopt", &copy, "--bucket", &bucket];
+        let said: Value = serde_json::from_str(&limen(&[&restore[..], more].concat()).ok()).unwrap();
+        limen(&["destroy", "--yes", "--keep-objects", &copy]).ok();
+        said["id"].as_u64().unwrap()
+    };
+    let first = create(&place.url());
+    limen(&["backup", "restore", "--no-adopt", &new, "--bucket", &bucket]).ok();
+    let second = create(&place.url());
+    assert_eq!(restored(&[]), second);
+    limen(&["config", "--adopt-store", &new]).ok();
+    // The second backup is newer, but it is not what the new database has.
+    assert_eq!(restored(&[]), first);
+    assert_eq!(restored(&["--id", &second.to_string()]), second);
+    limen(&["backup", "create", &place.url()]).failed(1, &["belongs to another database"]);
+    let third = create(&new);
+    // A mount of the old database completed another one.
+    let note = |id: u64| place.path(&format!("vol.data/backups/{id}.json"));
+    let later = third + 1_000_000_000;
+    fs::copy(note(second), note(later)).unwrap();
+    assert_eq!(restored(&[]), third);
+    let list = limen(&["backup", "ls", "--bucket", &bucket]).ok();
+    assert_eq!(list.matches("(another database)").count(), 3, "{list}");
+    let found: Vec<(u64, bool)> = backups_in(&bucket)
+        .iter()
+        .map(|backup| (backup["id"].as_u64().unwrap(), backup["of_this_database"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(found, [(later, false), (third, true), (second, false), (first, false)]);
+    let restore = ["backup", "restore", "--no-adopt", "--bucket", &bucket, "sqlite:///nowhere/copy.db"];
+    [first, third].iter().for_each(|id| fs::remove_file(note(*id)).unwrap());
+    limen(&restore).failed(1, &["no backup is of the database to which the object store belongs", "--id"]);
+    fs::rename(place.path("vol.data/limen-volume"), place.path("marker")).unwrap();
+    assert_eq!(restored(&["--id", &second.to_string()]), second);
+    fs::write(
+        note(third),
+        fs::read_to_string(note(second)).unwrap().replace("\"loaded\":\"", "\"loaded\":\"x"),
+    )
+    .unwrap();
+    limen(&restore).failed(1, &["the backups are of several databases", "--id"]);
+}
+
+#[test]
+fn mount_of_a_database_that_lost_the_store_makes_no_more_backups() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    let (bucket, new) = (place.text("data"), format!("sqlite://{}", place.text("new.db")));
+    place.format(&["--bucket", &bucket]).ok();
+    place.mount(&[]).ok();
+    limen(&["config", "--backup-interval", "1s", &place.url()]).ok();
+    wait_for("backup", || backups(&place).iter().any(|backup| backup["complete"] == true).then_some(()));
+    limen(&["backup", "restore", "--yes", &new, "--bucket", &bucket]).ok();
+    wait_for("refusal", || place.log().contains("belongs to another database").then_some(()));
+    let before = backups(&place);
+    // The mount looks once a second.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(backups(&place), before);
+    assert!(
+        before.iter().all(|backup| backup["complete"] == false || backup["of_this_database"] == false),
+        "{before:?}"
+    );
+    place.umount(&[]).ok();
 }

@@ -36,14 +36,20 @@ impl LastBackup {
         Some(LastBackup { began: Time::from_nanos(began.parse().ok()?), took_secs })
     }
 
-    /// When the next backup is due: after `interval`, or later if this one took long. If this one began in the future by
-    /// more than that, a clock was wrong, and the next one is due now.
-    pub fn next_due(&self, interval: Duration, now: Time) -> Time {
-        let took = Duration::from_secs(self.took_secs.unwrap_or(0));
-        let pause = i64::try_from(interval.max(took.saturating_mul(LEISURE)).as_nanos()).unwrap_or(i64::MAX);
-        match self.began.nanos() > now.nanos().saturating_add(pause) {
-            true => now,
-            false => Time::from_nanos(self.began.nanos().saturating_add(pause)),
+    /// The time from this backup to the next one: `interval`, or more if this one took long.
+    pub fn pause(&self, interval: Duration) -> Duration {
+        interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(LEISURE))
+    }
+
+    /// The time since this backup, by the clock that says `now`. If it began in the future by more than `pause`, one of
+    /// the clocks is wrong, and the next one is due.
+    pub fn age(&self, now: Time, pause: Duration) -> Duration {
+        let between = now.nanos().abs_diff(self.began.nanos());
+        let between = Duration::from_nanos(between);
+        match self.began <= now {
+            true => between,
+            false if between > pause => pause,
+            false => Duration::ZERO,
         }
     }
 }
@@ -65,12 +71,19 @@ mod tests {
 
     #[test]
     fn long_backups_are_made_less_often() {
-        let at = |secs: i64| Time::new(secs, 0);
-        let due = |began, took_secs, now| {
-            LastBackup { began: at(began), took_secs }.next_due(Duration::from_secs(60), at(now)).sec()
+        let pause = |took_secs| {
+            let last = LastBackup { began: Time::new(100, 0), took_secs };
+            last.pause(Duration::from_secs(60)).as_secs()
         };
-        assert_eq!((due(100, None, 100), due(100, Some(7), 500), due(100, Some(100), 500)), (160, 160, 900));
-        // The clock of the mount that made it was ahead.
-        assert_eq!((due(150, None, 100), due(161, None, 100)), (210, 100));
+        assert_eq!((pause(None), pause(Some(7)), pause(Some(100))), (60, 60, 800));
+    }
+
+    #[test]
+    fn a_backup_of_the_future_is_new_or_its_clock_is_wrong() {
+        let age = |began| {
+            let last = LastBackup { began: Time::new(began, 0), took_secs: None };
+            last.age(Time::new(100, 0), Duration::from_secs(60)).as_secs()
+        };
+        assert_eq!((age(30), age(100), age(160), age(161), age(i64::MAX)), (70, 0, 0, 60, 60));
     }
 }

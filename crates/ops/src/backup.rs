@@ -10,16 +10,34 @@ use crate::view::{PlanStop, View};
 
 /// Claims the next automatic backup if it is due. If several clients try at the same time, only one gets it, because
 /// the claim is guarded by the previous one.
+///
+/// The clocks of two machines may differ by more than the time between backups. If each compared the time of the last
+/// claim with its own clock, both would claim in turns, without a pause. So a client uses the time of day only for the
+/// first claim that it sees. The age of any later one is the time for which this client has known it.
 #[derive(Clone, Copy, Debug)]
-pub struct ClaimBackup;
+pub struct ClaimBackup {
+    /// The last backup at the previous call; `None` at the first call.
+    pub known: Option<KnownBackup>,
+}
+
+/// A backup that a client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownBackup {
+    /// When it began, by the clock of the machine that made it.
+    pub began: Time,
+    /// The time since then, as far as this client knows.
+    pub age: Duration,
+}
 
 /// The reply to [`ClaimBackup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackupClaim {
     /// This client makes the backup, which begins at this time.
     Claimed(Time),
-    /// No backup is due before this time; `None` if automatic backups are off.
-    NotBefore(Option<Time>),
+    /// The next backup is due when this time has passed.
+    NotYet { last: KnownBackup, left: Duration },
+    /// Automatic backups are off.
+    Off,
 }
 
 impl Op for ClaimBackup {
@@ -28,14 +46,20 @@ impl Op for ClaimBackup {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<BackupClaim>, PlanStop> {
         if ctx.volume.backup_secs == 0 {
-            return Ok(Plan::answer(BackupClaim::NotBefore(None)));
+            return Ok(Plan::answer(BackupClaim::Off));
         }
         let last = view.setting(LastBackup::SETTING)?.as_deref().and_then(LastBackup::decode);
         // The first backup is due one interval after the volume was created.
         let last = last.unwrap_or(LastBackup { began: ctx.volume.created, took_secs: None });
-        let due = last.next_due(Duration::from_secs(ctx.volume.backup_secs), ctx.now);
-        if ctx.now < due {
-            return Ok(Plan::answer(BackupClaim::NotBefore(Some(due))));
+        let pause = last.pause(Duration::from_secs(ctx.volume.backup_secs));
+        let age = match self.known {
+            Some(known) if known.began == last.began => known.age,
+            Some(_) => Duration::ZERO,
+            None => last.age(ctx.now, pause),
+        };
+        if age < pause {
+            let last = KnownBackup { began: last.began, age };
+            return Ok(Plan::answer(BackupClaim::NotYet { last, left: pause.saturating_sub(age) }));
         }
         let value = LastBackup { began: ctx.now, took_secs: None }.encode();
         let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
@@ -62,5 +86,40 @@ impl Op for FinishBackup {
         }
         let value = LastBackup { began, took_secs: Some(took_secs) }.encode();
         Ok(Plan { reply: (), effects: vec![Effect::PutSetting { name: LastBackup::SETTING, value }] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::{Engine, Txn};
+    use types::OpId;
+
+    use super::*;
+    use crate::testing::Direct;
+
+    #[test]
+    fn a_claim_does_not_depend_on_the_clocks_of_other_machines() {
+        let direct = Direct::new();
+        let claim = |known| direct.run(&ClaimBackup { known }).unwrap();
+        let known = |began, secs| Some(KnownBackup { began, age: Duration::from_secs(secs) });
+        let BackupClaim::Claimed(own) = claim(None) else { panic!("none was made since the year 2023") };
+        assert!(
+            matches!(claim(known(own, 3599)), BackupClaim::NotYet { left, .. } if left == Duration::from_secs(1))
+        );
+        // Another machine, whose clock is far ahead or far behind, has made the next one.
+        for (number, secs) in (0..).zip([1_000_000, -1_000_000]) {
+            let other = Time::new(own.sec() + secs, 0);
+            let value = LastBackup { began: other, took_secs: Some(1) }.encode();
+            let effects = vec![Effect::PutSetting { name: LastBackup::SETTING, value }];
+            let op_id = OpId((1 << 90) + number);
+            direct.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+            let hour = Duration::from_secs(3600);
+            let new =
+                BackupClaim::NotYet { last: KnownBackup { began: other, age: Duration::ZERO }, left: hour };
+            assert_eq!(claim(known(own, 9_000)), new, "{secs}");
+            assert!(matches!(claim(known(other, 3599)), BackupClaim::NotYet { .. }), "{secs}");
+        }
+        let behind = Time::new(own.sec() - 1_000_000, 0);
+        assert!(matches!(claim(known(behind, 3600)), BackupClaim::Claimed(_)));
     }
 }

@@ -44,7 +44,7 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, KeepsUnmapped, SetAcl};
-pub use backup::{BackupClaim, ClaimBackup, FinishBackup};
+pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
