@@ -11,6 +11,7 @@
 use std::env;
 use std::io::{self, Write};
 use std::thread;
+use std::time::Duration;
 
 /// The environment variable that, if not empty, allows tests to be skipped.
 pub const ALLOW: &str = "LIMEN_ALLOW_SKIPS";
@@ -50,6 +51,21 @@ pub fn is_long() -> bool {
         say("SKIPPED", "it is a part of `make test-long`");
     }
     is_long
+}
+
+/// How long a test of `make test-long` runs that runs for a given time: ten minutes, or as many seconds as
+/// `LIMEN_LONG_SECONDS` says. If this is not `make test-long`, skips the calling test like [`is_long`].
+///
+/// # Panics
+/// If `LIMEN_LONG_SECONDS` is not a number.
+pub fn long_time() -> Option<Duration> {
+    const SECONDS: &str = "LIMEN_LONG_SECONDS";
+    is_long().then(|| {
+        let seconds = env::var(SECONDS).unwrap_or_else(|_| "600".to_owned());
+        let seconds =
+            seconds.parse().unwrap_or_else(|_| panic!("{SECONDS}={seconds} is not a number of seconds"));
+        Duration::from_secs(seconds)
+    })
 }
 
 /// Whether this process runs as root. If not, skips the calling test like [`missing`].
