@@ -2,7 +2,7 @@
 //! new quota, or takes the inodes out of a quota that is removed. `ops/src/quota_rules.rs` explains why one walk
 //! meets all of them, and why a walk can begin anew after a crash.
 
-use meta::{Beside, Quota, QuotaKey, QuotaState, Record, Scan};
+use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
 use ops::{
     Authority, BeginQuota, ChangeQuota, DropQuota, GetInode, GetQuotas, QuotaLimits, Retag, RetagAt,
     Retagged, SetOwnerQuotas, TagChange,
@@ -23,6 +23,10 @@ pub enum QuotaError {
     NoQuota,
     #[error("the quota is being removed")]
     Removing,
+    /// Below a quota whose walk is not done, some inodes count in that quota and some do not yet or no longer. A quota that
+    /// begins there would not count them all.
+    #[error("the quota of directory {dir} around it is incomplete")]
+    Unfinished { dir: Ino },
     #[error("the walk was interrupted")]
     Interrupted,
     #[error(transparent)]
@@ -105,9 +109,12 @@ impl Meta {
                     changed => break (id, changed?),
                 }
             }
-            for (_, quota) in &quotas {
-                if quota.rule.root != Ino(0) && self.is_below(quota.rule.root, dir)? {
-                    return Err(QuotaError::Inside { dir: quota.rule.root });
+            for QuotaRule { root, state, .. } in quotas.iter().map(|(_, quota)| quota.rule) {
+                if root != Ino(0) && self.is_below(root, dir)? {
+                    return Err(QuotaError::Inside { dir: root });
+                }
+                if state != QuotaState::Settled && self.is_below(dir, root)? {
+                    return Err(QuotaError::Unfinished { dir: root });
                 }
             }
             match self.run(&BeginQuota { dir, next, limits }, &BY_TOOL) {
@@ -144,6 +151,8 @@ impl Meta {
     /// # Errors
     /// [`QuotaError`].
     pub fn remove_directory_quota(&self, id: QuotaId, progress: Progress<'_>) -> Result<(), QuotaError> {
+        // Usually this finds the quotas inside, and nothing is changed.
+        self.require_none_inside(id)?;
         let rule = loop {
             let rule = self.directory_quota(id)?.rule;
             match self.change_state(id, rule.state, QuotaState::Removing) {
@@ -153,10 +162,12 @@ impl Meta {
             }
         };
         // From here on no quota can be created inside.
-        let quotas = self.quotas()?;
-        if let Some((_, inside)) = quotas.iter().find(|(_, quota)| quota.rule.outer == id) {
-            self.change_state(id, QuotaState::Removing, rule.state)?;
-            return Err(QuotaError::Inside { dir: inside.rule.root });
+        if let Err(inside) = self.require_none_inside(id) {
+            // Another tool may have taken some inodes out of the quota meanwhile, so it is incomplete now.
+            if rule.state != QuotaState::Removing {
+                self.change_state(id, QuotaState::Removing, QuotaState::Building)?;
+            }
+            return Err(inside);
         }
         let change = TagChange::Directory { from: id, to: rule.outer };
         let done = self.walk(rule.root, change, progress).and_then(|()| {
@@ -192,6 +203,12 @@ impl Meta {
             self.run(&SetOwnerQuotas(QuotaState::Settled), &BY_TOOL)?;
         }
         Ok(())
+    }
+
+    fn require_none_inside(&self, id: QuotaId) -> Result<(), QuotaError> {
+        let quotas = self.quotas()?;
+        let inside = quotas.iter().find(|(_, quota)| quota.rule.outer == id);
+        inside.map_or(Ok(()), |(_, inside)| Err(QuotaError::Inside { dir: inside.rule.root }))
     }
 
     fn directory_quota(&self, id: QuotaId) -> Result<Quota, QuotaError> {

@@ -25,9 +25,11 @@ pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
 }
 
 /// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
-/// no version.
+/// no version. A client of version 3 may have created some of them, and then was killed or does so at the same time, so these
+/// are converted.
 pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
     create_tables(conn)?;
+    convert(conn)?;
     let epoch = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
     conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
 }
@@ -42,21 +44,27 @@ pub(crate) fn heartbeat(conn: &mut Connection) -> Result<Option<i64>, Fault> {
     Ok(plain(&latest).optional(0)?.map(|nanos| nanos as i64))
 }
 
-/// Converts the tables from version 3, which had no quotas. Every commit of a client of that version writes to the
-/// column that is renamed first, and so fails from then on.
+/// Converts the tables from version 3, which had no quotas.
 pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Fault> {
+    convert(conn)?;
+    create_tables(conn)?;
+    conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
+}
+
+/// Changes the tables of version 3 that are different now. Every commit of a client of that version writes to the column
+/// that is renamed, and so fails from then on. The renaming comes last: if it does not happen, that client can go on.
+fn convert(conn: &mut Connection) -> Result<(), Fault> {
     let column = TABLES.lines().find(|line| line.starts_with("    quota ")).unwrap_or_default();
     let add = format!("ALTER TABLE `@node` ADD COLUMN {column}");
     let rename = "ALTER TABLE `@log` RENAME COLUMN touched TO invalidations";
     // "Unknown column", "Duplicate column name": it is done.
-    for (change, is_done) in [(rename, 1054), (&*add, 1060)] {
+    for (change, is_done) in [(&*add, 1060), (rename, 1054)] {
         match conn.query(change) {
             Err(fault) if fault.code() == Some(is_done) => {}
             changed => drop(changed?),
         }
     }
-    create_tables(conn)?;
-    conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
+    Ok(())
 }
 
 /// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version

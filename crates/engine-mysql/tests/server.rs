@@ -296,6 +296,15 @@ fn volume_of_the_version_before_is_converted() {
     let old_commit = "INSERT INTO old_log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')";
     sql(old_commit);
     sql("UPDATE old_session SET heartbeat = 0");
+    // A conversion that ends before its last change leaves the volume to clients of that version.
+    let mut reader = server.root();
+    reader.query_drop("START TRANSACTION").unwrap();
+    assert_eq!(reader.query_first("SELECT COUNT(*) FROM limen.old_node").unwrap(), Some(2_u64));
+    let waits = server.url("table_prefix=old_&op_timeout=2s");
+    let error = MysqlEngine::open(&waits, false).unwrap_err();
+    assert!(matches!(error, OpenError::Engine(_)), "{error}");
+    sql("INSERT INTO old_log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')");
+    reader.query_drop("ROLLBACK").unwrap();
     let engine = MysqlEngine::open(&url, false).unwrap();
     assert_eq!(files(&engine), BTreeSet::from([10]));
     add_nested_quotas(&engine);
@@ -306,8 +315,23 @@ fn volume_of_the_version_before_is_converted() {
     assert!(error.to_string().contains("touched"), "{error}");
     root.query_drop("UPDATE old_layout SET version = 3").unwrap();
     drop(MysqlEngine::open(&url, false).unwrap());
-    let converted: Vec<mysql::Row> = root.query(columns).unwrap();
-    assert_eq!(format!("{converted:?}"), format!("{as_new:?}"));
+    let mut require_as_new = || {
+        let converted: Vec<mysql::Row> = root.query(columns).unwrap();
+        assert_eq!(format!("{converted:?}"), format!("{as_new:?}"));
+    };
+    require_as_new();
+    // A client of version 3 was killed while it created the tables.
+    let mut other = server.root();
+    for change in [
+        "ALTER TABLE limen.old_node DROP COLUMN quota",
+        "ALTER TABLE limen.old_log RENAME COLUMN invalidations TO touched",
+        "DROP TABLE limen.old_quota",
+        "DELETE FROM limen.old_layout",
+    ] {
+        other.query_drop(change).unwrap();
+    }
+    drop(MysqlEngine::open(&url, true).unwrap());
+    require_as_new();
 }
 
 #[test]

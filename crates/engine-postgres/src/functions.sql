@@ -153,15 +153,19 @@ BEGIN
             END);
 END $f$;
 
--- Evaluates a guard on a quota. An absent quota has no limits, but no outer quota either.
+-- Evaluates a guard on a quota. An absent quota has no limits, but no outer quota either. In PL/pgSQL, because servers
+-- before PostgreSQL 18 plan the query of a function in SQL again in each statement that calls it.
 CREATE OR REPLACE FUNCTION @fits#(p_what bigint, p_kind bigint, p_number bigint, p_value bigint)
-RETURNS boolean LANGUAGE sql STABLE AS $f$
-    SELECT coalesce(bool_and(CASE p_what
+RETURNS boolean LANGUAGE plpgsql STABLE AS $f$
+BEGIN RETURN (SELECT coalesce(bool_and(CASE p_what
         WHEN :GUARD_QUOTA THEN p_value IS NULL OR r.next = p_value
         WHEN :GUARD_QUOTA_INODES THEN r.inodes <= r.max_inodes - p_value
         WHEN :GUARD_QUOTA_BLOCKS THEN r.blocks <= r.max_blocks - p_value END), p_value IS NULL OR p_what > :GUARD_QUOTA)
-    FROM @quota r WHERE r.kind = p_kind AND r.number = p_number
-$f$;
+    FROM @quota r WHERE r.kind = p_kind AND r.number = p_number); END $f$;
+
+-- Limits a count to what a bigint holds.
+CREATE OR REPLACE FUNCTION @clamped#(n numeric) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+    SELECT least(greatest(n, -9223372036854775808), 9223372036854775807)::bigint $f$;
 
 -- Checks transactions that have only guards, with one snapshot and no lock.
 CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
@@ -242,7 +246,9 @@ DO $d$ BEGIN
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively
         s bigint[], s_term bigint[], s_alone bigint[],
-        q bigint[], -- quotas to lock; the rows: kind, number
+        -- quotas to lock; the rows: kind, number; the inodes and blocks that are included in the values of its guards because
+        -- other transactions may add them before, or -1 if a transaction of the group removes some
+        q bigint[],
         lock bigint[], rev bigint[], -- inodes, and the access_rev that each must have, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
@@ -426,9 +432,11 @@ BEGIN
     END IF;
     IF v_kinds && '{:EFFECT_CHARGE}' THEN -- what quotas count
         INSERT INTO @quota AS r (kind, number, inodes, blocks)
-        SELECT e.a, e.b, sum(e.c), sum(e.d) FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d) e (t, what, a, b, c, d)
+        SELECT e.a, e.b, @clamped#(sum(e.c)), @clamped#(sum(e.d))
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d) e (t, what, a, b, c, d)
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_CHARGE GROUP BY e.a, e.b ORDER BY e.a, e.b
-        ON CONFLICT (kind, number) DO UPDATE SET (inodes, blocks) = (r.inodes + excluded.inodes, r.blocks + excluded.blocks);
+        ON CONFLICT (kind, number) DO UPDATE SET (inodes, blocks)
+            = (@clamped#(r.inodes::numeric + excluded.inodes), @clamped#(r.blocks::numeric + excluded.blocks));
     END IF;
     IF v_kinds && '{:EFFECT_PUT_SETTING}' THEN -- settings
         INSERT INTO @setting (name, value)
@@ -521,7 +529,10 @@ BEGIN
             ORDER BY r.kind, r.number FOR NO KEY UPDATE OF r;
         IF EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c)
                    WHERE g.what >= :GUARD_QUOTA AND NOT @fits#(g.what, g.a, g.b, g.c)) THEN
-            IF cardinality(p.session) > 1 THEN -- as for the room
+            -- As for the room, unless each transaction whose guard does not hold gets none, whatever the others do.
+            IF cardinality(p.session) > 1 AND EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c), generate_subscripts(p.q, 2) i
+                WHERE g.what >= :GUARD_QUOTA AND g.a = p.q[1][i] AND g.b = p.q[2][i] AND NOT @fits#(g.what, g.a, g.b, g.c) AND
+                    (g.what = :GUARD_QUOTA OR @fits#(g.what, g.a, g.b, g.c - nullif(p.q[g.what - :GUARD_QUOTA + 2][i], -1)))) THEN
                 RAISE EXCEPTION 'a quota may have no room for all' USING ERRCODE = 'LM001';
             END IF;
             v_full := true;

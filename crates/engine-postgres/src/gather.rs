@@ -12,7 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::HashMap;
-use meta::{Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room};
+use meta::{
+    Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room,
+    certain_ahead_of_quota,
+};
 use tables::{Change, Line, Locks};
 use types::{SessionId, Term, Time};
 
@@ -29,8 +32,8 @@ pub(crate) struct Gathered {
     sessions: Rows<2, 0>,
     /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
-    /// Quotas to lock.
-    quotas: Rows<2, 0>,
+    /// Quotas to lock, and what [`certain_ahead_of_quota`] says of each, or -1.
+    quotas: Rows<4, 0>,
     /// The rows of `locked`.
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
@@ -134,8 +137,11 @@ impl Gathered {
         let Locks { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
         all.head.new_quotas = !uncertain_quotas.is_empty();
-        for (kind, number) in quotas.iter().map(|key| key.to_numbers()) {
-            all.quotas.push(&[kind.into(), int(number)], &[]);
+        for key in quotas {
+            let (kind, number) = key.to_numbers();
+            let [inodes, blocks] =
+                certain_ahead_of_quota(ahead.txns, *key).map_or([-1; 2], |ahead| ahead.map(bound));
+            all.quotas.push(&[kind.into(), int(number), inodes, blocks], &[]);
         }
         for (session, is_exclusive) in sessions {
             let term = all.terms.get(session).copied().unwrap_or_default();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session,
-    Txn,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
+    RecordKey, Scan, Session, Txn,
 };
 use suite::files::{self, is_committed, persistently, survive_kills, until_done};
 use support::{LONG_TIMEOUTS, Server, empty, shared};
@@ -123,6 +123,19 @@ fn each_request_is_one_statement() {
         let batch: Vec<Txn> = (402..418).map(|ino| in_quotas(create(2, ino))).collect();
         assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
     });
+    // The quota of the user that all of them count in is full.
+    let limit = |max_inodes| {
+        let rule = QuotaRule { max_inodes, ..QuotaRule::default() };
+        let put = Effect::PutQuota { key: QuotaKey::User(1), rule };
+        assert!(is_committed(&commit(&engine, txn(Vec::new(), vec![put])).unwrap()));
+    };
+    limit(18);
+    counted("a batch in a full quota", &|| {
+        let batch: Vec<Txn> = (418..434).map(|ino| in_quotas(create(2, ino))).collect();
+        let refused = engine.commit(&batch).unwrap();
+        assert!(refused.iter().all(|outcome| matches!(outcome, Outcome::Conflict(_))), "{refused:?}");
+    });
+    limit(QuotaRule::NO_LIMIT);
     counted("a batch", &|| {
         let batch: Vec<Txn> = (0..16).map(|n| create(2, 100 + n)).collect();
         assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
@@ -157,6 +170,30 @@ fn each_request_is_one_statement() {
         assert!(engine.commit(&batch).unwrap().iter().all(is_committed));
     });
     counted("an unlink", &|| assert!(is_committed(&commit(&engine, unlink(10)).unwrap())));
+}
+
+/// Servers before PostgreSQL 18 plan the statement of an SQL function again in each statement that calls it.
+#[test]
+fn the_guard_on_quotas_is_planned_once_for_each_connection() {
+    let server = Server::fast();
+    server.sql(
+        "CREATE ROLE planned SUPERUSER LOGIN; ALTER ROLE planned SET pg_stat_statements.track = 'all'; \
+         ALTER ROLE planned SET pg_stat_statements.track_planning = on",
+    );
+    let url = format!("postgres://planned@127.0.0.1:{}/postgres?max_open_conns=1", server.port);
+    let engine = PostgresEngine::open(&pool::Url::parse(&url).unwrap(), true).unwrap();
+    commit(&engine, put_dir(2)).unwrap();
+    files::add_nested_quotas(&engine);
+    for ino in 10..60 {
+        assert!(is_committed(&commit(&engine, in_quotas(create(2, ino))).unwrap()));
+    }
+    let counts = server.sql(
+        "SELECT plans, calls FROM pg_stat_statements \
+         WHERE strpos(query, 'max_inodes - ') > 0 AND strpos(query, 'FUNCTION') = 0",
+    );
+    let counts: Vec<u64> = counts.split('|').map(|count| count.parse().unwrap()).collect();
+    let [plans, calls] = counts[..] else { panic!("{counts:?}") };
+    assert!(plans <= 1 && calls >= 50 * 4, "{plans} plans of {calls} calls");
 }
 
 fn session(id: u64, heartbeat: i64) -> Session {

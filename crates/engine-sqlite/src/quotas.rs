@@ -15,10 +15,12 @@ pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<
     conn.prepare_cached(SQL)?.execute(values(&Line::rule(key, rule))).map(drop)
 }
 
-/// Adds to what a quota counts. Creates a quota that does not exist.
+/// Adds to what a quota counts. Creates a quota that does not exist. A sum that does not fit is a floating point number to
+/// SQLite; `min` and `max` replace it by the nearest integer that fits; if equal, `max` returns its first argument.
 pub(crate) fn charge(conn: &Connection, key: QuotaKey, inodes: i64, blocks: i64) -> Result<()> {
-    const SQL: &str =
-        "UPDATE quota SET inodes = inodes + ?3, blocks = blocks + ?4 WHERE kind = ?1 AND number = ?2";
+    const SQL: &str = "UPDATE quota SET inodes = max(-9223372036854775807 - 1, min(inodes + ?3, 9223372036854775807)), \
+                       blocks = max(-9223372036854775807 - 1, min(blocks + ?4, 9223372036854775807)) \
+                       WHERE kind = ?1 AND number = ?2";
     let mut line = Line::quota(key);
     line.numbers.extend([inodes, blocks].map(|count| Some(count.into())));
     if conn.prepare_cached(SQL)?.execute(values(&line))? == 0 {

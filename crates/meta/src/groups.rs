@@ -64,6 +64,14 @@ pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
     (inodes, blocks)
 }
 
+/// As [`ahead_of_quota`]; `None` if a transaction takes inodes or blocks from the quota. If not, what does not fit now does
+/// not fit whatever the other transactions do.
+pub fn certain_ahead_of_quota(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
+    let frees = |effect: &Effect| matches!(effect, Effect::Charge { key, inodes, blocks } if *key == quota && *inodes.min(blocks) < 0);
+    let is_certain = !group.iter().flat_map(|txn| &txn.effects).any(frees);
+    is_certain.then(|| ahead_of_quota(group, quota).into())
+}
+
 /// The most that transactions add to the usage.
 pub fn most_added(txns: &[Txn]) -> Usage {
     let mut most = Usage::default();

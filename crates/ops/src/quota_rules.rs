@@ -92,7 +92,7 @@ impl Op for GetQuotasOf {
 /// # Errors
 /// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
 /// quota; ENOENT if the directory does not exist; ENOTDIR; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
-/// the quota around it is being removed.
+/// a walk for the quota around it is not done.
 #[derive(Debug)]
 pub struct BeginQuota {
     pub dir: Ino,
@@ -115,7 +115,7 @@ impl Op for BeginQuota {
             return Err(Errno::ELOOP.into());
         }
         if outer != QuotaId(0)
-            && view.quota(QuotaKey::Directory(outer))?.is_some_and(|q| q.rule.state == QuotaState::Removing)
+            && view.quota(QuotaKey::Directory(outer))?.is_some_and(|q| q.rule.state != QuotaState::Settled)
         {
             return Err(Errno::EBUSY.into());
         }

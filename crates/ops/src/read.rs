@@ -112,9 +112,13 @@ impl Op for GetParent {
         if dir.parent == self.0 {
             return Err(Errno::ESTALE.into());
         }
-        // The two records may be of different moments: the directory was moved, and then its old parent was
-        // removed. After EIO both are read again.
-        let parent = view.find_inode(dir.parent)?.filter(|parent| parent.kind.is_dir());
+        // Unless the parent is known, both are read in one request: between two, the directory may be moved, and its
+        // old parent removed.
+        let is_dir = |parent: &Inode| parent.kind.is_dir();
+        if !view.known_inode(dir.parent).as_ref().is_some_and(is_dir) {
+            view.prefetch_at_one_moment([self.0, dir.parent].map(RecordKey::Inode).into())?;
+        }
+        let parent = view.find_inode(dir.parent)?.filter(is_dir);
         Ok(Plan::answer(parent.ok_or(Errno::EIO)?))
     }
 }

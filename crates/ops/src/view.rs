@@ -164,6 +164,14 @@ impl<'a> View<'a> {
         Ok(inode)
     }
 
+    /// An inode, if it is known and exists. Not guarded.
+    pub fn known_inode(&self, ino: Ino) -> Option<Inode> {
+        match self.find(&Key::Inode(ino)) {
+            Some(Value::Inode(inode)) => inode,
+            _ => None,
+        }
+    }
+
     /// A directory that is to be searched or changed.
     ///
     /// # Errors

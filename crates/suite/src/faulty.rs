@@ -50,6 +50,8 @@ pub enum Fault {
     /// increments the access revision of one inode that the transaction guards, without any other change. No
     /// effect on requests that are not commits.
     Rival,
+    /// As [`Fault::Rival`], also before a read. A closure must be set.
+    RivalOfRead,
 }
 
 /// How many of 1,000 requests get each fault.
@@ -136,6 +138,10 @@ impl<E: Engine> Faulty<E> {
     fn read_only<T>(&self, request: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         match self.next_fault() {
             Fault::None | Fault::Rival => request(),
+            Fault::RivalOfRead => {
+                self.run_rival(&[])?;
+                request()
+            }
             Fault::Before => Err(EngineError::transient("injected: failed before the work")),
             Fault::Late => Err(EngineError::transient("injected: the request is delayed")),
             Fault::After => {
@@ -200,7 +206,7 @@ impl<E: Engine> Engine for Faulty<E> {
                 return Err(EngineError::indeterminate("injected: the response was lost"));
             }
             Fault::Delay(time) => std::thread::sleep(time),
-            Fault::Rival => self.run_rival(txns)?,
+            Fault::Rival | Fault::RivalOfRead => self.run_rival(txns)?,
         }
         self.inner.commit(txns)
     }

@@ -56,7 +56,9 @@ pub struct Locks {
     pub made: BTreeSet<Ino>,
     /// Quotas that they read or change, in the order in which they are locked.
     pub quotas: BTreeSet<QuotaKey>,
-    /// Those of them that a charge creates, unless they exist.
+    /// Those of them that a charge creates, unless they exist. Of the others, none appears after the locks are taken: a
+    /// guard that names the quota around its own was planned by a client that had read the quota, and no later
+    /// quota gets the same id. So each quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
     /// Whether they read or change settings, counters, rules of quotas or, by a correction, the usage.
     pub volume: bool,

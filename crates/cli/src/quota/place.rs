@@ -117,6 +117,11 @@ impl Place {
             QuotaError::Removing => {
                 Fault::new(&error).at(&self.shown).advise("complete it with limen quota delete")
             }
+            QuotaError::Unfinished { dir } => {
+                Fault::new(format!("the quota of {} around it is incomplete", self.path(dir)))
+                    .at(&self.shown)
+                    .advise("complete it with limen quota set or limen quota delete, or wait for the command that does so")
+            }
             QuotaError::Interrupted => {
                 Fault::new("interrupted").at(&self.shown).advise("give the same command again to go on")
             }

@@ -111,12 +111,14 @@ local function make_others()
     return ah < bh or ah == bh and al < bl
   end
 
-  -- The sum of two signed numbers. It does not overflow.
+  -- The sum of two signed numbers, or the nearest number of 64 bits.
   local function plus(a, b)
     local ah, al = fields('>i4I4', a)
     local bh, bl = fields('>i4I4', b)
     local high, low = ah + bh, al + bl
     if low >= WORD then high, low = high + 1, low - WORD end
+    if high > 2147483647 then high, low = 2147483647, WORD - 1 end
+    if high < -2147483648 then high, low = -2147483648, 0 end
     return pack('>i4I4', high, low)
   end
 

@@ -1,4 +1,5 @@
--- One page of a range: {seq, 1 if there is more, rows, ACLs}. The request is a limit, a kind, and a position.
+-- One page of a range: {seq, 1 if there is more, rows, ACLs}. The request is a limit, a kind, and two
+-- strings: of a scan within an inode, `a` is the inode and `b` the position in it; of another one, `a` is the position.
 local limit = number()
 local kind, a, b = strings()
 local out, acls, more = {}, {}, false

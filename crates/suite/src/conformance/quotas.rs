@@ -96,6 +96,22 @@ pub fn quotas_are_put_charged_and_dropped(engine: &dyn Engine) {
     apply(engine, vec![Effect::DropQuota { key: USER }, charge(USER, 5, 0), charge(GROUP, 1, 1)]);
     assert_eq!(quota(engine, USER), Some(Quota { inodes: 5, ..Quota::default() }));
     assert_eq!(quota(engine, GROUP), Some(Quota { inodes: 1, blocks: 1, ..Quota::default() }));
+    // What a counter cannot hold does not fail the transaction, in one transaction or in several.
+    apply(engine, vec![charge(USER, i64::MAX, i64::MIN)]);
+    apply(
+        engine,
+        vec![charge(USER, 1, -1), charge(GROUP, i64::MAX, 1 << 62), charge(GROUP, 1 << 40, 1 << 62)],
+    );
+    for key in [USER, GROUP] {
+        let found = quota(engine, key).map(|quota| (quota.inodes, quota.blocks));
+        assert_eq!(found, Some((i64::MAX, if key == USER { i64::MIN } else { i64::MAX })));
+    }
+    apply(engine, vec![charge(USER, -i64::MAX, i64::MAX), charge(GROUP, -3, -4)]);
+    assert_eq!(quota(engine, USER), Some(Quota { inodes: 0, blocks: -1, ..Quota::default() }));
+    assert_eq!(
+        quota(engine, GROUP),
+        Some(Quota { inodes: i64::MAX - 3, blocks: i64::MAX - 4, ..Quota::default() })
+    );
 }
 
 pub fn quotas_are_scanned_in_order(engine: &dyn Engine) {

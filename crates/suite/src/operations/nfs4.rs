@@ -1,10 +1,13 @@
 //! Volumes with NFSv4 ACLs: which rights operations need, and how ACLs change.
 
+use std::time::Duration;
+
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
 use meta::{Access, AclKind, Effect, Txn, Volume};
 use ops::{
-    AclType, Admit, Authority, Configure, GetNfs4Acl, GetProjection, Lookup, MakeKind, MakeOrphan, Open,
-    OpenFor, Opened, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
+    AclType, Admit, Authority, Configure, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Lookup, MakeKind,
+    MakeOrphan, Open, OpenFor, Opened, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr,
+    Unlink, XattrMode,
 };
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
@@ -26,6 +29,7 @@ pub(super) const CASES: &[Case] = &[
     ("new_inodes_inherit_the_same_cached_or_not", new_inodes_inherit_the_same_cached_or_not),
     ("a_damaged_acl_permits_only_its_replacement", a_damaged_acl_permits_only_its_replacement),
     ("the_longest_acl_is_stored_and_enforced", the_longest_acl_is_stored_and_enforced),
+    ("a_copied_acl_is_that_of_its_source_at_the_commit", a_copied_acl_is_that_of_its_source_at_the_commit),
 ];
 
 pub(super) fn nfs4_volume(policy: Policy) -> Volume {
@@ -531,4 +535,42 @@ fn the_longest_acl_is_stored_and_enforced(factory: Factory<'_>) {
     assert_eq!(made.unwrap_err(), Errno::E2BIG, "entries of the mode would be added to the inherited ones");
     assert_eq!((c.inode(d).access_acl, c.inode(d).mode), (before.access_acl, before.mode));
     check(&c);
+}
+
+fn a_copied_acl_is_that_of_its_source_at_the_commit(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    c.meta.set_exclusive(false);
+    let source = file(&c, ROOT, "source", "A::2:rw,A::OWNER@:rwaxC");
+    let [copy, late] = ["copy", "late"].map(|name| file(&c, ROOT, name, "A::3:C,A::OWNER@:rC"));
+    // As a program reads it from the source and sets it.
+    let copy_to = |ino| {
+        let (uuid, id) = (&c.meta.volume().uuid, c.inode(source).access_acl);
+        let read = nfs4::refer(&nfs4::minimal(Mode::new(0o640)), uuid, (source, false), id);
+        let nfs4::Posix::Reference(from) = nfs4::classify(&read, false) else { panic!("{read:?}") };
+        CopyAcl { ino, from: CopiedAcl::File(from), kill_sgid: false }
+    };
+    assert_eq!(c.run_as(&copy_to(copy), &user(2)), Err(Errno::EPERM));
+    assert_eq!(
+        c.run_as(&copy_to(copy), &user(3)),
+        Err(Errno::EOPNOTSUPP),
+        "it may not read the ACL of the source"
+    );
+    c.run_as(&copy_to(copy), &user(1)).unwrap();
+    let of = |ino| (c.inode(ino).access_acl, c.inode(ino).mode);
+    assert_eq!(of(copy), of(source));
+    // Another client does not know that the source has another ACL now, or no longer exists.
+    let before = of(late);
+    type Change = fn(&Client, Ino) -> Result<(), Errno>;
+    let changes: [Change; 2] =
+        [|c, ino| c.run(&set(ino, "A::3:r")), |c, _| c.unlink(ROOT, "source").map(drop)];
+    for change in changes {
+        let other = c.stranger();
+        other.meta.set_lifetime(Duration::from_secs(3600));
+        let (stale, known) = (copy_to(late), other.inode(source).access_acl);
+        change(&c, source).unwrap();
+        assert_eq!(other.inode(source).access_acl, known, "the cached inode");
+        assert_eq!(other.run(&stale), Err(Errno::EOPNOTSUPP));
+        assert_eq!(of(late), before);
+    }
+    check(&c.stranger());
 }

@@ -4,19 +4,25 @@ use std::time::Duration;
 
 use client::QuotaError;
 use meta::{QuotaKey, QuotaState};
-use ops::{BeginQuota, GetQuotas, GetXattrs, Retag, RetagAt, TagChange, XattrMode};
-use types::{Errno, QuotaId};
+use ops::{
+    Allocate, AllocateMode, Append, BeginQuota, GetQuotas, GetXattrs, QuotaLimits, Retag, RetagAt, TagChange,
+    XattrMode,
+};
+use types::{Errno, QuotaId, SliceSource};
 
 use super::case::{Case, Factory};
 use super::fixture::{Client, REPLACE, ROOT, fresh};
 use super::invariants::check;
 use super::quotas::{NONE, inodes, tree};
 use super::races::Race;
+use crate::faulty::Fault;
 
 pub(super) const CASES: &[Case] = &[
     ("a_full_quota_refuses_only_what_it_does_not_fit", a_full_quota_refuses_only_what_it_does_not_fit),
     ("stale_xattrs_are_charged_exactly", stale_xattrs_are_charged_exactly),
+    ("stale_sizes_are_charged_exactly", stale_sizes_are_charged_exactly),
     ("a_walk_ends_if_another_tool_removes_the_quota", a_walk_ends_if_another_tool_removes_the_quota),
+    ("a_removal_that_gives_up_calls_no_quota_complete", a_removal_that_gives_up_calls_no_quota_complete),
 ];
 
 /// A quota is full only while the name exists: EEXIST is right then, and later success.
@@ -64,6 +70,51 @@ fn stale_xattrs_are_charged_exactly(factory: Factory<'_>) {
     check(&c.stranger());
 }
 
+/// A client that has cached another size charges the difference from the present one.
+fn stale_sizes_are_charged_exactly(factory: Factory<'_>) {
+    const BLOCK: u32 = 4096;
+    let c = fresh(factory);
+    c.meta.set_exclusive(false);
+    let d = c.mkdir(ROOT, "d").unwrap();
+    let id = c.limit(d, QuotaLimits { max_blocks: Some(4), ..NONE }).unwrap();
+    let [f, g] = ["f", "g"].map(|name| c.create(d, name).unwrap());
+    let allocate = Allocate { ino: f, offset: 0, len: (2 * BLOCK).into(), mode: AllocateMode::Extend };
+    let append = Append { ino: f, source: SliceSource::Hole, len: 2 * BLOCK };
+    type Grow<'a> = &'a dyn Fn(&Client) -> Result<(), Errno>;
+    let grow: [Grow<'_>; 4] = [
+        &|other| other.write(f, 0, 2 * BLOCK, 2),
+        &|other| other.truncate(f, (2 * BLOCK).into()),
+        &|other| other.run(&allocate),
+        &|other| other.run(&append).map(drop),
+    ];
+    // The cached size is smaller or larger, or does not grow where the present one does. Then the quota is full.
+    for (cached, present, full) in [(0, 1, false), (3, 0, false), (2, 0, false), (2, 0, true)] {
+        for (at, grow) in grow.iter().enumerate() {
+            c.truncate(g, 0).unwrap();
+            c.truncate(f, u64::from(cached * BLOCK)).unwrap();
+            let other = c.stranger();
+            other.meta.set_lifetime(Duration::from_secs(3600));
+            assert_eq!(other.inode(f).size, u64::from(cached * BLOCK));
+            c.truncate(f, u64::from(present * BLOCK)).unwrap();
+            c.truncate(g, if full { 4 * u64::from(BLOCK) } else { 0 }).unwrap();
+            assert_eq!(other.inode(f).size, u64::from(cached * BLOCK), "the cached inode");
+            let done = grow(&other);
+            assert_eq!(
+                done,
+                if full { Err(Errno::EDQUOT) } else { Ok(()) },
+                "{at}, from {cached}, {present}"
+            );
+            let used = match (full, at) {
+                (true, _) => 4,
+                (false, 3) => i64::from(present) + 2,
+                (false, _) => 2,
+            };
+            assert_eq!(c.used(id), (3, used), "{at}, from {cached}, {present}");
+        }
+    }
+    check(&c.stranger());
+}
+
 /// No inode may get the tag of a quota that does not exist any more.
 fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
     let race = Race::new(factory);
@@ -105,5 +156,38 @@ fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
     });
     assert!(matches!(removed, Err(QuotaError::NoQuota)), "{removed:?}");
     assert_eq!(c.meta.quotas().unwrap(), []);
+    check(c);
+}
+
+/// A removal finds that another tool has set a quota inside, and gives up. Meanwhile that quota is removed, and another
+/// removal has taken some inodes out of the quota.
+fn a_removal_that_gives_up_calls_no_quota_complete(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let c = &race.client;
+    let d = c.mkdir(ROOT, "d").unwrap();
+    let size = tree(c, d);
+    let id = c.limit(d, NONE).unwrap();
+    let rival = race.rival.clone();
+    race.faulty.set_rival(move |_| {
+        let r = rival.lock().unwrap();
+        let quotas = r.meta.quotas().unwrap();
+        match (r.quota(QuotaKey::Directory(id)).rule.state, &quotas[..]) {
+            (QuotaState::Settled, [_]) => _ = r.limit(r.at(d, "x").ino, NONE).unwrap(),
+            (QuotaState::Removing, [_, (QuotaKey::Directory(inner), _)]) => {
+                r.meta.remove_directory_quota(*inner, &mut |_| true).unwrap();
+                let removed = r.meta.remove_directory_quota(id, &mut |_| false);
+                assert!(matches!(removed, Err(QuotaError::Interrupted)), "{removed:?}");
+            }
+            _ => {}
+        }
+    });
+    race.faulty.script([Fault::Rival; 40]);
+    let removed = c.meta.remove_directory_quota(id, &mut |_| true);
+    race.faulty.script([]);
+    assert!(matches!(removed, Err(QuotaError::Inside { .. })), "{removed:?}");
+    assert_eq!(c.quota(QuotaKey::Directory(id)).rule.state, QuotaState::Building);
+    assert!(c.used(id).0 < size.0, "some inodes are not in the quota");
+    assert_eq!(c.limit(d, NONE).unwrap(), id);
+    assert_eq!(c.used(id), size);
     check(c);
 }

@@ -328,21 +328,33 @@ fn interrupted_walks(factory: Factory<'_>) {
     assert!(matches!(removed, Err(QuotaError::Interrupted)), "{removed:?}");
     c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
 
-    // A quota that cannot be removed, because there is one inside, is as incomplete as before.
+    // No quota begins inside one that is incomplete, whether its walk has met the directory or not.
+    let deep = c.mkdir(c.at(d, "x").ino, "deep").unwrap();
     let set = c.meta.set_directory_quota(d, NONE, &mut |_| false);
     assert!(matches!(set, Err(QuotaError::Interrupted)), "{set:?}");
+    let [(QuotaKey::Directory(outer), _)] = c.meta.quotas().unwrap()[..] else { panic!("one quota") };
     let inner = c.mkdir(d, "inner").unwrap();
-    let inner = c.limit(inner, NONE).unwrap();
-    let outer = c.quota(QuotaKey::Directory(inner)).rule.outer;
-    let removed = c.meta.remove_directory_quota(outer, &mut |_| true);
-    assert!(matches!(removed, Err(QuotaError::Inside { .. })), "{removed:?}");
-    assert_eq!(c.quota(QuotaKey::Directory(outer)).rule.state, QuotaState::Building);
-    check(&c);
-    for id in [inner, outer] {
-        c.meta.remove_directory_quota(id, &mut |_| true).unwrap();
-    }
+    let dirs = [inner, deep];
+    assert_eq!(dirs.map(|dir| c.inode(dir).quota.directory()), [outer, QuotaId(0)]);
+    let require_refusal = || {
+        for dir in dirs {
+            let set = c.limit(dir, NONE);
+            assert!(matches!(set, Err(QuotaError::Unfinished { dir }) if dir == d), "{set:?}");
+        }
+        check(&c);
+    };
+    require_refusal();
+    let removed = c.meta.remove_directory_quota(outer, &mut |_| false);
+    assert!(matches!(removed, Err(QuotaError::Interrupted)), "{removed:?}");
+    require_refusal();
+    c.meta.remove_directory_quota(outer, &mut |_| true).unwrap();
     check(&c);
     assert_eq!(c.meta.quotas().unwrap(), []);
+    let outer = c.limit(d, NONE).unwrap();
+    let ids = dirs.map(|dir| c.limit(dir, NONE).unwrap());
+    assert_eq!(c.used(outer), (size.0 + 2, size.1));
+    assert!(ids.iter().all(|id| c.quota(QuotaKey::Directory(*id)).rule.outer == outer));
+    check(&c);
 }
 
 /// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it

@@ -8,6 +8,8 @@ use types::{Errno, Mode};
 use super::case::{Case, Factory};
 use super::fixture::{Client, REPLACE, ROOT, client, fresh, x};
 use super::invariants::check;
+use super::races::Race;
+use crate::faulty::Fault;
 
 pub(super) const CASES: &[Case] = &[
     ("a_stale_name_causes_no_wrong_result", a_stale_name_causes_no_wrong_result),
@@ -16,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("stale_xattrs_hide_no_capability", stale_xattrs_hide_no_capability),
     ("stale_parents_that_form_a_cycle_are_read_again", stale_parents_that_form_a_cycle_are_read_again),
     ("the_parent_of_a_moved_directory_is_read_again", the_parent_of_a_moved_directory_is_read_again),
+    ("the_parent_of_a_directory_that_moves_on_is_found", the_parent_of_a_directory_that_moves_on_is_found),
     ("stale_link_counts_stay_exact", stale_link_counts_stay_exact),
 ];
 
@@ -115,6 +118,33 @@ fn the_parent_of_a_moved_directory_is_read_again(factory: Factory<'_>) {
     b.rmdir(ROOT, "dir").unwrap();
     let reader = client(a.engine());
     assert_eq!(reader.run(&GetParent(dir)), Err(Errno::ENOENT));
+}
+
+/// Between any two reads the directory is moved and its old parent removed, again and again.
+fn the_parent_of_a_directory_that_moves_on_is_found(factory: Factory<'_>) {
+    const MOVES: usize = 5;
+    let race = Race::new(factory);
+    let name = |at: usize| format!("{at}");
+    let first = race.client.mkdir(ROOT, &name(0)).unwrap();
+    let dir = race.client.mkdir(first, "dir").unwrap();
+    let rival = race.rival.clone();
+    let mut turn = 0;
+    race.faulty.set_rival(move |_| {
+        // The first read is that of the directory.
+        if (1..=MOVES).contains(&turn) {
+            let rival = rival.lock().unwrap();
+            let to = rival.mkdir(ROOT, &name(turn)).unwrap();
+            rival.rename(rival.at(ROOT, &name(turn - 1)).ino, "dir", to, "dir", REPLACE).unwrap();
+            rival.rmdir(ROOT, &name(turn - 1)).unwrap();
+        }
+        turn += 1;
+    });
+    let reader = client(race.client.engine());
+    race.faulty.script([Fault::RivalOfRead; 40]);
+    let found = reader.run(&GetParent(dir)).map(|parent| parent.ino);
+    race.faulty.script([]);
+    assert_eq!(found, Ok(race.client.at(ROOT, &format!("{MOVES}")).ino));
+    check(&race.client);
 }
 
 fn stale_link_counts_stay_exact(factory: Factory<'_>) {

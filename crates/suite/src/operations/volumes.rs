@@ -204,7 +204,9 @@ fn a_stale_size_exceeds_no_capacity(factory: Factory<'_>) {
     let allocate = Allocate { ino: a, offset: 0, len: 8192, mode: AllocateMode::Extend };
     let grow: [&dyn Fn() -> Result<(), Errno>; 3] =
         [&|| c.write(a, 0, 8192, 2), &|| c.truncate(a, 8192), &|| c.run(&allocate)];
-    for grow in grow {
+    c.meta.set_lifetime(Duration::from_secs(3600));
+    for (grow, is_exclusive) in grow.into_iter().flat_map(|grow| [(grow, true), (grow, false)]) {
+        c.meta.set_exclusive(is_exclusive);
         c.write(a, 0, 8192, 1).unwrap();
         other.truncate(a, 0).unwrap();
         other.write(b, 0, 8192, 3).unwrap();
