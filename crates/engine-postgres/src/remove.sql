@@ -9,7 +9,7 @@ BEGIN
     END IF;
     FOR v_name IN SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = (SELECT c.relnamespace FROM pg_class c WHERE c.oid = '@setting'::regclass)
-            AND p.proname ~ '^@(apply|blocks|claim|commit|conflict|failed|fits|forget|read|release|rest|room|trim)_[0-9a-f]{8}$'
+            AND p.proname ~ '^@(apply|blocks|claim|clamped|commit|conflict|failed|fits|forget|read|release|rest|room|trim)_[0-9a-f]{8}$'
     LOOP
         EXECUTE 'DROP FUNCTION ' || v_name;
     END LOOP;

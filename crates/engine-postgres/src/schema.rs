@@ -105,3 +105,19 @@ const ROWS: &str = "INSERT INTO @counter VALUES ('next_ino', 0), ('next_slice', 
 fn fnv(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list in `remove.sql` also has the functions of earlier versions, so it is not derived from `functions.sql`.
+    #[test]
+    fn every_function_is_dropped_with_the_volume() {
+        let (_, listed) = include_str!("remove.sql").split_once("'^@(").unwrap();
+        let listed: Vec<&str> = listed.split_once(')').unwrap().0.split('|').collect();
+        let created = include_str!("functions.sql").split("CREATE OR REPLACE FUNCTION @").skip(1);
+        let created: Vec<&str> = created.map(|text| text.split_once('#').unwrap().0).collect();
+        assert!(created.len() > 10);
+        assert_eq!(created.iter().find(|name| !listed.contains(name)), None);
+    }
+}
