@@ -1,8 +1,6 @@
 #!/bin/bash
-# Measures `limen mdtest` on database servers, in turns with each server's own load tool. The load tool calls
-# a function that inserts two rows and updates a third, sixteen times per request. Each server is Debian's
-# with default settings, so it syncs each commit. It has its own folder and its own loopback port. Requires
-# root.
+# Measures `limen mdtest` on database servers (servers.sh), in turns with each server's own load tool. The load tool
+# calls a function that inserts two rows and updates a third, sixteen times per request. Requires root.
 #
 #   scripts/mdtest-servers.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
@@ -19,55 +17,17 @@ engines=("${@:3}")
 [ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
 [ "$(id -u)" = 0 ] || die "must run as root, because PostgreSQL runs as its own user"
 
-work=$(mktemp -d)
-chmod 755 "$work"
-server=
-port=$((20000 + $$ % 10000))
-stop() {
-    if [ -n "$server" ]; then
-        kill "$server" 2>/dev/null && wait "$server" 2>/dev/null || true
-        server=
-    fi
-}
-clean() {
-    stop
-    rm -rf "$work"
-}
-trap clean EXIT
+# shellcheck source=scripts/servers.sh
+. "$top/scripts/servers.sh"
 
-wait_for() {
-    for _ in $(seq 300); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    die "the server does not start; its log is in $work"
-}
-
-start() {
-    local d=$work/$1
-    mkdir "$d"
-    port=$((port + 1))
+# Creates the tables and functions that the server's load tool calls.
+prepare() {
     case $1 in
     redis)
-        redis-server --port $port --bind 127.0.0.1 --save '' --appendonly yes --appendfsync always --dir "$d" >"$d/log" &
-        server=$!
-        url=redis://127.0.0.1:$port/
-        wait_for redis-cli -p $port ping
         script=$(redis-cli -p $port script load "redis.call('set', KEYS[1], ARGV[1]) redis.call('set', KEYS[2], ARGV[1])
             redis.call('hincrby', KEYS[3], 'n', 1) return 1")
         ;;
     postgres)
-        chown postgres "$d"
-        local bin
-        bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin | sort -V | tail -n 1)
-        local as=(setpriv --reuid=postgres --regid=postgres --clear-groups)
-        (cd "$d" && "${as[@]}" "$bin/initdb" -D data -U limen -A trust -E UTF8 --locale=C >log)
-        (cd "$d" && exec "${as[@]}" "$bin/postgres" -D data -p $port -c listen_addresses=127.0.0.1 \
-            -c unix_socket_directories= >>log 2>&1) &
-        server=$!
-        url="postgres://limen@127.0.0.1:$port/postgres?sslmode=disable"
-        psql=(psql -q -h 127.0.0.1 -p $port -U limen -d postgres)
-        wait_for "${psql[@]}" -c 'SELECT 1'
         "${psql[@]}" <<'SQL'
 CREATE TABLE pa (ino bigint PRIMARY KEY, mode bigint, size bigint, mtime bigint);
 CREATE TABLE pb (parent bigint, name bytea, ino bigint, PRIMARY KEY (parent, name));
@@ -89,15 +49,6 @@ SQL
         printf '%s\nSELECT probe_16(:first::bigint * 16);\n' "$first" >"$work/sets.sql"
         ;;
     mariadb)
-        mkdir "$d/tmp"
-        mariadb-install-db --no-defaults --user=root --datadir="$d/data" --tmpdir="$d/tmp" --skip-test-db \
-            --auth-root-authentication-method=normal >"$d/log" 2>&1
-        mariadbd --no-defaults --user=root --datadir="$d/data" --tmpdir="$d/tmp" --socket="$d/socket" --port=$port \
-            --bind-address=127.0.0.1 --skip-name-resolve >>"$d/log" 2>&1 &
-        server=$!
-        url=mysql://root@127.0.0.1:$port/limen
-        mariadb=(mariadb --no-defaults -h 127.0.0.1 -P $port -u root)
-        wait_for "${mariadb[@]}" -e 'CREATE DATABASE IF NOT EXISTS limen'
         "${mariadb[@]}" limen <<'SQL'
 CREATE TABLE pa (ino bigint PRIMARY KEY, mode bigint, size bigint, mtime bigint);
 CREATE TABLE pb (parent bigint, name varbinary(255), ino bigint, PRIMARY KEY (parent, name));
@@ -126,15 +77,6 @@ CREATE PROCEDURE sets_16() BEGIN
 END //
 SQL
         ;;
-    etcd)
-        etcd --data-dir "$d/data" --listen-peer-urls http://127.0.0.1:0 --listen-client-urls http://127.0.0.1:$port \
-            --advertise-client-urls http://127.0.0.1:$port --initial-advertise-peer-urls http://127.0.0.1:1 \
-            --initial-cluster default=http://127.0.0.1:1 >"$d/log" 2>&1 &
-        server=$!
-        url=etcd://127.0.0.1:$port/
-        wait_for curl -fs "http://127.0.0.1:$port/health"
-        ;;
-    *) die "unknown engine '$1'" ;;
     esac
 }
 
@@ -172,7 +114,8 @@ mdtest() {
 
 for engine in "${engines[@]}"; do
     echo "== $engine"
-    start "$engine"
+    server_start "$engine"
+    prepare "$engine"
     "$limen" format "$url" mdtest --bucket "$work/$engine/objects" >/dev/null
     for _ in $(seq "$rounds"); do
         mdtest "91 directories, 50 threads" --depth 2 --dirs 9 --files 66 --threads 50
@@ -181,5 +124,5 @@ for engine in "${engines[@]}"; do
         mdtest "one directory, 100 threads" --depth 0 --files 6000 --threads 100
         mdtest "100 directories, 100 threads" --depth 1 --dirs 99 --files 60 --threads 100 --spread
     done
-    stop
+    server_stop
 done

@@ -108,8 +108,6 @@ fn fnv(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     /// The list in `remove.sql` also has the functions of earlier versions, so it is not derived from `functions.sql`.
     #[test]
     fn every_function_is_dropped_with_the_volume() {
