@@ -1,71 +1,54 @@
 //! Arguments of the server's functions: rows as one array per column, and the texts that guards compare.
 
 use std::error::Error;
-use std::ops::Range;
 
 use meta::Lock;
 use tables::{Line, hex, joined, values};
 use tokio_postgres::types::private::BytesMut;
-use tokio_postgres::types::{IsNull, ToSql, Type, WrongType};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use types::{AclId, Slice};
 
-/// Rows of numbers and byte strings, which become one array per column. They are stored row by row, because a vector per
-/// column would be allocated for each commit.
-#[derive(Debug, Default)]
+/// Rows of numbers and byte strings, stored as one array per column.
+#[derive(Debug)]
 pub(crate) struct Rows<const NUMBERS: usize, const STRINGS: usize> {
-    numbers: Vec<Option<i64>>,
-    /// Where each string stands in `bytes`.
-    strings: Vec<Option<Range<usize>>>,
-    bytes: Vec<u8>,
+    numbers: Matrix<NUMBERS>,
+    strings: [Vec<Option<Vec<u8>>>; STRINGS],
 }
+
+/// Columns of equal length. As one argument, they are an array of two dimensions with one row per column.
+#[derive(Debug)]
+struct Matrix<const COLUMNS: usize>([Vec<Option<i64>>; COLUMNS]);
 
 impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
     /// Adds a row. If there are fewer values than columns, the last columns are NULL.
     pub(crate) fn push<N: Copy + Into<Option<i64>>>(&mut self, numbers: &[N], strings: &[Option<&[u8]>]) {
-        self.add(numbers.iter().map(|number| (*number).into()), strings.iter().copied());
+        let (mut numbers, mut strings) = (numbers.iter(), strings.iter());
+        for column in &mut self.numbers.0 {
+            column.push(numbers.next().and_then(|number| (*number).into()));
+        }
+        for column in &mut self.strings {
+            column.push(strings.next().and_then(|string| string.map(<[u8]>::to_vec)));
+        }
     }
 
     /// Adds a row that begins with these numbers.
     pub(crate) fn line(&mut self, first: &[i64], line: &Line<'_>) {
         let numbers = line.numbers.iter().map(|number| number.map(int));
-        self.add(first.iter().copied().map(Some).chain(numbers), line.strings.iter().map(Option::as_deref));
-    }
-
-    fn add<'a>(
-        &mut self,
-        numbers: impl Iterator<Item = Option<i64>>,
-        strings: impl Iterator<Item = Option<&'a [u8]>>,
-    ) {
-        let (all_numbers, all_strings) = (self.numbers.len() + NUMBERS, self.strings.len() + STRINGS);
-        self.numbers.extend(numbers.take(NUMBERS));
-        self.numbers.resize(all_numbers, None);
-        for string in strings.take(STRINGS) {
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(string.unwrap_or_default());
-            self.strings.push(string.map(|_| start..self.bytes.len()));
-        }
-        self.strings.resize(all_strings, None);
+        let numbers: Vec<_> = first.iter().copied().map(Some).chain(numbers).collect();
+        let strings: Vec<_> = line.strings.iter().map(Option::as_deref).collect();
+        self.push(&numbers, &strings);
     }
 
     /// One argument per column. Each is NULL if there are no rows: an empty array costs the server more.
     pub(crate) fn args(&self) -> impl Iterator<Item = Arg<'_>> {
-        self.columns(NUMBERS).chain(self.string_columns())
+        self.numbers.0.iter().map(column).chain(self.strings.iter().map(column))
     }
 
-    /// The first columns as one argument each, then all numbers together as one argument, with one row per column, then
-    /// the strings. The numbers are one argument, because an argument costs the server more than a number.
+    /// The first columns as one argument each, then all numbers together as one argument, then the strings. The
+    /// numbers are one argument, because an argument costs the server more than a number.
     pub(crate) fn matrix(&self, first: usize) -> impl Iterator<Item = Arg<'_>> {
-        let all = Arg::Matrix { cells: &self.numbers, width: NUMBERS };
-        self.columns(first).chain([all]).chain(self.string_columns())
-    }
-
-    fn columns(&self, count: usize) -> impl Iterator<Item = Arg<'_>> {
-        (0..count).map(|column| Arg::Numbers { cells: &self.numbers, width: NUMBERS, column })
-    }
-
-    fn string_columns(&self) -> impl Iterator<Item = Arg<'_>> {
-        let (cells, bytes) = (&self.strings[..], &self.bytes[..]);
-        (0..STRINGS).map(move |column| Arg::Strings { cells, bytes, width: STRINGS, column })
+        let numbers = self.numbers.0.iter().take(first).map(column).chain([&self.numbers as Arg<'_>]);
+        numbers.chain(self.strings.iter().map(column))
     }
 }
 
@@ -76,110 +59,52 @@ pub(crate) fn int(n: impl Into<i128>) -> i64 {
 }
 
 /// An argument of a statement.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Arg<'a> {
-    Value(&'a (dyn ToSql + Sync)),
-    /// A column of rows with `width` numbers each.
-    Numbers {
-        cells: &'a [Option<i64>],
-        width: usize,
-        column: usize,
-    },
-    /// All columns, as an array of two dimensions.
-    Matrix {
-        cells: &'a [Option<i64>],
-        width: usize,
-    },
-    /// A column of rows with `width` strings each, which stand in `bytes`.
-    Strings {
-        cells: &'a [Option<Range<usize>>],
-        bytes: &'a [u8],
-        width: usize,
-        column: usize,
-    },
+pub(crate) type Arg<'a> = &'a (dyn ToSql + Sync);
+
+fn column<T: ToSql + Sync + 'static>(column: &Vec<Option<T>>) -> Arg<'_> {
+    if column.is_empty() { &None::<Vec<Option<T>>> } else { column }
 }
 
-impl Arg<'_> {
-    /// The type of the argument; `None` if its value knows it.
-    fn ty(&self) -> Option<Type> {
-        match self {
-            Arg::Value(_) => None,
-            Arg::Numbers { .. } | Arg::Matrix { .. } => Some(Type::INT8_ARRAY),
-            Arg::Strings { .. } => Some(Type::BYTEA_ARRAY),
+impl<const COLUMNS: usize> ToSql for Matrix<COLUMNS> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        let rows = self.0.first().map_or(0, Vec::len);
+        if rows == 0 {
+            return Ok(IsNull::Yes);
         }
-    }
-}
-
-type Encoded = Result<IsNull, Box<dyn Error + Sync + Send>>;
-
-impl ToSql for Arg<'_> {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Encoded {
-        match *self {
-            Arg::Value(value) => value.to_sql_checked(ty, out),
-            Arg::Numbers { cells, width, column } => {
-                let numbers = cells.iter().skip(column).step_by(width);
-                array(
-                    &[cells.len() / width],
-                    &Type::INT8,
-                    numbers.map(|number| number.map(i64::to_be_bytes)),
-                    out,
-                )
-            }
-            Arg::Matrix { cells, width } => {
-                let numbers = (0..width).flat_map(|column| cells.iter().skip(column).step_by(width));
-                let lengths = [width, cells.len() / width];
-                array(&lengths, &Type::INT8, numbers.map(|number| number.map(i64::to_be_bytes)), out)
-            }
-            Arg::Strings { cells, bytes, width, column } => {
-                let strings = cells.iter().skip(column).step_by(width);
-                let strings = strings.map(|string| string.clone().map(|range| &bytes[range]));
-                array(&[cells.len() / width], &Type::BYTEA, strings, out)
-            }
-        }
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-
-    fn to_sql_checked(&self, ty: &Type, out: &mut BytesMut) -> Encoded {
-        match self.ty() {
-            Some(own) if own != *ty => Err(Box::new(WrongType::new::<Self>(ty.clone()))),
-            _ => self.to_sql(ty, out),
-        }
-    }
-}
-
-/// Writes an array in the format that array_recv (PostgreSQL's arrayfuncs.c) reads: the number of dimensions, a flag for
-/// NULLs, the type of the elements; the length and the lower bound of each dimension; the elements, each after its
-/// length. NULL if there are no elements.
-fn array<E: AsRef<[u8]>>(
-    lengths: &[usize],
-    ty: &Type,
-    elements: impl Iterator<Item = Option<E>>,
-    out: &mut BytesMut,
-) -> Encoded {
-    if lengths.contains(&0) {
-        return Ok(IsNull::Yes);
-    }
-    let size = |n: usize| i32::try_from(n).map(i32::to_be_bytes);
-    out.extend_from_slice(&size(lengths.len())?);
-    out.extend_from_slice(&1_i32.to_be_bytes());
-    out.extend_from_slice(&ty.oid().to_be_bytes());
-    for length in lengths {
-        out.extend_from_slice(&size(*length)?);
+        // The format that array_recv (PostgreSQL's arrayfuncs.c) reads: the number of dimensions, a flag for
+        // NULLs, the type of the elements; the length and the lower bound of each dimension; the elements,
+        // each after its length.
+        let size = |n: usize| i32::try_from(n).map(i32::to_be_bytes);
+        out.extend_from_slice(&2_i32.to_be_bytes());
         out.extend_from_slice(&1_i32.to_be_bytes());
-    }
-    for element in elements {
-        match element {
-            Some(element) => {
-                out.extend_from_slice(&size(element.as_ref().len())?);
-                out.extend_from_slice(element.as_ref());
-            }
-            None => out.extend_from_slice(&(-1_i32).to_be_bytes()),
+        out.extend_from_slice(&Type::INT8.oid().to_be_bytes());
+        for length in [COLUMNS, rows] {
+            out.extend_from_slice(&size(length)?);
+            out.extend_from_slice(&1_i32.to_be_bytes());
         }
+        for number in self.0.iter().flatten() {
+            match number {
+                Some(number) => {
+                    out.extend_from_slice(&8_i32.to_be_bytes());
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+                None => out.extend_from_slice(&(-1_i32).to_be_bytes()),
+            }
+        }
+        Ok(IsNull::No)
     }
-    Ok(IsNull::No)
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::INT8_ARRAY
+    }
+
+    to_sql_checked!();
+}
+
+impl<const NUMBERS: usize, const STRINGS: usize> Default for Rows<NUMBERS, STRINGS> {
+    fn default() -> Self {
+        Rows { numbers: Matrix([const { Vec::new() }; NUMBERS]), strings: [const { Vec::new() }; STRINGS] }
+    }
 }
 
 /// The column value of an ACL id.

@@ -15,7 +15,6 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 
-use crate::columns::Arg;
 use crate::config::Target;
 use crate::error::{Failure, Stage};
 
@@ -83,12 +82,11 @@ impl Connection {
 
     /// Like [`Connection::query`]. If the statement calls a function that does not exist, creates it with
     /// `functions` first.
-    pub(crate) fn call(&mut self, functions: &str, sql: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
-        let args: Vec<&(dyn ToSql + Sync)> = args.iter().map(|arg| arg as _).collect();
-        match self.query(sql, &args) {
+    pub(crate) fn call(&mut self, functions: &str, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
+        match self.query(sql, args) {
             Err(Failure::Postgres(Stage::Prepare, error)) if error.code().is_some_and(is_undefined) => {
                 self.batch(functions)?;
-                self.query(sql, &args)
+                self.query(sql, args)
             }
             done => done,
         }

@@ -163,12 +163,12 @@ impl Gathered {
 
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
-        let mut args: Vec<Arg<'_>> = vec![Arg::Value(&head.changing), Arg::Value(&head.stages)];
+        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages];
         let Head { numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas, .. } =
             head;
         let flags = [numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas];
-        args.extend(flags.map(|flag| Arg::Value(flag)));
-        args.extend(head.ahead.iter().map(|number| Arg::Value(number)));
+        args.extend(flags.map(|flag| flag as Arg<'_>));
+        args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.sessions.args()).chain(self.exclusive.args());
         let rows = rows.chain(self.quotas.matrix(0)).chain(self.locks.args()).chain(self.guards.args());
         let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.dirents.args());
