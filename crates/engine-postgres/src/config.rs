@@ -100,9 +100,9 @@ impl Target {
 fn session_options(params: &Params, schema: Option<&str>) -> String {
     // The server gives up a little earlier than the client, so that it is usually known that nothing
     // happened.
-    let patience_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);
+    let statement_timeout_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);
     let mut options = format!(
-        "-c default_transaction_isolation=read\\ committed -c statement_timeout={patience_ms} -c enable_seqscan=off \
+        "-c default_transaction_isolation=read\\ committed -c statement_timeout={statement_timeout_ms} -c enable_seqscan=off \
          -c enable_hashjoin=off -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c jit=off"
     );
     if let Some(schema) = schema {

@@ -33,14 +33,14 @@ impl PostgresEngine {
         let tables = Tables::new(&params.table_prefix);
         let (name, schema) = (target.name.clone(), target.schema.clone());
         let pool = Pool::new(target, &params);
-        let [version, number, encoding] = pool.request(Intent::Read, |connection| {
+        let [version, version_num, encoding] = pool.request(Intent::Read, |connection| {
             connection.texts(
                 "SELECT current_setting('server_version'), current_setting('server_version_num'), \
                  current_setting('server_encoding')",
             )
         })?;
         let refuse = |what: String| Err(OpenError::Config(format!("{name}: {what}")));
-        if number.parse::<u32>().ok().is_none_or(|number| number < OLDEST) {
+        if version_num.parse::<u32>().ok().is_none_or(|number| number < OLDEST) {
             return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
         }
         if encoding != "UTF8" {
@@ -49,6 +49,7 @@ impl PostgresEngine {
             ));
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
+        // Intent::Read, because a creation whose result is unknown can be repeated.
         let layout = Layout {
             version: || Ok(pool.request(Intent::Read, |on| tables.version(on))?.map(String::into_bytes)),
             make: || pool.request(Intent::Read, |on| tables.make(on, schema.as_deref())),
@@ -64,8 +65,8 @@ impl PostgresEngine {
             claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
             read: call("@read#($1, $2, $3, $4)"),
         };
-        let (order, commits) = Default::default();
-        Ok(PostgresEngine { shared: Arc::new(Shared { pool, order, tables, sql, commits }) })
+        let shared = Shared { pool, order: Default::default(), tables, sql, commits: Default::default() };
+        Ok(PostgresEngine { shared: Arc::new(shared) })
     }
 
     /// The server's name and version.
@@ -96,8 +97,8 @@ impl Engine for PostgresEngine {
 
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let (reads, scans, seq) = (self.shared.clone(), self.shared.clone(), self.shared.order.read());
-        // The first statement with a result determines the moment. Before that, functions that are missing are created,
-        // which a transaction that only reads could not do.
+        // Creates missing functions first, because a read-only transaction cannot. The first query of the transaction
+        // then takes the snapshot.
         let begin = |on: &mut Connection| {
             self.shared.read(on, &[], seq)?;
             on.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")?;

@@ -153,7 +153,7 @@ BEGIN
             END);
 END $f$;
 
--- Evaluates a guard on a quota. An absent quota has no limits, but no outer quota either. In PL/pgSQL, because servers
+-- Evaluates a guard on a quota. An absent quota has no limits. A guard that names an outer quota fails on it. In PL/pgSQL, because servers
 -- before PostgreSQL 18 plan the query of a function in SQL again in each statement that calls it.
 CREATE OR REPLACE FUNCTION @fits#(p_what bigint, p_kind bigint, p_number bigint, p_value bigint)
 RETURNS boolean LANGUAGE plpgsql STABLE AS $f$
@@ -529,7 +529,8 @@ BEGIN
             ORDER BY r.kind, r.number FOR NO KEY UPDATE OF r;
         IF EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c)
                    WHERE g.what >= :GUARD_QUOTA AND NOT @fits#(g.what, g.a, g.b, g.c)) THEN
-            -- As for the room, unless each transaction whose guard does not hold gets none, whatever the others do.
+            -- Ask for smaller parts, because one transaction may get what another frees; but not if each failing
+            -- transaction would fail even without the others.
             IF cardinality(p.session) > 1 AND EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_c) g (what, a, b, c), generate_subscripts(p.q, 2) i
                 WHERE g.what >= :GUARD_QUOTA AND g.a = p.q[1][i] AND g.b = p.q[2][i] AND NOT @fits#(g.what, g.a, g.b, g.c) AND
                     (g.what = :GUARD_QUOTA OR @fits#(g.what, g.a, g.b, g.c - nullif(p.q[g.what - :GUARD_QUOTA + 2][i], -1)))) THEN
@@ -552,6 +553,10 @@ BEGIN
                             LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
                        WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
                            AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
+    END IF;
+    IF :GUARD_XATTR = ANY (p.g_what) AND NOT v_full THEN
+        v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) WHERE g.what = :GUARD_XATTR AND p.g_b[g.i] <> coalesce((
+            SELECT greatest(1, (octet_length(r.value) + 4095) / 4096) FROM @xattr r WHERE r.ino = p.g_a[g.i] AND r.name = p.g_x[g.i]), 0));
     END IF;
     IF NOT v_full THEN
         BEGIN

@@ -178,14 +178,13 @@ impl Gathered {
 
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
-        let record_key = guard.key();
-        self.head.full |= !matches!(
-            record_key,
-            RecordKey::Inode(_)
-                | RecordKey::Dirent(..)
-                | RecordKey::Usage
-                | RecordKey::Session(_)
-                | RecordKey::Quota(_)
+        self.head.full |= matches!(
+            guard.key(),
+            RecordKey::Empty(_)
+                | RecordKey::Settings
+                | RecordKey::Counter(_)
+                | RecordKey::Slices(..)
+                | RecordKey::Locks(_)
         );
         let guards = &mut self.guards;
         match guard {
