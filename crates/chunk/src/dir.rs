@@ -13,12 +13,14 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use host::HashMap;
 use types::Errno;
 
 use crate::ChunkError;
@@ -41,11 +43,21 @@ const MANY_OBJECTS: usize = 16;
 /// second anyway, and the disk would be idle until then.
 const LARGE_BYTES: usize = 1 << 20;
 
+/// The most directories that are remembered as synced.
+const MOST_SYNCED: usize = 1 << 14;
+
 #[derive(Debug)]
 pub(crate) struct Dir {
     pub(crate) root: PathBuf,
     serial: AtomicU64,
+    /// The directories of objects whose path survives a loss of power, because all directories above were synced. By
+    /// path below the root.
+    synced: Mutex<HashMap<PathBuf, Identity>>,
 }
+
+/// The inode number and the time of birth of a directory. They tell it from another directory that some process
+/// creates later at the same path.
+type Identity = (u64, SystemTime);
 
 impl Dir {
     /// Opens the store at `root`, and creates it if absent.
@@ -86,10 +98,40 @@ impl Dir {
         each_below(&self.root.join(CHUNKS), CHUNKS, 0, found)
     }
 
+    /// Syncs directories of objects, and the directories above of those that are new. Returns how many were synced:
+    /// on a journaling file system each may wait for the disk.
+    fn sync_directories(&self, directories: &BTreeSet<&Path>) -> io::Result<usize> {
+        let (mut above, mut new) = (BTreeSet::new(), Vec::new());
+        for directory in directories {
+            let file = File::open(self.root.join(directory))?;
+            file.sync_all()?;
+            let metadata = file.metadata()?;
+            // Not every file system records the time of birth.
+            let identity = metadata.created().ok().map(|born| (metadata.ino(), born));
+            if identity.is_none() || self.synced().get(*directory) != identity.as_ref() {
+                above.extend(directory.ancestors().skip(1));
+                new.extend(identity.map(|identity| (directory.to_path_buf(), identity)));
+            }
+        }
+        for directory in &above {
+            File::open(self.root.join(directory)).and_then(|file| file.sync_all())?;
+        }
+        let mut synced = self.synced();
+        if synced.len() + new.len() > MOST_SYNCED {
+            synced.clear();
+        }
+        synced.extend(new);
+        Ok(directories.len() + above.len())
+    }
+
+    fn synced(&self) -> MutexGuard<'_, HashMap<PathBuf, Identity>> {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The store at `root`, which may be absent. All calls but [`Backend::put`] work without
     /// [`Backend::prepare`].
     pub(crate) fn at(root: &Path) -> Self {
-        Dir { root: root.to_owned(), serial: AtomicU64::new(0) }
+        Dir { root: root.to_owned(), serial: AtomicU64::new(0), synced: Mutex::default() }
     }
 }
 
@@ -169,11 +211,9 @@ impl Backend for Dir {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 synced => synced?,
             }
-            directories.extend(Path::new(key).ancestors().skip(1).map(|path| self.root.join(path)));
+            directories.extend(Path::new(key).parent());
         }
-        for directory in directories {
-            File::open(directory).and_then(|file| file.sync_all())?;
-        }
+        self.sync_directories(&directories)?;
         Ok(())
     }
 
@@ -295,4 +335,23 @@ pub(crate) fn check_volume(volume: &str) -> Result<(), ChunkError> {
         return Err(ChunkError::Config(format!("{volume:?} cannot name the directory of a volume")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process may remove an empty directory, and create it again, at any moment.
+    #[test]
+    fn directories_above_are_synced_once_for_each_new_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = Dir::create(place.path()).unwrap();
+        let put = || dir.put("chunks/1/2/object", Bytes::from_static(b"data"), Vec::new()).unwrap();
+        let synced = || dir.sync_directories(&BTreeSet::from([Path::new("chunks/1/2")])).unwrap();
+        put();
+        assert_eq!([synced(), synced()], [4, 1]);
+        fs::remove_dir_all(place.path().join("chunks/1")).unwrap();
+        put();
+        assert_eq!([synced(), synced()], [4, 1]);
+    }
 }

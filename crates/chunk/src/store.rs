@@ -281,7 +281,7 @@ impl BlockStore {
         self.inner.blocks.capacity()
     }
 
-    /// For fsck: fetches block `block` of slice `id`, which holds `size` bytes, from the store, past all
+    /// For tests: fetches block `block` of slice `id`, which holds `size` bytes, from the store, past all
     /// caches, and verifies all of it.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ impl BlockStore {
     /// [`ChunkError::Store`] if the store cannot be queried.
     pub fn modified(&self, block: &StoredBlock) -> Result<Option<SystemTime>, ChunkError> {
         let modified = self.inner.backend.modified(&block.key);
-        modified.map_err(|refusal| store_error("query", &block.key, refusal))
+        modified.map_err(|error| store_error("query", &block.key, error))
     }
 
     /// Removes all blocks and backups of the store, and after that the blocks staged on this machine. A staged block is
@@ -101,5 +101,5 @@ fn remove_directories(backend: &dyn Backend, prefix: &str) -> Result<(), ChunkEr
     for name in list(backend, prefix)?.iter().filter(|name| name.ends_with('/')) {
         remove_directories(backend, &format!("{prefix}{name}"))?;
     }
-    backend.remove_directory(prefix).map_err(|refusal| store_error("remove", prefix, refusal))
+    backend.remove_directory(prefix).map_err(|error| store_error("remove", prefix, error))
 }
