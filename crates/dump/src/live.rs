@@ -42,6 +42,9 @@ const FEW: usize = 128;
 /// The most records that change during a dump and are held in memory.
 const MOST_CHANGED: usize = 200_000;
 
+/// How many answers of the stream are taken at a time before the dump fails. An answer is empty if nothing has changed.
+const MOST_ANSWERS: u32 = 1_000;
+
 /// How often step 3 is tried before the dump fails.
 const MOST_ROUNDS: u32 = 1_000;
 
@@ -147,10 +150,13 @@ impl LiveDump {
     /// Takes all changes from the stream, and returns the changed keys, which are also added to `changed`.
     fn look(&mut self) -> Result<BTreeSet<Key>, DumpError> {
         let mut news = BTreeSet::new();
-        loop {
+        for answer in 0.. {
             let changes = self.stream.next(Duration::ZERO)?;
             if changes.is_empty() {
                 break;
+            }
+            if answer == MOST_ANSWERS || news.len() > MOST_CHANGED {
+                return Err(DumpError::TooFast);
             }
             for invalidation in changes.into_iter().flat_map(|change| change.invalidations) {
                 match invalidation {

@@ -3,14 +3,16 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use meta::{
-    Counter, Effect, Engine, EngineError, Frozen, Inode, MemEngine, Outcome, Page, Quota, QuotaKey,
-    QuotaRule, QuotaState, QuotaTag, Record, RecordKey, Scan, Settings, Snapshot, Txn, Volume,
+    Change, Changes, Counter, Effect, Engine, EngineError, Frozen, Inode, Invalidation, MemEngine, Outcome,
+    Page, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, Record, RecordKey, Scan, Seq, Settings, Snapshot,
+    Txn, Volume,
 };
 use types::{
-    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, Slice, SliceId, SliceSource,
-    Time, XattrName,
+    AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId,
+    SliceSource, Time, XattrName,
 };
 
 use super::*;
@@ -786,6 +788,36 @@ fn dump_of_a_volume_that_changes_is_of_one_moment() {
 fn dump_of_a_volume_that_never_rests_fails() {
     let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
     let error = written_live(busy).unwrap_err();
+    assert!(matches!(error, DumpError::TooFast), "{error}");
+}
+
+/// A stream in which there is always one more change.
+#[derive(Debug)]
+struct Endless;
+
+impl Changes for Endless {
+    fn next(&mut self, _wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let invalidations = vec![Invalidation::Inode(Ino::ROOT)];
+        Ok(vec![Change { seq: Seq(1), by: SessionId(1), invalidations }])
+    }
+}
+
+#[derive(Debug)]
+struct NeverEmpty(Arc<dyn Engine>);
+
+impl Engine for NeverEmpty {
+    meta::pass_on! { (.0) read commit scan sync wipe }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        Ok(Some(Box::new(Endless)))
+    }
+}
+
+#[test]
+fn dump_beside_a_stream_that_is_never_empty_fails() {
+    let engine: Arc<dyn Engine> = Arc::new(NeverEmpty(sample()));
+    let spool = tempfile::tempfile().unwrap();
+    let error = dump_live(&engine, spool, &mut |_| Ok(()), &mut |_| Ok(())).unwrap_err();
     assert!(matches!(error, DumpError::TooFast), "{error}");
 }
 
