@@ -348,7 +348,7 @@ fn choose(
     match chosen {
         Some(chosen) => Ok(chosen),
         None if are_others => {
-            let what = "no backup is of the database to which the object store belongs".to_owned();
+            let what = "no backup was made by the database that the object store belongs to".to_owned();
             Err(fault(what).advise(other))
         }
         None => Err(none(fault("there is no complete backup".to_owned()), &all)),

@@ -327,7 +327,8 @@ fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
     assert_eq!(found, [(later, false), (third, true), (second, false), (first, false)]);
     let restore = ["backup", "restore", "--no-adopt", "--bucket", &bucket, "sqlite:///nowhere/copy.db"];
     [first, third].iter().for_each(|id| fs::remove_file(note(*id)).unwrap());
-    limen(&restore).failed(1, &["no backup is of the database to which the object store belongs", "--id"]);
+    limen(&restore)
+        .failed(1, &["no backup was made by the database that the object store belongs to", "--id"]);
     fs::rename(place.path("vol.data/limen-volume"), place.path("marker")).unwrap();
     assert_eq!(restored(&["--id", &second.to_string()]), second);
     fs::write(

@@ -109,6 +109,15 @@ impl Granted {
         }
     }
 
+    /// Whether one of these owners of POSIX locks, or this owner of a `flock(2)` lock, holds a lock on the file.
+    fn is_held(&self, ino: Ino, posix: &HashSet<u64>, flock: Option<u64>) -> bool {
+        let is_owner = |held: &LockRequest| match held.kind {
+            LockKind::Posix => posix.contains(&held.owner),
+            LockKind::Flock => flock == Some(held.owner),
+        };
+        host::lock(&self.0).get(&ino).is_some_and(|held| held.ranges.iter().any(is_owner))
+    }
+
     /// The files on which locks are held or may have been granted. All held locks are removed.
     fn take_all(&self) -> HashSet<Ino> {
         let mut all = host::lock(&self.0);
@@ -172,7 +181,8 @@ impl Locks {
         request: LockRequest,
         wait: bool,
     ) -> Result<Locked, Errno> {
-        self.commit_written(ino);
+        // If the data cannot be stored, the lock that it was written under remains, or its owner closes the file.
+        let _ = self.commit_written(ino);
         if request.kind == LockKind::Posix {
             self.owners.note(ino, Requester { handle, owner: request.owner });
         }
@@ -197,32 +207,40 @@ impl Locks {
     }
 
     /// Unlocks a range, after it has committed the data that was written under the lock, so that other
-    /// clients see it.
+    /// clients see it. If the data cannot be stored and other mounts are possible, the lock remains.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Those of a flush; those of the database.
     pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
-        self.commit_written(ino);
+        let stored = self.commit_written(ino);
+        // The next holder on the same mount sees what is in memory.
+        if !self.base.meta.is_exclusive() {
+            stored?;
+        }
         self.release(ino, request)
     }
 
     /// Releases all locks of a process on a file, because the process has closed a descriptor of the file.
-    /// The file was flushed before.
+    /// The file was flushed before. Data that could not be stored is lost if it may have been written under such a lock:
+    /// to store it later would overwrite what the next holder of the lock writes.
     ///
     /// # Errors
     /// Those of the database.
     pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.owner == owner);
+        self.drop_unstored(ino, &owners, None);
         owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner))
     }
 
     /// Releases all locks of an open file description that was closed. The file was flushed before. `flock`
-    /// is the owner of its `flock(2)` lock, if it ever had one.
+    /// is the owner of its `flock(2)` lock, if it ever had one. Data that could not be stored is lost as by
+    /// [`Self::unlock_process`].
     ///
     /// # Errors
     /// Those of the database.
     pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.handle == handle);
+        self.drop_unstored(ino, &owners, flock);
         let posix = owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner));
         let flock = flock.filter(|_| !self.base.meta.is_exclusive());
         posix.and(flock.map_or(Ok(()), |owner| self.unlock_all(ino, LockKind::Flock, owner)))
@@ -285,13 +303,39 @@ impl Locks {
 
     /// Commits the data written to a file. Data that cannot be stored stays in memory, and the next flush
     /// reports the error.
-    fn commit_written(&self, ino: Ino) {
-        let Some(file) = self.base.open.get(ino) else { return };
+    ///
+    /// # Errors
+    /// Those of a flush.
+    fn commit_written(&self, ino: Ino) -> Result<(), Errno> {
+        let Some(file) = self.base.open.get(ino) else { return Ok(()) };
         let mut data = file.lock();
-        if data.buffer.is_dirty()
-            && let Err(errno) = self.base.flush_locked(&file, &mut data)
-        {
+        if !data.buffer.is_dirty() {
+            return Ok(());
+        }
+        self.base.flush_locked(&file, &mut data).inspect_err(|errno| {
             tracing::warn!(%ino, %errno, "cannot store data written under a lock; it stays in memory");
+        })
+    }
+
+    /// Drops written data that cannot be stored, if one of these owners holds a lock on the file and another mount may
+    /// take that lock next. Calls that store data then fail until the file is closed.
+    fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
+        if self.base.meta.is_exclusive() || !self.granted.is_held(ino, owners, flock) {
+            return;
+        }
+        let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced()) else {
+            return;
+        };
+        let mut data = file.lock();
+        if !data.buffer.is_dirty() {
+            return;
+        }
+        if let Err(errno) = self.base.flush_locked(&file, &mut data) {
+            let bytes = data.buffer.dirty_bytes();
+            tracing::error!(%ino, %errno, bytes, "data written under a lock could not be stored before the lock was released; the data is lost");
+            file.drop_written(&mut data);
+            data.rows.clear();
+            data.lost = Some(errno);
         }
     }
 
@@ -304,7 +348,47 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use chunk::{Fault, StoreCall};
+
     use super::*;
+    use crate::fixture::{NO_WAIT, Shared, make, root};
+    use crate::{OpenFor, Vfs};
+
+    const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
+
+    #[test]
+    fn data_that_could_not_be_stored_under_a_lock_never_overwrites_that_of_its_next_holder() {
+        type Release = fn(&Vfs, Ino, LockRequest);
+        let releases: [(LockKind, Release); 3] = [
+            (LockKind::Posix, |vfs, ino, lock| {
+                assert_eq!(vfs.locks.unlock(ino, lock), Err(Errno::ENOSPC), "the lock remains");
+                assert_eq!(vfs.files.flush(ino), Err(Errno::ENOSPC));
+                vfs.locks.unlock_process(ino, 1).unwrap();
+            }),
+            (LockKind::Posix, |vfs, ino, _| vfs.locks.unlock_handle(ino, 1, None).unwrap()),
+            (LockKind::Flock, |vfs, ino, _| vfs.locks.unlock_handle(ino, 1, Some(1)).unwrap()),
+        ];
+        for (kind, release) in releases {
+            let shared = Shared::new();
+            let [first, next] = [(); 2].map(|()| shared.mount(NO_WAIT));
+            let ino = make(&first, "f");
+            let lock = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
+            assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+            first.files.write(ino, 0, &vec![b'o'; 300_000]).unwrap();
+            shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+            release(&first, ino, lock);
+            // Another descriptor of the first mount stays open.
+            shared.faults.clear();
+            next.attributes.getattr(ino).unwrap();
+            next.files.open(&root(), ino, ANY).unwrap();
+            assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted), "{kind:?}");
+            next.files.write(ino, 0, b"new").unwrap();
+            next.files.close(ino).unwrap();
+            assert_eq!(first.files.flush(ino), Err(Errno::ENOSPC));
+            assert_eq!(first.files.close(ino), Err(Errno::ENOSPC));
+            assert_eq!(next.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{kind:?}");
+        }
+    }
 
     #[test]
     fn lock_owners_are_removed_by_owner_and_by_handle() {

@@ -4,19 +4,22 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use meta::{Process, Session};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 /// The identity of this process.
 pub fn this_process() -> Process {
     Process {
         boot_id: boot_id(),
         pid_namespace: pid_namespace(),
-        start_time: start_time_in("/proc/self/stat").unwrap_or_default(),
+        start_time: start_time(std::process::id()).unwrap_or_default(),
     }
 }
 
 /// Whether the process of this session has certainly ended: it ran on this machine since its last boot, in
 /// this PID namespace, and its process id is free or belongs to another process now. A host name proves
-/// nothing, because a container or another machine may have the same one.
+/// nothing, because a container or another machine may have the same one. A process that `/proc` does not show
+/// proves nothing either, because `/proc` may hide the processes of other users (`hidepid`, proc(5)).
 pub fn has_ended(session: &Session) -> bool {
     process_has_ended(session.pid, &session.process)
 }
@@ -25,13 +28,21 @@ pub fn has_ended(session: &Session) -> bool {
 pub fn process_has_ended(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     let is_known = !process.boot_id.is_empty() && process.pid_namespace != 0 && process.start_time != 0;
-    is_known && here == *process && start_time(pid) != Some(process.start_time)
+    is_known
+        && here == *process
+        && match Found::of(pid) {
+            Found::Ended => true,
+            Found::Started(time) => !is_same(time, process.start_time),
+            Found::Unknown => false,
+        }
 }
 
 /// Whether a process certainly runs now, on this machine and in this PID namespace.
 pub fn is_process_here(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
-    process.start_time != 0 && here == *process && start_time(pid) == Some(process.start_time)
+    process.start_time != 0
+        && here == *process
+        && start_time(pid).is_some_and(|time| is_same(time, process.start_time))
 }
 
 fn boot_id() -> String {
@@ -49,26 +60,113 @@ fn pid_namespace() -> u64 {
     }
 }
 
-/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), in clock ticks since boot; `None` if there is no such
-/// process, or it is a zombie.
-pub fn start_time(pid: u32) -> Option<u64> {
-    start_time_in(&format!("/proc/{pid}/stat"))
+/// What is known about the process with an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// There is none, or it is a zombie.
+    Ended,
+    /// In clock ticks since boot.
+    Started(u64),
+    /// It may run, but when it started cannot be read.
+    Unknown,
 }
 
-fn start_time_in(path: &str) -> Option<u64> {
-    let stat = fs::read_to_string(path).ok()?;
-    // The second field, the name in parentheses, may hold spaces and parentheses itself.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
+impl Found {
+    fn of(pid: u32) -> Found {
+        Found::by(pid, fs::read_to_string(format!("/proc/{pid}/stat")))
+    }
+
+    /// `stat` is the content of `/proc/PID/stat`, if it can be read.
+    fn by(pid: u32, stat: std::io::Result<String>) -> Found {
+        match stat {
+            Ok(stat) => Found::in_stat(&stat, boot_offset()),
+            // kill(2) also finds a process that belongs to another user or that `/proc` hides.
+            Err(_) => match i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process) {
+                Some(Err(Errno::SRCH)) => Found::Ended,
+                _ => Found::Unknown,
+            },
+        }
+    }
+
+    /// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), which the kernel moves by the offset of the reader's time
+    /// namespace in clock ticks.
+    fn in_stat(stat: &str, offset: Option<i64>) -> Found {
+        // The second field, the name in parentheses, may hold spaces and parentheses itself.
+        let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+        match fields.next() {
+            Some("Z" | "X") => Found::Ended,
+            _ => match (fields.nth(18).and_then(|field| field.parse::<u64>().ok()), offset) {
+                (Some(time), Some(offset)) => Found::Started(time.saturating_add_signed(-offset)),
+                _ => Found::Unknown,
+            },
+        }
+    }
+}
+
+/// When a process started, in clock ticks since boot; `None` if there is no such process, it is a zombie, or the time
+/// cannot be read.
+pub fn start_time(pid: u32) -> Option<u64> {
+    match Found::of(pid) {
+        Found::Started(time) => Some(time),
+        Found::Ended | Found::Unknown => None,
+    }
+}
+
+/// Two readers in different time namespaces may round differently.
+fn is_same(one: u64, other: u64) -> bool {
+    one.abs_diff(other) <= 1
+}
+
+/// The offset of the boot clock in this time namespace, in clock ticks (`time_namespaces(7)`). `None` if it cannot be
+/// read.
+fn boot_offset() -> Option<i64> {
+    let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    let own = namespace("time");
+    // The kernel has no time namespaces.
+    if own.is_none() {
+        return Some(0);
+    }
+    // The file shows the namespace of new children.
+    if own != namespace("time_for_children") {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    boot_offset_in(&fs::read_to_string("/proc/self/timens_offsets").ok()?)
+}
+
+fn boot_offset_in(offsets: &str) -> Option<i64> {
+    let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
+    let seconds: i64 = fields.next()?.parse().ok()?;
+    let nanos: i64 = fields.next()?.parse().ok()?;
+    // The kernel shows times to programs with 100 ticks a second (USER_HZ).
+    Some(seconds * 100 + nanos / 10_000_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_process_is_not_proven_dead() {
+        let hidden = |pid| Found::by(pid, Err(std::io::ErrorKind::NotFound.into()));
+        assert_eq!(hidden(std::process::id()), Found::Unknown);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = child.id();
+        child.wait().unwrap();
+        assert_eq!(hidden(ended), Found::Ended);
+    }
+
+    #[test]
+    fn start_times_do_not_depend_on_the_time_namespace() {
+        let stat = |time: u64| format!("7 (a ) b) S {} {time} 0", ["0"; 18].join(" "));
+        assert_eq!(Found::in_stat(&stat(1000), Some(0)), Found::Started(1000));
+        assert_eq!(Found::in_stat(&stat(501_000), Some(500_000)), Found::Started(1000));
+        assert_eq!(Found::in_stat(&stat(1000), None), Found::Unknown);
+        assert_eq!(Found::in_stat("7 (a) Z 1", Some(0)), Found::Ended);
+        assert_eq!(Found::in_stat("", Some(0)), Found::Unknown);
+        assert_eq!(boot_offset_in("monotonic 1 2\nboottime  5000  10000000\n"), Some(500_001));
+        assert_eq!(boot_offset_in("monotonic 1 2\n"), None);
+        assert!(boot_offset().is_some());
+    }
 
     #[test]
     fn process_is_proven_dead_only_in_the_same_boot_and_namespace() {
@@ -77,7 +175,7 @@ mod tests {
         assert!(!this.boot_id.is_empty() && this.pid_namespace != 0 && this.start_time != 0);
         assert!(!process_has_ended(pid, &this));
         // A later process has the same process id.
-        let earlier = Process { start_time: this.start_time - 1, ..this.clone() };
+        let earlier = Process { start_time: this.start_time - 100, ..this.clone() };
         assert!(process_has_ended(pid, &earlier));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = child.id();
