@@ -109,9 +109,13 @@ impl Mount {
     /// [`Error::System`] if the kernel does not unmount for another reason.
     pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
         self.detached = None;
-        match self.is_mounted()? {
-            true => mountpoint::unmount_at(&self.path, mode),
-            false => Ok(()),
+        if !self.is_mounted()? {
+            return Ok(());
+        }
+        match mountpoint::unmount_at(&self.path, mode) {
+            // Another process was faster.
+            Err(Error::NotMounted(_)) => Ok(()),
+            unmounted => unmounted,
         }
     }
 

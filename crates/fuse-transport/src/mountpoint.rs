@@ -84,6 +84,8 @@ pub(crate) fn unmount_at(path: &Path, mode: UnmountMode) -> Result<(), Error> {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(Error::Busy(path.into())),
         Err(Errno::PERM) => fusermount::unmount(path, mode),
+        // The server has unmounted in the meantime, as it does when its connection is aborted.
+        Err(Errno::INVAL) if info(path)?.is_none() => Err(Error::NotMounted(path.into())),
         Err(e) => Err(Error::at("unmount", path, e)),
     }
 }
@@ -121,6 +123,17 @@ fn resolve(mountpoint: &Path) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mount_that_is_gone_is_not_mounted() {
+        if !skip::is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [UnmountMode::Clean, UnmountMode::Lazy, UnmountMode::Force] {
+            assert!(matches!(unmount_at(dir.path(), mode), Err(Error::NotMounted(_))), "{mode:?}");
+        }
+    }
 
     #[test]
     fn each_unsuitable_mount_point_has_its_error() {
