@@ -1,4 +1,5 @@
-//! Permission checks above the entries of an ACL: ownership, the sticky bit and capabilities, each with its reason.
+//! Permission checks that do not depend on ACL entries: ownership, the sticky bit and capabilities, each with its
+//! reason.
 //!
 //! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
 //! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Which entry of an
@@ -97,6 +98,7 @@ pub fn owner(uid: u32, caps: Caps, owner: u32) -> Evaluation {
 /// [`Denial::Sticky`].
 pub fn sticky(uid: u32, caps: Caps, dir_mode: Mode, dir_owner: u32, file_owner: u32) -> Evaluation {
     if !dir_mode.has(Mode::STICKY) {
+        // Without the sticky bit, write permission on the directory decides, which the caller has checked.
         return Ok(Grant::Acl);
     }
     match owner(uid, caps, file_owner) {

@@ -1,7 +1,7 @@
 //! Access control lists as pure values: parsing, storage forms and access decisions. No I/O.
 //!
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not
-//! meanings. Both families share the checks above the ACL (`evaluate`: ownership, the sticky bit,
+//! meanings. Both families share the checks that do not depend on entries (`evaluate`: ownership, the sticky bit,
 //! capabilities), the principals that NFSv4 ACLs name (`identity`), callers in the form that decisions need
 //! (`credential`), the mapping of user and group numbers on a mount (`idmap`), the rules that map SIDs to uids and
 //! gids (`sid_rules`), and the cache of decisions.
@@ -18,7 +18,7 @@ pub mod sid_rules;
 
 use types::AclId;
 
-/// The items of a text, which commas or line ends separate, without the blanks around them. Comments from `#` to the
+/// The items of a text, separated by commas or line ends, without surrounding blanks. Comments from `#` to the
 /// end of the line are skipped.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());

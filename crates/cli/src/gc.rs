@@ -119,13 +119,13 @@ struct Left {
 }
 
 impl Left {
-    /// With `alone`, the volume is known not to be mounted, so all sessions have ended.
-    fn find(engine: &dyn Engine, alone: bool) -> Result<Left, EngineError> {
+    /// With `is_unmounted`, the volume is known not to be mounted, so all sessions have ended.
+    fn find(engine: &dyn Engine, is_unmounted: bool) -> Result<Left, EngineError> {
         // Orphans are read before sessions, so that an orphan of a session that begins meanwhile is not in
         // the list.
         let mut orphans = orphans(engine)?;
         let (living, gone): (Vec<Session>, Vec<Session>) =
-            sessions(engine)?.into_iter().partition(|session| !alone && !has_ended(session));
+            sessions(engine)?.into_iter().partition(|session| !is_unmounted && !has_ended(session));
         orphans.retain(|(session, _)| living.iter().all(|living| living.id != *session));
         Ok(Left { living, gone, orphans })
     }

@@ -35,7 +35,7 @@ pub struct Meta {
     pub(crate) settings: VolumeSettings,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
-    alone: AtomicBool,
+    exclusive: AtomicBool,
     /// End of the lease during which the change stream keeps cached records current, as
     /// [`BootInstant::nanos`]; 0 if there is no lease.
     current_until: AtomicU64,
@@ -89,7 +89,7 @@ impl Meta {
             settings: VolumeSettings::new(volume),
             fence: Fence::new(session),
             terms: Terms::new(session),
-            alone: AtomicBool::new(false),
+            exclusive: AtomicBool::new(false),
             current_until: AtomicU64::new(0),
             in_doubt_until: AtomicU64::new(0),
             query_began: AtomicU64::new(0),
@@ -159,8 +159,8 @@ impl Meta {
 
     /// Declares whether this client has the volume exclusively. If so, no other client can change it, and
     /// cached records are always current.
-    pub fn set_exclusive(&self, alone: bool) {
-        self.alone.store(alone, Ordering::Release);
+    pub fn set_exclusive(&self, exclusive: bool) {
+        self.exclusive.store(exclusive, Ordering::Release);
         self.forget_all();
     }
 
@@ -176,7 +176,7 @@ impl Meta {
     }
 
     pub fn is_exclusive(&self) -> bool {
-        self.alone.load(Ordering::Acquire)
+        self.exclusive.load(Ordering::Acquire)
     }
 
     /// Whether cached records are current, except for changes that are committed but not yet delivered to

@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn a_renewal_never_recreates_a_removed_session() {
         let engine = volume();
-        for alone in [false, true] {
+        for exclusive in [false, true] {
             let meta = Meta::open(engine.clone(), 1000).unwrap();
             let id = meta.session();
             meta.begin_session(record(id, 1), LONG).unwrap();
             meta.renew_session(record(id, 2), LONG).unwrap();
             assert_eq!(on_record(&*engine, id).map(|found| found.heartbeat), Some(Time::from_nanos(2)));
-            meta.set_exclusive(alone);
+            meta.set_exclusive(exclusive);
             let visitor = Meta::open(engine.clone(), 1000).unwrap();
             assert!(visitor.remove_session(id, Time::from_nanos(2)).unwrap());
             assert_eq!(meta.renew_session(record(id, 3), LONG), Err(Failure::Fenced(id)));

@@ -56,7 +56,7 @@ pub(crate) struct Observation {
     pub(crate) at_ns: i128,
 }
 
-/// How timestamps are judged.
+/// How timestamps are compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// When the run began, in seconds. Timestamps before that, or more than a day later, were set by a step

@@ -30,7 +30,7 @@ const BACKOFF_AFTER: u32 = 4;
 
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let slot = self.slots.take();
+        let slot = self.shards.take();
         gradually(txns, |rest, outcomes| self.commit_some(rest, slot.number(), outcomes))
     }
 

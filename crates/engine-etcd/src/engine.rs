@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{Claim, CommitSlots, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, Write};
+use keyspace::{Claim, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, ShardPool, Write};
 use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
 
@@ -41,7 +41,7 @@ impl EtcdEngine {
             keys,
             pool: Pool::new(Connector::new(config), &params),
             memory: Memory::default(),
-            slots: CommitSlots::default(),
+            shards: ShardPool::default(),
             done: CompletedOps::default(),
             max_ops,
             compaction,

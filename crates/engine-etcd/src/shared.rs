@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory, Span};
+use keyspace::{CompletedOps, Keyspace, Memory, ShardPool, Span};
 use pool::{Jitter, Pool};
 
 use crate::connect::Connector;
@@ -12,7 +12,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<Keyspace>,
     pub(crate) pool: Pool<Connector>,
     pub(crate) memory: Memory,
-    pub(crate) slots: CommitSlots,
+    pub(crate) shards: ShardPool,
     pub(crate) done: CompletedOps,
     pub(crate) max_ops: usize,
     pub(crate) compaction: bool,

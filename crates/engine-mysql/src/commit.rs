@@ -74,7 +74,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     let mut inodes: HashMap<Ino, Option<Inode>> = HashMap::default();
     if writes {
         for row in next()? {
-            let inode = reply_row(Table::NODE.kind, &row, Table::NODE.numbers.len()).inode()?;
+            let inode = reply_row(Table::INODE.kind, &row, Table::INODE.numbers.len()).inode()?;
             inodes.insert(inode.ino, Some(inode));
         }
     }
@@ -124,10 +124,10 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     }
     if volume || !tight.is_empty() {
         let much = most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
-        let alone = volume || limited && much;
+        let exclusive = volume || limited && much;
         script.put(format!(
             "SELECT {} INTO @tight",
-            if alone { "1".to_owned() } else { joined(tight, " OR ") }
+            if exclusive { "1".to_owned() } else { joined(tight, " OR ") }
         ));
         // Far from the limits many commits may add at once; near them, only one at a time.
         let row = "SELECT id INTO @ignored FROM `@layout` WHERE id = 0";
@@ -143,7 +143,7 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let inos = if inos.is_empty() { "NULL".to_owned() } else { list(inos) };
     script.put(format!(
         "SELECT {} FROM `@node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE",
-        list(Table::NODE.columns())
+        list(Table::INODE.columns())
     ));
     if !quotas.is_empty() {
         script.put(format!(

@@ -78,7 +78,7 @@ impl RequestError for Fault {
     fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let message = format!("{place}: {self}");
         let error = match self {
-            Fault::Malformed(_) => return intent.not_understood(message),
+            Fault::Malformed(_) => return intent.malformed_reply(message),
             Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
                 return EngineError::permanent(message);
             }
@@ -103,7 +103,7 @@ impl RequestError for Fault {
             | Error::DriverError(
                 DriverError::Timeout | DriverError::PacketOutOfSync | DriverError::UnexpectedPacket,
             ) => intent.unanswered(message),
-            _ => intent.not_understood(message),
+            _ => intent.malformed_reply(message),
         }
     }
 }

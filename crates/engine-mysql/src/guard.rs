@@ -103,8 +103,8 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
         }
         // Unless only one commit at a time adds, there must also be room for what others add at this moment.
         Guard::Room { .. } => {
-            let [alone, beside] = [false, true].map(|others| room(guard, ahead.room, others));
-            return other(format!("IF(@tight, {alone}, {beside})"));
+            let [exclusive, with_others] = [false, true].map(|others| room(guard, ahead.room, others));
+            return other(format!("IF(@tight, {exclusive}, {with_others})"));
         }
     };
     whose.extend(also);

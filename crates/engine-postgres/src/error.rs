@@ -103,7 +103,7 @@ impl RequestError for Failure {
     fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
-            Failure::Malformed(_) => return intent.not_understood(message),
+            Failure::Malformed(_) => return intent.malformed_reply(message),
             Failure::Runtime(_) | Failure::Missed | Failure::Wiped => return EngineError::permanent(message),
             Failure::Timeout(stage, _) => (*stage, None),
             Failure::Postgres(stage, error) => (*stage, Some(error)),

@@ -3,7 +3,7 @@
 -- rows, there is one row with seq NULL.
 --
 -- mark: the greatest xid that function `trim` removed, stored in the log row with session and op -2. It is ignored
--- if it is in this server's future, as after a dump was loaded into another server.
+-- if it is in this server's future: the tables may come from a pg_dump of another server.
 WITH now AS MATERIALIZED (
     SELECT s.snapshot, m.xid AS mark FROM pg_current_snapshot() s (snapshot)
     LEFT JOIN @log m ON m.session = -2 AND m.op = -2 AND m.xid < pg_snapshot_xmax(s.snapshot)),

@@ -39,14 +39,14 @@ fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> Str
         Scan::Dir { beside: Beside::Inodes, .. } => format!(
             "{page} {} FROM page r UNION ALL {} FROM page p JOIN @node r ON r.ino = p.ino",
             columns(table),
-            columns(&Table::NODE)
+            columns(&Table::INODE)
         ),
         Scan::Dir { beside: Beside::InodesWithAcls, .. } => format!(
             "{page}, inode AS MATERIALIZED (SELECT n.* FROM page p JOIN @node n ON n.ino = p.ino) \
              {} FROM page r UNION ALL {} FROM inode r UNION ALL {} FROM @acl r \
              WHERE r.id = ANY (ARRAY(SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM inode n))",
             columns(table),
-            columns(&Table::NODE),
+            columns(&Table::INODE),
             columns(&Table::ACL)
         ),
         _ => format!("{} FROM {from} {range}", columns(table)),

@@ -24,7 +24,7 @@ CREATE TABLE @node (              -- an inode
     ctime       bigint NOT NULL,
     parent      bigint NOT NULL,   -- for a directory, its parent directory (the root is its own parent); else 0
     access_rev  bigint NOT NULL,   -- increases with each change of mode, owner, group or ACLs
-    xattr_blocks integer NOT NULL, -- the size of its rows in xattr: of each, greatest(1, (length(value) + 4095) / 4096)
+    xattr_blocks integer NOT NULL, -- the sum over its rows in xattr of greatest(1, (length(value) + 4095) / 4096)
     access_acl  bytea,             -- acl.id, or NULL if the mode is the whole ACL
     default_acl bytea,             -- acl.id of the ACL that new entries of this directory inherit, or NULL
     quota       bigint NOT NULL DEFAULT 0 -- 2 * quota.number of its directory quota, + 1 if it counts in the quotas of its owner and group
@@ -79,7 +79,7 @@ CREATE TABLE @counter (           -- number generators; value is the next number
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @usage (             -- the sum of all rows is the usage of the volume: the number of inodes, the blocks of all files and xattrs
-    part        bigint PRIMARY KEY, -- 0 to 63; a commit updates a row that no other commit is updating, so a row may be negative
+    part        bigint PRIMARY KEY, -- 0 to 63; a commit adds to any row that is not locked, so one row may be negative
     inodes      bigint NOT NULL,
     blocks      bigint NOT NULL    -- of 4096 bytes
 ) WITH (fillfactor = 20);

@@ -60,7 +60,7 @@ impl RequestError for Failure {
             )),
             Failure::Wiped => EngineError::permanent(format!("{place}: the volume was wiped")),
             Failure::Malformed(what) => {
-                intent.not_understood(format!("{place}: cannot decode the server's answer: {what}"))
+                intent.malformed_reply(format!("{place}: cannot decode the server's answer: {what}"))
             }
         }
     }
@@ -88,7 +88,7 @@ fn refused(place: &str, error: &RedisError, intent: Intent) -> EngineError {
         }
         _ if is_elsewhere(error) => EngineError::transient(message),
         "NOVOLUME" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "NOSCRIPT" => EngineError::permanent(message),
-        _ => intent.not_understood(message),
+        _ => intent.malformed_reply(message),
     }
 }
 

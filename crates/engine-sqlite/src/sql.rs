@@ -27,7 +27,7 @@ pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
 /// Replaces all values of an existing inode.
 pub(crate) fn update_inode(conn: &Connection, line: &Line<'_>) -> Result<()> {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let columns = (1..).zip(Table::NODE.columns()).skip(1);
+        let columns = (1..).zip(Table::INODE.columns()).skip(1);
         let set = list(columns.map(|(place, column)| format!("{column} = ?{place}")));
         format!("UPDATE node SET {set} WHERE ino = ?1")
     });

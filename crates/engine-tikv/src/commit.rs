@@ -48,7 +48,7 @@ enum Plan {
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         self.order.commit(|label| {
-            let shard = self.slots.take();
+            let shard = self.shards.take();
             gradually(txns, |rest, outcomes| {
                 let some = rest.get(..MOST_TXNS).unwrap_or(rest);
                 self.commit_some(some, shard.number_for(some), label, outcomes)

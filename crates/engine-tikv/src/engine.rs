@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory, PeriodicTask};
+use keyspace::{CompletedOps, Keyspace, Memory, PeriodicTask, ShardPool};
 use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Jitter, OpenError, Url};
 
@@ -40,7 +40,7 @@ impl TikvEngine {
             keys: keyspace(prefix),
             store,
             memory: Memory::default(),
-            slots: CommitSlots::default(),
+            shards: ShardPool::default(),
             done: CompletedOps::default(),
             order: Order::default(),
             jitter: Jitter::default(),

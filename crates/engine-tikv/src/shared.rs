@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory};
+use keyspace::{CompletedOps, Keyspace, Memory, ShardPool};
 use meta::Order;
 use pool::Jitter;
 
@@ -13,7 +13,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Keyspace,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Memory,
-    pub(crate) slots: CommitSlots,
+    pub(crate) shards: ShardPool,
     pub(crate) done: CompletedOps,
     pub(crate) order: Order,
     pub(crate) jitter: Jitter,

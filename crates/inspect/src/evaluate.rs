@@ -119,7 +119,7 @@ fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
             let inode = posix_inode(access_attrs, acl.as_ref());
             Verdict::of(posix::permits(cred, want, &inode), || {
                 let (_, reason) = posix::explain(cred, want, &inode);
-                posix_ground(access_attrs, acl.as_ref(), reason)
+                posix_reason(access_attrs, acl.as_ref(), reason)
             })
         }
         Rules::Nfs4(acl) => {
@@ -178,7 +178,7 @@ fn posix_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> pos
     posix::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
-fn posix_ground(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> VerdictReason {
+fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> VerdictReason {
     let class = match reason {
         Reason::Mode(class) => class,
         Reason::Entry { tag, .. } => {
@@ -221,7 +221,7 @@ fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<
     let granted = nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)).granted;
     let any_execute = any_execute(access_attrs, acl);
     let evaluation = nfs4::check(granted, cred.caps, want, access_attrs.kind.is_dir(), any_execute);
-    Verdict::of(evaluation, || nfs4_ground(cred, want, access_attrs, acl))
+    Verdict::of(evaluation, || nfs4_reason(cred, want, access_attrs, acl))
 }
 
 /// Whether anybody may execute the file, both by the rules of the volume's operations and by the bits that
@@ -250,7 +250,7 @@ pub(crate) fn nfs4_target(
 }
 
 /// The entries that decide each permission of `want`.
-fn nfs4_ground(
+fn nfs4_reason(
     cred: &Cred,
     want: Mask,
     access_attrs: &AccessAttrs,
@@ -271,7 +271,7 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict
         Rules::Posix(_) => None,
     };
     let (dir_acl, own_acl) = (acl_of(dir), acl_of(access_attrs));
-    let of_dir = || nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
+    let of_dir = || nfs4_reason(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
     if !lets_try_names(cred, dir) {
         return Verdict::refused(Errno::EACCES, of_dir());
     }
@@ -285,7 +285,7 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict
     let evaluation = nfs4::may_remove(cred.uid, cred.caps, &removal);
     match evaluation {
         Ok(Grant::FileAcl) | Err(Denial::FileAcl) => {
-            Verdict::of(evaluation, || nfs4_ground(cred, Mask::DELETE, access_attrs, own_acl.as_ref()))
+            Verdict::of(evaluation, || nfs4_reason(cred, Mask::DELETE, access_attrs, own_acl.as_ref()))
         }
         _ => Verdict::of(evaluation, of_dir),
     }

@@ -5,7 +5,7 @@ use meta::{Effect, Inode, Quota, QuotaKey};
 use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
-use crate::slots::{session_shards, term_shards};
+use crate::shards::{session_shards, term_shards};
 use crate::source::{Assume, ReadStop};
 use crate::state::{DirentState, InodeState, Part, State};
 use crate::value::{
@@ -219,7 +219,7 @@ impl State<'_> {
                     self.change_part(ino, effect);
                     return Ok(());
                 }
-                Effect::SetTimes { .. } => return self.touch_directory(ino, effect),
+                Effect::SetTimes { .. } => return self.set_directory_times(ino, effect),
                 _ => {}
             }
         }
@@ -242,7 +242,7 @@ impl State<'_> {
     }
 
     /// Sets times of a directory without reading them, if the store can.
-    fn touch_directory(&mut self, ino: Ino, effect: &Effect) -> Result<(), ReadStop> {
+    fn set_directory_times(&mut self, ino: Ino, effect: &Effect) -> Result<(), ReadStop> {
         let Effect::SetTimes { atime, mtime, ctime, .. } = *effect else { return Ok(()) };
         if atime.is_some() {
             self.load_links(ino)?;

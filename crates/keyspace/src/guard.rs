@@ -4,7 +4,7 @@ use meta::{Guard, Inode, xattr_blocks};
 use types::{Ino, SessionId, Term, Time};
 
 use crate::keys::Span;
-use crate::slots::term_shard;
+use crate::shards::term_shard;
 use crate::source::{Assume, ReadStop};
 use crate::state::State;
 use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};

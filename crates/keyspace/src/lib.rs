@@ -18,7 +18,7 @@
 //! | `memory` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
 //! | `change_log` | a log of changes, as keys, for stores that push no changes |
-//! | `slots`, `reservation` | the usage, divided into one shard per writer; space reserved below a limit |
+//! | `shards`, `reservation` | the usage, divided into one shard per writer; space reserved below a limit |
 //! | `periodic_task` | periodic work in the background |
 
 mod answer;
@@ -33,7 +33,7 @@ mod memory;
 mod periodic_task;
 mod reservation;
 mod settle;
-mod slots;
+mod shards;
 mod source;
 mod state;
 mod value;
@@ -47,7 +47,7 @@ pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use memory::{CachedSource, Memory, Overlay};
 pub use periodic_task::{CompletedOps, PeriodicTask};
 pub use settle::{Claim, Write};
-pub use slots::{CommitSlots, ShardMerge, TakenSlot, merge_shards};
+pub use shards::{ShardMerge, ShardPool, TakenShard, merge_shards};
 pub use source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;
 pub use value::{Damaged, LogEntry, decode_log};

@@ -64,8 +64,8 @@ pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
     (inodes, blocks)
 }
 
-/// As [`ahead_of_quota`]; `None` if a transaction takes inodes or blocks from the quota. If not, what does not fit now does
-/// not fit whatever the other transactions do.
+/// As [`ahead_of_quota`]; `None` if a transaction of the group releases inodes or blocks of the quota. Without such a
+/// transaction, what does not fit now cannot fit later in the group.
 pub fn certain_ahead_of_quota(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
     let frees = |effect: &Effect| matches!(effect, Effect::Charge { key, inodes, blocks } if *key == quota && *inodes.min(blocks) < 0);
     let is_certain = !group.iter().flat_map(|txn| &txn.effects).any(frees);

@@ -78,7 +78,7 @@ impl Order {
     }
 
     /// Notes that the commit with this number is visible to all reads that begin from now on.
-    pub fn heard(&self, seq: Seq) {
+    pub fn saw_commit(&self, seq: Seq) {
         let mut state = self.state();
         state.newest = state.newest.max(seq.0);
     }
@@ -92,7 +92,7 @@ impl Pending<'_> {
     /// Records that the commit has ended. `newest` is its highest number, or `None` if it had no effect.
     fn done(mut self, newest: Option<Seq>) {
         if let Some(seq) = newest {
-            self.order.heard(seq);
+            self.order.saw_commit(seq);
         }
         self.lost = false;
     }
@@ -129,8 +129,8 @@ mod tests {
         slow.done(Some(Seq(11)));
         assert_eq!(order.read(), Seq(12), "the later commit's number will be above 12");
         later.done(None);
-        order.heard(Seq(20));
-        order.heard(Seq(15));
+        order.saw_commit(Seq(20));
+        order.saw_commit(Seq(15));
         assert_eq!(order.read(), Seq(20));
     }
 

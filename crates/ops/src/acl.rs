@@ -72,7 +72,7 @@ impl Op for SetAcl {
             }
         }
         effects.push(Effect::SetAccess { ino: self.ino, access });
-        effects.push(super::touch_ctime(self.ino, ctx.now));
+        effects.push(super::set_ctime(self.ino, ctx.now));
         Ok(Plan { reply: (), effects })
     }
 }

@@ -80,11 +80,11 @@ use meta::Effect;
 use types::{Ino, Time};
 
 /// Sets a directory's times after a change of its entries.
-fn touch_dir(ino: Ino, now: Time) -> Effect {
+fn set_dir_times(ino: Ino, now: Time) -> Effect {
     Effect::SetTimes { ino, atime: None, mtime: Some(now), ctime: Some(now) }
 }
 
 /// Sets an inode's ctime after a change of its attributes.
-fn touch_ctime(ino: Ino, now: Time) -> Effect {
+fn set_ctime(ino: Ino, now: Time) -> Effect {
     Effect::SetTimes { ino, atime: None, mtime: None, ctime: Some(now) }
 }

@@ -84,8 +84,8 @@ impl Op for Link {
                 kind: inode.kind,
             },
             Effect::AddLinks { ino: self.ino, delta: 1 },
-            super::touch_ctime(self.ino, ctx.now),
-            super::touch_dir(self.parent, ctx.now),
+            super::set_ctime(self.ino, ctx.now),
+            super::set_dir_times(self.parent, ctx.now),
         ]);
         Ok(Plan { reply: (), effects })
     }

@@ -82,7 +82,7 @@ impl Op for Make {
         if kind.is_dir() {
             effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
         }
-        effects.push(super::touch_dir(self.parent, ctx.now));
+        effects.push(super::set_dir_times(self.parent, ctx.now));
         Ok(Plan { reply: inode, effects })
     }
 

@@ -431,7 +431,7 @@ impl Op for SetNfs4Acl {
             access.access_acl = stored.map_or(AclId::NONE, |acl| put(view, &acl, &mut effects));
         }
         effects.push(Effect::SetAccess { ino: self.ino, access });
-        effects.push(super::touch_ctime(self.ino, ctx.now));
+        effects.push(super::set_ctime(self.ino, ctx.now));
         Ok(Plan { reply: (), effects })
     }
 }

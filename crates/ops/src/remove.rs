@@ -61,7 +61,7 @@ impl Op for Unlink {
         }
         let mut effects = vec![Effect::DropDirent { parent: self.parent, name: self.name.clone() }];
         let unlinked = drop_link(view, ctx, &inode, self.open, &mut effects)?;
-        effects.push(super::touch_dir(self.parent, ctx.now));
+        effects.push(super::set_dir_times(self.parent, ctx.now));
         Ok(Plan { reply: unlinked, effects })
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn drop_link(
         Fate::Removed => effects.push(Effect::DropInode { ino }),
         Fate::Linked | Fate::Orphan => {
             effects.push(Effect::AddLinks { ino, delta: -1 });
-            effects.push(super::touch_ctime(ino, ctx.now));
+            effects.push(super::set_ctime(ino, ctx.now));
         }
     }
     if fate == Fate::Orphan {
@@ -171,7 +171,7 @@ impl Op for Rmdir {
             Effect::DropDirent { parent: self.parent, name: self.name.clone() },
             Effect::DropInode { ino: inode.ino },
             Effect::AddLinks { ino: self.parent, delta: -1 },
-            super::touch_dir(self.parent, ctx.now),
+            super::set_dir_times(self.parent, ctx.now),
         ];
         Ok(Plan { reply: inode, effects })
     }

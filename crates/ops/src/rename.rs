@@ -119,7 +119,7 @@ impl Op for Rename {
                 renamed.exchanged = Some(target);
                 self.place(&target, self.parent, &self.name, self.new_parent, &mut effects);
                 move_between(view, &target, [&new_dir, &old_dir], &mut effects)?;
-                effects.push(super::touch_ctime(target.ino, ctx.now));
+                effects.push(super::set_ctime(target.ino, ctx.now));
             }
             Some(target) => {
                 renamed.replaced = Some(self.replace(view, ctx, &source, &target, &mut effects)?);
@@ -132,10 +132,10 @@ impl Op for Rename {
         }
         self.place(&source, self.new_parent, &self.new_name, self.parent, &mut effects);
         move_between(view, &source, [&old_dir, &new_dir], &mut effects)?;
-        effects.push(super::touch_ctime(source.ino, ctx.now));
-        effects.push(super::touch_dir(self.parent, ctx.now));
+        effects.push(super::set_ctime(source.ino, ctx.now));
+        effects.push(super::set_dir_times(self.parent, ctx.now));
         if self.new_parent != self.parent {
-            effects.push(super::touch_dir(self.new_parent, ctx.now));
+            effects.push(super::set_dir_times(self.new_parent, ctx.now));
         }
         Ok(Plan { reply: renamed, effects })
     }

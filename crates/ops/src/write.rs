@@ -105,7 +105,7 @@ impl Op for KillPriv {
         let mut effects = drop_capabilities(view, &inode);
         if mode != inode.mode {
             effects.push(Effect::SetAccess { ino, access: Access { mode, ..Access::from(&inode) } });
-            effects.push(super::touch_ctime(ino, ctx.now));
+            effects.push(super::set_ctime(ino, ctx.now));
         }
         // If the answer to an earlier attempt of this operation was lost, that attempt may have changed the
         // mode. It then set this ctime, too.

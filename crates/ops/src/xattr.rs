@@ -71,7 +71,7 @@ impl Op for SetXattr {
             let delta = i32::from(new) - i32::from(old);
             effects.push(Effect::AddXattrBlocks { ino: self.ino, delta });
         }
-        effects.push(super::touch_ctime(self.ino, ctx.now));
+        effects.push(super::set_ctime(self.ino, ctx.now));
         Ok(Plan { reply: (), effects })
     }
 }
@@ -97,7 +97,7 @@ impl Op for RemoveXattr {
         if effects.is_empty() {
             return Err(Errno::ENODATA.into());
         }
-        effects.push(super::touch_ctime(self.ino, ctx.now));
+        effects.push(super::set_ctime(self.ino, ctx.now));
         Ok(Plan { reply: (), effects })
     }
 }

@@ -4,7 +4,7 @@ use meta::EngineError;
 
 use crate::pool::{Connect, Pool};
 
-/// What a request is to do: it decides whether a failed request may have taken effect.
+/// Whether a request changes records, and so whether it may have taken effect although it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// The request changes nothing.
@@ -15,6 +15,7 @@ pub enum Intent {
 
 /// The error of a request.
 pub trait RequestError {
+    /// The state of the connection after this error.
     fn connection_after(&self) -> After;
 
     /// The error for the caller. `place` is the address that [`Connect::place`] returns.
@@ -53,7 +54,7 @@ impl Intent {
     }
 
     /// The error for a reply that cannot be decoded, so that a retry would not help. A change may have happened.
-    pub fn not_understood(self, message: impl Into<String>) -> EngineError {
+    pub fn malformed_reply(self, message: impl Into<String>) -> EngineError {
         match self {
             Intent::Read => EngineError::permanent(message),
             Intent::Change => EngineError::indeterminate(message),

@@ -78,7 +78,7 @@ impl<L: Log> Changes for Tail<L> {
         let mut news = poll(wait, self.period, || self.poll_once())?;
         news.sort_unstable_by_key(|change| change.seq);
         if let Some(last) = news.last() {
-            self.log.order().heard(last.seq);
+            self.log.order().saw_commit(last.seq);
         }
         Ok(news)
     }

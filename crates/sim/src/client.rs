@@ -41,7 +41,7 @@ pub(crate) struct Client {
     is_leasing: AtomicBool,
     /// All commits up to this one have been received from the stream.
     floor: AtomicU64,
-    heard: AtomicU64,
+    received: AtomicU64,
     /// The unlinked inodes that it has open, each with the session that keeps it.
     orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
     /// Writes in doubt, which are to be retried.
@@ -74,7 +74,7 @@ impl Client {
             is_hearing: AtomicBool::new(false),
             is_leasing: AtomicBool::new(false),
             floor: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             orphans: Mutex::default(),
             doubts: Mutex::default(),
         };
@@ -404,7 +404,7 @@ impl Client {
         // The delivery of the changes takes time.
         port::pause();
         for change in &changes {
-            let received = self.heard.fetch_add(1, Ordering::Relaxed);
+            let received = self.received.fetch_add(1, Ordering::Relaxed);
             if shared.mutant != Some(Mutant::SilentStream) || received % 3 != 2 {
                 self.meta.apply_remote(change);
             }

@@ -39,7 +39,7 @@ impl<'v> Line<'v> {
     pub fn inode(inode: &Inode) -> Self {
         let acls = [inode.access_acl, inode.default_acl].map(values::acl);
         let strings = acls.map(|id| id.map(|id| id.to_vec().into())).into();
-        Line { strings, ..Line::new(Table::NODE, values::inode(inode), []) }
+        Line { strings, ..Line::new(Table::INODE, values::inode(inode), []) }
     }
 
     /// A row of a chunk, without its position.
@@ -73,9 +73,9 @@ impl<'v> Line<'v> {
 pub fn row_key(key: &RecordKey) -> Line<'_> {
     let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
     match key {
-        RecordKey::Inode(ino) => of(Table::NODE, ino),
-        RecordKey::Dirent(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
-        RecordKey::Empty(ino) => of(Table::EDGE, ino),
+        RecordKey::Inode(ino) => of(Table::INODE, ino),
+        RecordKey::Dirent(parent, name) => Line::new(Table::DIRENT, [parent.0], [name.as_bytes()]),
+        RecordKey::Empty(ino) => of(Table::DIRENT, ino),
         RecordKey::Xattrs(ino) => of(Table::XATTR, ino),
         RecordKey::Symlink(ino) => of(Table::SYMLINK, ino),
         RecordKey::Slices(ino, chunk) => Line::new(Table::SLICE, [ino.0, chunk.0], []),
@@ -97,7 +97,7 @@ pub fn row_key(key: &RecordKey) -> Line<'_> {
 /// a slice that becomes garbage, are not included.
 pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     Some(match effect {
-        Effect::DropDirent { parent, name } => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        Effect::DropDirent { parent, name } => Line::new(Table::DIRENT, [parent.0], [name.as_bytes()]),
         Effect::DropXattr { ino, name } => Line::new(Table::XATTR, [ino.0], [name.as_bytes()]),
         Effect::PutLocks { ino, .. } => Line::new(Table::LOCK, [ino.0], []),
         Effect::DropWait { owner } => {
@@ -116,7 +116,7 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
         Effect::PutDirent { parent, name, ino, kind } => {
-            Line::new(Table::EDGE, [parent.0, ino.0, kind.to_dtype().into()], [name.as_bytes()])
+            Line::new(Table::DIRENT, [parent.0, ino.0, kind.to_dtype().into()], [name.as_bytes()])
         }
         Effect::AppendSlice { ino, chunk, slice } => Line::slice(*ino, *chunk, slice),
         Effect::ReplaceRows { ino, chunk, rows, .. } => {

@@ -35,11 +35,11 @@ pub fn select(scan: &Scan) -> Select<'_> {
             // No name is empty, so every name is greater than the empty one.
             let after = after.as_ref().map_or(&[][..], |name| name.as_bytes());
             let range = "WHERE r.parent = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3";
-            (Table::EDGE, "`@edge` r", range, vec![number(parent.0), Arg::Bytes(after.into())])
+            (Table::DIRENT, "`@edge` r", range, vec![number(parent.0), Arg::Bytes(after.into())])
         }
         Scan::Inodes { after, .. } => {
             let range = "WHERE r.ino > ?1 ORDER BY r.ino LIMIT ?2";
-            (Table::NODE, "`@node` r", range, vec![number(after.0)])
+            (Table::INODE, "`@node` r", range, vec![number(after.0)])
         }
         Scan::Slices { ino, from: first, .. } => {
             let from = "(SELECT DISTINCT o.ino, o.chunk FROM `@slice` o WHERE o.ino = ?1 AND o.chunk >= ?2 \

@@ -22,7 +22,7 @@ impl Source {
     /// `with_acls` is set, the texts of the inodes' ACLs are joined too.
     fn new(table: Table, rows: &str, with_inodes: bool, with_acls: bool) -> Self {
         let columns = |of: fn(&Table) -> &'static [&'static str]| {
-            let inodes = of(&Table::NODE).iter().filter(|_| with_inodes).map(|column| format!("n.{column}"));
+            let inodes = of(&Table::INODE).iter().filter(|_| with_inodes).map(|column| format!("n.{column}"));
             of(&table).iter().map(|column| format!("r.{column}")).chain(inodes).collect::<Vec<_>>()
         };
         let (numbers, mut strings) = (columns(|table| table.numbers), columns(|table| table.strings));

@@ -22,7 +22,7 @@ const fn table(
 }
 
 impl Table {
-    pub const NODE: Table = table(
+    pub const INODE: Table = table(
         kind::INODE,
         "node",
         &[
@@ -44,7 +44,7 @@ impl Table {
         ],
         &["access_acl", "default_acl"],
     );
-    pub const EDGE: Table = table(kind::DIRENT, "edge", &["parent", "ino", "kind"], &["name"]);
+    pub const DIRENT: Table = table(kind::DIRENT, "edge", &["parent", "ino", "kind"], &["name"]);
     pub const XATTR: Table = table(kind::XATTR, "xattr", &["ino"], &["name", "value"]);
     pub const SYMLINK: Table = table(kind::SYMLINK, "symlink", &["ino"], &["target"]);
     /// Without the position of the row in its chunk.

@@ -7,7 +7,8 @@
 //!
 //! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows with
 //! the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the ACL and the
-//! number of groups.
+//! number of groups. Decisions without supplementary groups are an exception: their key says whether the primary group
+//! is the owning group.
 
 mod table;
 
@@ -36,7 +37,7 @@ pub struct Inode {
     pub sid_rules: u64,
 }
 
-/// A cache of recent decisions with a fixed size; safe to share between threads, which never block in it.
+/// A cache of recent decisions with a fixed size. Threads share it, and none blocks in it.
 #[derive(Debug)]
 pub struct DecisionCache {
     table: Table,
@@ -123,8 +124,8 @@ impl DecisionCache {
     }
 }
 
-/// Like [`posix::decide`], with a compiled ACL and without the cache, for callers that ask each question
-/// once.
+/// Like [`posix::decide`], with a compiled ACL and without the cache, for callers that evaluate each pair of caller
+/// and inode once.
 pub fn decide_posix<E>(
     caller: &Credential,
     inode: &Inode,
@@ -177,7 +178,7 @@ fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, inode: &I
     [acl_key(inode), inode.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
-/// Half of the ACL's hash, and the version of the rules, which is a hash too or 0.
+/// Half of the ACL's hash, combined with the version of the rules, which is a hash, or 0 if there are no rules.
 #[inline]
 fn acl_key(inode: &Inode) -> u64 {
     (inode.acl.0 >> 64) as u64 ^ inode.sid_rules

@@ -25,7 +25,7 @@
 -- created on demand. Lua hashes the whole of each string that it creates, so no unnecessary strings are
 -- created.
 local WORD = 4294967296
--- What is still to be added to inodes and blocks.
+-- What the transactions so far add to the usage, and `settle_usage` has not yet added.
 local more_inodes, more_blocks = 0, 0
 
 -- Adds the signed number high * 2^32 + low to a. The result is clamped to 0 ... 2^64 - 1.
@@ -478,6 +478,7 @@ for n = 1, count do
 end
 
 local first = tonumber(seq)
+-- Usually only the last digit changes, so one table lookup replaces string.format.
 local last, tens, digits = first, sub(seq, 1, -2), {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
 local results, changes, noted = {}, {}, 0
 local applied = twice == 1 and {}

@@ -97,8 +97,8 @@ struct Stream {
 }
 
 impl Changes for Stream {
-    fn next(&mut self, patience: Duration) -> Result<Vec<Change>, EngineError> {
-        let until = Instant::now() + patience;
+    fn next(&mut self, timeout: Duration) -> Result<Vec<Change>, EngineError> {
+        let until = Instant::now() + timeout;
         loop {
             let mut news = self.inner.next(Duration::ZERO)?;
             if !news.is_empty() && self.network.is_trimmed() {

@@ -60,7 +60,7 @@ fn run(engine: &dyn Engine, seed: u64) {
         assert_eq!((outcomes.len(), together.len()), (batch.len(), batch.len()));
         for found in [&outcomes, &together] {
             for (at, (outcome, expected)) in found.iter().zip(&expected).enumerate() {
-                judge(outcome, expected, &states[at..]).unwrap_or_else(|wrong| {
+                compare(outcome, expected, &states[at..]).unwrap_or_else(|wrong| {
                     panic!(
                         "{SEED}={seed}, batch {step}, transaction {at}: {wrong}: {outcome:#?} of {batch:#?}"
                     )
@@ -103,7 +103,7 @@ fn inodes(engine: &dyn Engine) -> State {
 /// Whether an outcome is the expected one: the same result, and images of the same inodes. Each image must be
 /// the inode's state right after the transaction (the first of `states`) or after a later transaction of the
 /// call. An inode that a later transaction created or removed may be missing or present.
-fn judge(outcome: &Outcome, expected: &Outcome, states: &[State]) -> Result<(), String> {
+fn compare(outcome: &Outcome, expected: &Outcome, states: &[State]) -> Result<(), String> {
     let (images, changed) = match (outcome, expected) {
         (Outcome::Conflict(snapshot), Outcome::Conflict(expected))
             if snapshot.records == expected.records =>
@@ -459,7 +459,7 @@ mod tests {
             (&[7, 7], 2, [false, false]),
             (&[0], 3, [false, false]),
         ] {
-            let found = [0, 1].map(|at| judge(&with(sizes, ino), &expected[at], &states[at..]).is_ok());
+            let found = [0, 1].map(|at| compare(&with(sizes, ino), &expected[at], &states[at..]).is_ok());
             assert_eq!(found, is_good, "{sizes:?} of {ino}");
         }
     }

@@ -10,7 +10,6 @@ mod authority;
 mod case;
 mod doubt;
 mod fixture;
-mod heard;
 mod invariants;
 mod links;
 mod locks;
@@ -25,6 +24,7 @@ mod races;
 mod random;
 mod ranges;
 mod ranges_random;
+mod remote_changes;
 mod renames;
 mod sids;
 mod stale;
@@ -48,7 +48,7 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
     ("doubt", doubt::CASES),
-    ("heard", heard::CASES),
+    ("remote_changes", remote_changes::CASES),
     ("links", links::CASES),
     ("locks", locks::CASES),
     ("names", names::CASES),
@@ -97,7 +97,7 @@ where
 macro_rules! operations {
     (if $can:expr, $new:expr) => {
         $crate::operations! { @common $can, $new }
-        $crate::operations! { @groups $can, $new; heard }
+        $crate::operations! { @groups $can, $new; remote_changes }
     };
     (without_stream, $new:expr) => {
         $crate::operations! { @common || true, $new }

@@ -19,35 +19,35 @@ const MOST_SHARDS: usize = 64;
 
 /// The shards that one handle writes: one for each commit in flight. A later commit uses the shard again.
 #[derive(Debug)]
-pub struct CommitSlots {
+pub struct ShardPool {
     free: Mutex<Vec<u64>>,
     next: AtomicU64,
 }
 
 /// A shard in use; it is free again when dropped.
 #[derive(Debug)]
-pub struct TakenSlot<'a> {
-    slots: &'a CommitSlots,
+pub struct TakenShard<'a> {
+    shards: &'a ShardPool,
     number: u64,
 }
 
-impl Default for CommitSlots {
+impl Default for ShardPool {
     /// The first number is random, so that two handles almost surely share no shard.
     fn default() -> Self {
-        CommitSlots { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("shards")) }
+        ShardPool { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("shards")) }
     }
 }
 
-impl CommitSlots {
-    pub fn take(&self) -> TakenSlot<'_> {
+impl ShardPool {
+    pub fn take(&self) -> TakenShard<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // Shard 0 is the one into which others are merged.
         let number = free.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed).max(1));
-        TakenSlot { slots: self, number }
+        TakenShard { shards: self, number }
     }
 }
 
-impl TakenSlot<'_> {
+impl TakenShard<'_> {
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -90,9 +90,9 @@ pub(crate) fn session_shards(session: SessionId) -> impl Iterator<Item = u64> {
     (0..TERMS as u32).flat_map(move |term| term_shards(session, Term(term)))
 }
 
-impl Drop for TakenSlot<'_> {
+impl Drop for TakenShard<'_> {
     fn drop(&mut self) {
-        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+        self.shards.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
     }
 }
 
