@@ -195,6 +195,12 @@ impl Meta {
         self.cache.names_of(inos)
     }
 
+    /// Whether an operation of this client that failed may still be committed: it was given up in doubt, and its term
+    /// has not ended.
+    pub fn is_in_doubt(&self) -> bool {
+        self.terms.are_doubtful()
+    }
+
     /// What is left of the lease on cached records; zero without one.
     pub fn lease_left(&self) -> Duration {
         let until = self.current_until.load(Ordering::Acquire);

@@ -11,6 +11,8 @@
 //!    hold is not below the hold's floor, and a number that is taken later is not below the current
 //!    `left.start`.
 //! 3. `first` is the minimum of all floors and `left.start`.
+//! 4. A commit that was given up in doubt may still arrive and name slices whose hold has ended. So the floor of a hold
+//!    that ends while there is such a commit counts until there is none.
 //!
 //! The record may be outdated: then its number is lower, which protects more slices.
 
@@ -38,6 +40,18 @@ struct State {
     left: Range<u64>,
     /// The number of holds per floor.
     holds: BTreeMap<u64, u64>,
+    /// The lowest floor of the holds that ended while a commit was in doubt.
+    in_doubt: Option<u64>,
+}
+
+impl State {
+    /// The lowest floor that counts.
+    fn floor(&mut self, meta: &Meta) -> Option<u64> {
+        if !meta.is_in_doubt() {
+            self.in_doubt = None;
+        }
+        self.holds.keys().next().copied().into_iter().chain(self.in_doubt).min()
+    }
 }
 
 /// While this exists, numbers may be in use that no row names yet.
@@ -49,7 +63,7 @@ pub(crate) struct Hold {
 
 impl Numbers {
     pub(crate) fn new(meta: &Arc<Meta>, counter: Counter) -> Self {
-        let state = State { left: 0..0, holds: BTreeMap::new() };
+        let state = State { left: 0..0, holds: BTreeMap::new(), in_doubt: None };
         Numbers { meta: Arc::clone(meta), counter, state: Mutex::new(state) }
     }
 
@@ -73,19 +87,20 @@ impl Numbers {
     /// The lowest number that may be in use, now or later, although no row names it. See the module
     /// documentation.
     pub(crate) fn first(&self) -> u64 {
-        let state = host::lock(&self.state);
-        state.holds.keys().next().map_or(state.left.start, |&floor| floor.min(state.left.start))
+        let mut state = host::lock(&self.state);
+        let floor = state.floor(&self.meta);
+        floor.map_or(state.left.start, |floor| floor.min(state.left.start))
     }
 
     /// Gives up the rest of the range if there is no hold and other clients have taken numbers since, so that
     /// an idle mount does not protect their slices for ever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
-        if !host::lock(&self.state).holds.is_empty() {
+        if host::lock(&self.state).floor(&self.meta).is_some() {
             return Ok(());
         }
         let next = self.meta.read_counter(self.counter)?;
         let mut state = host::lock(&self.state);
-        if state.holds.is_empty() && next > state.left.end {
+        if state.floor(&self.meta).is_none() && next > state.left.end {
             state.left = next..next;
         }
         Ok(())
@@ -107,6 +122,9 @@ impl Numbers {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = host::lock(&self.numbers.state);
+        if self.numbers.meta.is_in_doubt() {
+            state.in_doubt = Some(state.in_doubt.map_or(self.floor, |floor| floor.min(self.floor)));
+        }
         if let Some(count) = state.holds.get_mut(&self.floor) {
             *count -= 1;
             if *count == 0 {
@@ -118,7 +136,11 @@ impl Drop for Hold {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use meta::MemEngine;
     use ops::AtimeMode;
+    use suite::{Fault, FaultRates, Faulty};
 
     use super::*;
     use crate::fixture;
@@ -135,6 +157,34 @@ mod tests {
         assert!(numbers.take().unwrap() >= next);
         drop(hold);
         assert!(numbers.first() > next);
+    }
+
+    #[test]
+    fn slices_of_a_commit_in_doubt_are_protected_after_the_close_until_it_can_no_longer_arrive() {
+        let engine = Arc::new(Faulty::new(MemEngine::default(), 1, FaultRates::default()));
+        fixture::format(&*engine);
+        let vfs = fixture::mount(engine.clone());
+        vfs.meta().set_lifetime(Duration::from_secs(60));
+        let [other, ino] = ["other", "f"].map(|name| fixture::make(&vfs, name));
+        vfs.files.write(other, 0, &[1; 100_000]).unwrap();
+        vfs.files.close(other).unwrap();
+        vfs.files.write(ino, 0, &[1; 100_000]).unwrap();
+        let floor = vfs.base.slices.first();
+        engine.arm(true);
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        engine.script([Fault::Late, Fault::Late]);
+        assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
+        assert_eq!(vfs.files.close(ino), Err(Errno::EIO));
+        engine.script([]);
+        vfs.base.slices.advance().unwrap();
+        assert_eq!(vfs.base.slices.first(), floor);
+        for names in [["a", "b"], ["c", "d"]] {
+            for name in names {
+                fixture::make(&vfs, name);
+            }
+            vfs.meta().begin_next_term().unwrap();
+        }
+        assert!(vfs.base.slices.first() > floor);
     }
 
     #[test]
