@@ -32,7 +32,7 @@ pub fn process_has_ended(pid: u32, process: &Process) -> bool {
         && here == *process
         && match Found::of(pid) {
             Found::Ended => true,
-            Found::Started(time) => !is_same(time, process.start_time),
+            Found::Started(time) => time != process.start_time,
             Found::Unknown => false,
         }
 }
@@ -40,9 +40,7 @@ pub fn process_has_ended(pid: u32, process: &Process) -> bool {
 /// Whether a process certainly runs now, on this machine and in this PID namespace.
 pub fn is_process_here(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
-    process.start_time != 0
-        && here == *process
-        && start_time(pid).is_some_and(|time| is_same(time, process.start_time))
+    process.start_time != 0 && here == *process && start_time(pid) == Some(process.start_time)
 }
 
 fn boot_id() -> String {
@@ -112,11 +110,6 @@ pub fn start_time(pid: u32) -> Option<u64> {
     }
 }
 
-/// Two readers in different time namespaces may round differently.
-fn is_same(one: u64, other: u64) -> bool {
-    one.abs_diff(other) <= 1
-}
-
 /// The offset of the boot clock in this time namespace, in clock ticks (`time_namespaces(7)`). `None` if it cannot be
 /// read.
 fn boot_offset() -> Option<i64> {
@@ -137,8 +130,9 @@ fn boot_offset_in(offsets: &str) -> Option<i64> {
     let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
     let seconds: i64 = fields.next()?.parse().ok()?;
     let nanos: i64 = fields.next()?.parse().ok()?;
-    // The kernel shows times to programs with 100 ticks a second (USER_HZ).
-    Some(seconds * 100 + nanos / 10_000_000)
+    // The kernel shows times to programs with 100 ticks a second (USER_HZ). It rounds down after it has added the offset,
+    // so only an offset of whole ticks can be taken back exactly.
+    (nanos % 10_000_000 == 0).then_some(seconds * 100 + nanos / 10_000_000)
 }
 
 #[cfg(test)]
@@ -165,6 +159,7 @@ mod tests {
         assert_eq!(Found::in_stat("", Some(0)), Found::Unknown);
         assert_eq!(boot_offset_in("monotonic 1 2\nboottime  5000  10000000\n"), Some(500_001));
         assert_eq!(boot_offset_in("monotonic 1 2\n"), None);
+        assert_eq!(boot_offset_in("boottime 5000 1\n"), None);
         assert!(boot_offset().is_some());
     }
 
@@ -175,7 +170,7 @@ mod tests {
         assert!(!this.boot_id.is_empty() && this.pid_namespace != 0 && this.start_time != 0);
         assert!(!process_has_ended(pid, &this));
         // A later process has the same process id.
-        let earlier = Process { start_time: this.start_time - 100, ..this.clone() };
+        let earlier = Process { start_time: this.start_time - 1, ..this.clone() };
         assert!(process_has_ended(pid, &earlier));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = child.id();
