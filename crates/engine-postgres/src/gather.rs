@@ -178,14 +178,8 @@ impl Gathered {
 
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
-        self.head.full |= matches!(
-            guard.key(),
-            RecordKey::Empty(_)
-                | RecordKey::Settings
-                | RecordKey::Counter(_)
-                | RecordKey::Slices(..)
-                | RecordKey::Locks(_)
-        );
+        use RecordKey::{Counter, Empty, Locks, Settings, Slices};
+        self.head.full |= matches!(guard.key(), Empty(_) | Settings | Counter(_) | Slices(..) | Locks(_));
         let guards = &mut self.guards;
         match guard {
             Guard::Access { ino, rev } => guards.push(&[t, code::GUARD_ACCESS, int(ino.0), int(*rev)], &[]),
