@@ -247,7 +247,11 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
     match output.status.code() {
         Some(0) => {
             let text = String::from_utf8_lossy(&output.stdout);
-            Ok(text.lines().next().and_then(|line| parse(line, database == "passwd")))
+            let found = text.lines().next().and_then(|line| parse(line, database == "passwd"));
+            // getent(1) takes a number modulo 2^32, so 4294967296 would be root.
+            let is_asked =
+                |entry: &Entry| entry.name == key || key.parse().is_ok_and(|id: u32| id == entry.id);
+            Ok(found.filter(|entry| !key.bytes().all(|byte| byte.is_ascii_digit()) || is_asked(entry)))
         }
         Some(NOT_FOUND) => Ok(None),
         Some(TIMED_OUT) => {
@@ -342,7 +346,7 @@ mod tests {
         }
         assert_eq!((users.user(0), users.group(0)), ("root".to_owned(), "root".to_owned()));
         assert!(users.all().unwrap().iter().any(|person| person.cred.uid == 0));
-        for text in ["", "no such user", "a:b", "-x", "4294967295", "a\nb"] {
+        for text in ["", "no such user", "a:b", "-x", "4294967295", "4294967296", "a\nb"] {
             assert!(users.person(text, None).is_err(), "{text}");
         }
         assert_eq!(users.person("S-1-22-1-0", None).unwrap().name, "root");
