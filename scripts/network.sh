@@ -30,10 +30,11 @@ print(" | ".join(f"{value:,.0f}" if field == "ops_per_s" else f"{value:.2f}" for
 PY
 }
 
-measure() { # URL THREADS FILES
+measure() { # URL THREADS FILES [OPTIONS]
     local files=()
+    # shellcheck disable=SC2086  # several options, or none
     for round in $(seq "$rounds"); do
-        "$limen" mdtest "$1" /mdtest --depth 1 --dirs 9 --files "$3" --threads "$2" --json >"$work/$round.json" 2>/dev/null
+        "$limen" mdtest "$1" /mdtest --depth 1 --dirs 9 --files "$3" --threads "$2" ${4:-} --json >"$work/$round.json" 2>/dev/null
         files+=("$work/$round.json")
     done
     printf '%s | %s' "$(medians ops_per_s "${files[@]}")" "$(medians engine_round_trips "${files[@]}")"
@@ -49,9 +50,11 @@ for engine in "${engines[@]}"; do
     echo "| delay, threads | $columns | $columns |"
     echo '|---|---|---|---|---|---|---|---|---|'
     for micros in 0 200 1000 5000; do
-        relay=$((port + 20000))
+        # Below the ports that the kernel gives to clients.
+        relay=$((port - 10000))
         "$delay" "$relay" "$port" "$micros" &
         relay_process=$!
+        trap 'kill "$relay_process" 2>/dev/null || true; servers_clean' EXIT
         sleep 0.2
         for threads in 1 50; do
             # At most some seconds for each run with one thread.
@@ -63,13 +66,13 @@ for engine in "${engines[@]}"; do
     done
     if [ "$engine" = postgres ] || [ "$engine" = mariadb ]; then
         echo
-        echo "$engine, 50 threads in their own directories: operations a second, then round trips per operation"
+        echo "$engine, 50 threads, files of all directories in turns: operations a second, then round trips per operation"
         echo
         echo "| max_open_conns | $columns | $columns |"
         echo '|---|---|---|---|---|---|---|---|---|'
         for connections in 1 2 3 5 10 20; do
             separator=$([[ $url == *\?* ]] && echo '&' || echo '?')
-            echo "| $connections | $(measure "$url${separator}max_open_conns=$connections" 50 200) |"
+            echo "| $connections | $(measure "$url${separator}max_open_conns=$connections" 50 200 --spread) |"
         done
     fi
     server_stop

@@ -383,7 +383,7 @@ mod tests {
             next.files.open(&root(), ino, ANY).unwrap();
             assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted), "{kind:?}");
             next.files.write(ino, 0, b"new").unwrap();
-            next.files.close(ino).unwrap();
+            next.files.flush(ino).unwrap();
             assert_eq!(first.files.flush(ino), Err(Errno::ENOSPC));
             assert_eq!(first.files.close(ino), Err(Errno::ENOSPC));
             assert_eq!(next.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{kind:?}");
