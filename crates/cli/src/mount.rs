@@ -25,7 +25,7 @@ use meta::AclKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use types::Errno;
-use vfs::{SessionInfo, Vfs, VfsOptions};
+use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 
 use crate::daemon;
 use crate::log;
@@ -128,6 +128,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         times: session_times()?,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
+    if vfs.meta().volume().storage != MEMORY {
+        vfs.set_store_owner_check(owner_check(&vfs, &store));
+    }
     let session = SessionInfo {
         host: host_name(),
         pid: std::process::id(),
@@ -193,12 +196,16 @@ fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, options: &Options) -> 
     if options.fuse.read_only || vfs.meta().volume().storage == MEMORY {
         return Ok(None);
     }
-    let (meta, checked) = (Arc::clone(vfs.meta()), Arc::clone(store));
-    let check_owner = move || match marker::verify(meta.volume(), &checked) {
+    Backups::start(Arc::clone(vfs.meta()), Arc::clone(store), owner_check(vfs, store)).map(Some)
+}
+
+/// The check whether the store belongs to the volume's database.
+fn owner_check(vfs: &Arc<Vfs>, store: &Arc<BlockStore>) -> OwnerCheck {
+    let (meta, store) = (Arc::clone(vfs.meta()), Arc::clone(store));
+    Box::new(move || match marker::verify(meta.volume(), &store) {
         Ok(_) => Ok(()),
         Err(fault) => Err(fault.to_string()),
-    };
-    Backups::start(Arc::clone(vfs.meta()), Arc::clone(store), Box::new(check_owner)).map(Some)
+    })
 }
 
 /// Waits until all staged blocks are uploaded.

@@ -9,8 +9,9 @@
 //! mount that finds state of an unknown session removes it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use meta::{Garbage, Record, Scan, Session};
@@ -76,9 +77,49 @@ impl Watch {
     }
 }
 
+/// Fails if the object store does not belong to this volume's database, or if that cannot be found out.
+pub type OwnerCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// The check before objects are removed. None are removed while it fails: a restored copy of the metadata may refer to
+/// objects that this database no longer needs.
+#[derive(Default)]
+pub(crate) struct StoreOwner {
+    check: OnceLock<OwnerCheck>,
+    has_failed: AtomicBool,
+}
+
+impl StoreOwner {
+    pub(crate) fn set(&self, check: OwnerCheck) {
+        let _ = self.check.set(check);
+    }
+
+    fn is_this(&self) -> bool {
+        match self.check.get().map_or(Ok(()), |check| check()) {
+            Ok(()) => self.has_failed.store(false, Ordering::Relaxed),
+            Err(error) => {
+                if !self.has_failed.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        error,
+                        "this mount removes no objects, because the object store may not belong to its database"
+                    );
+                }
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl fmt::Debug for StoreOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOwner").field("has_failed", &self.has_failed).finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     base: Arc<Base>,
+    pub(crate) store_owner: StoreOwner,
     /// Whether this mount cleans up for all mounts.
     elected: AtomicBool,
     /// The number of other sessions when they were last read.
@@ -93,6 +134,7 @@ impl Cleanup {
     pub(crate) fn new(base: &Arc<Base>) -> Self {
         Cleanup {
             base: Arc::clone(base),
+            store_owner: StoreOwner::default(),
             elected: AtomicBool::default(),
             others: AtomicU64::default(),
             removed: Event::default(),
@@ -249,6 +291,9 @@ impl Cleanup {
                 _ => None,
             });
             let garbage: Vec<&Garbage> = garbage.collect();
+            if !garbage.is_empty() && !self.store_owner.is_this() {
+                return Ok(());
+            }
             let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {
                 (!stop()).then(|| self.base.store.delete_slice(*slice, *size).map(|()| *slice))
             });
@@ -443,6 +488,27 @@ mod tests {
         let fails = |item: &usize| Some(if *item == 5 { Err(()) } else { Ok(*item) });
         assert_eq!(each_at_once(&items, 1, &fails).len(), 6);
         assert!(each_at_once(&items, COLLECTORS, &fails).len() < 100);
+    }
+
+    #[test]
+    fn no_object_is_removed_from_the_store_of_another_database() {
+        let shared = Shared::new();
+        let vfs = shared.mount(NO_WAIT);
+        let is_own = Arc::new(AtomicBool::new(false));
+        let answer = Arc::clone(&is_own);
+        vfs.set_store_owner_check(Box::new(move || {
+            answer.load(Ordering::Relaxed).then_some(()).ok_or_else(|| "another database".to_owned())
+        }));
+        let ino = make(&vfs, "f");
+        vfs.files.write(ino, 0, &[1; 100_000]).unwrap();
+        vfs.files.close(ino).unwrap();
+        vfs.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
+        let cleanup = &vfs.lifecycle.cleanup;
+        cleanup.collect_garbage().unwrap();
+        assert_eq!(cleanup.removed.count(), 0);
+        is_own.store(true, Ordering::Relaxed);
+        cleanup.collect_garbage().unwrap();
+        assert_eq!(cleanup.removed.count(), 1);
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub use activity::Activity;
 pub use attr::{Attr, Lifetimes};
 pub use base::VfsOptions;
 pub use caller::{Caller, Identity, IdentitySource};
+pub use cleanup::OwnerCheck;
 pub use coherence::{Coherence, Kernel};
 pub use fencing::SessionLoss;
 pub use in_flight::ReplyGuard;

@@ -10,6 +10,7 @@ use crate::access_check::AccessCheck;
 use crate::activity::Activity;
 use crate::attributes::Attributes;
 use crate::base::{Base, VfsOptions};
+use crate::cleanup::OwnerCheck;
 use crate::coherence::{Caches, StreamEvents};
 use crate::commits::Commits;
 use crate::fencing::SessionLoss;
@@ -54,6 +55,12 @@ impl Vfs {
             locks,
             base,
         }
+    }
+
+    /// Sets the check that this mount makes before it removes objects, once for each page of them. Only the first call
+    /// has an effect.
+    pub fn set_store_owner_check(&self, check: OwnerCheck) {
+        self.lifecycle.cleanup.store_owner.set(check);
     }
 
     pub fn meta(&self) -> &Arc<Meta> {
