@@ -153,8 +153,9 @@ BEGIN
             END);
 END $f$;
 
--- Evaluates a guard on a quota. An absent quota has no limits. A guard that names an outer quota fails on it. In PL/pgSQL, because servers
--- before PostgreSQL 18 plan the query of a function in SQL again in each statement that calls it.
+-- Evaluates a guard on a quota. An absent quota has no limits. A guard that names an outer quota fails on it. In
+-- PL/pgSQL, because servers before PostgreSQL 18 plan the query of a function in SQL again in each statement that calls
+-- it.
 CREATE OR REPLACE FUNCTION @fits#(p_what bigint, p_kind bigint, p_number bigint, p_value bigint)
 RETURNS boolean LANGUAGE plpgsql STABLE AS $f$
 BEGIN RETURN (SELECT coalesce(bool_and(CASE p_what

@@ -109,13 +109,15 @@ impl Granted {
         }
     }
 
-    /// Whether one of these owners of POSIX locks, or this owner of a `flock(2)` lock, holds a lock on the file.
+    /// Whether one of these owners of POSIX locks, or this owner of a `flock(2)` lock, holds an exclusive lock on the file.
     fn is_held(&self, ino: Ino, posix: &HashSet<u64>, flock: Option<u64>) -> bool {
         let is_owner = |held: &LockRequest| match held.kind {
             LockKind::Posix => posix.contains(&held.owner),
             LockKind::Flock => flock == Some(held.owner),
         };
-        host::lock(&self.0).get(&ino).is_some_and(|held| held.ranges.iter().any(is_owner))
+        host::lock(&self.0)
+            .get(&ino)
+            .is_some_and(|held| held.ranges.iter().any(|range| range.exclusive && is_owner(range)))
     }
 
     /// The files on which locks are held or may have been granted. All held locks are removed.
@@ -317,8 +319,8 @@ impl Locks {
         })
     }
 
-    /// Drops written data that cannot be stored, if one of these owners holds a lock on the file and another mount may
-    /// take that lock next. Calls that store data then fail until the file is closed.
+    /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file, because
+    /// another mount may take that lock next. What others wrote without a lock is dropped too: nothing tells it apart. Calls that store data then fail until the file is closed.
     fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
         if self.base.meta.is_exclusive() || !self.granted.is_held(ino, owners, flock) {
             return;
