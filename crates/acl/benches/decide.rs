@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
-use acl::cache::{self, DecisionCache, Inode};
+use acl::cache::{self, DecisionCache, FileAttrs};
 use acl::credential::{Credential, Credentials};
 use acl::nfs4::{self, AclFlags, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use acl::posix::{self, Perm, PosixAcl, Tag};
@@ -113,7 +113,7 @@ struct Case {
     is_nfs4: bool,
     cache: DecisionCache,
     caller: Arc<Credential>,
-    inodes: Vec<Inode>,
+    inodes: Vec<FileAttrs>,
     posix: Option<Arc<posix::Compiled>>,
     nfs4: Option<Arc<nfs4::Compiled>>,
 }
@@ -131,7 +131,7 @@ impl Case {
         let nfs4 =
             named.filter(|_| is_nfs4).map(|named| Arc::new(nfs4::Compiled::new(nfs4_acl(named, last))));
         let acl = posix.as_ref().map(|acl| acl.id()).or(nfs4.as_ref().map(|acl| acl.id()));
-        let inode = |index| Inode {
+        let inode = |index| FileAttrs {
             uid: OWNER,
             gid: 100_000 + 7 * index,
             mode: Mode::new(0o750),
@@ -151,7 +151,7 @@ impl Case {
         Ok(self.nfs4.clone().expect("load is called only if there is an ACL"))
     }
 
-    fn inodes(&self, rounds: u64) -> impl Iterator<Item = &Inode> {
+    fn inodes(&self, rounds: u64) -> impl Iterator<Item = &FileAttrs> {
         (0..rounds).map(|round| black_box(&self.inodes[round as usize % NODES as usize]))
     }
 
@@ -183,14 +183,14 @@ impl Case {
     }
 
     fn step_by_step(&self, rounds: u64) {
-        for Inode { uid, gid, mode, is_dir, .. } in self.inodes(rounds).copied() {
+        for FileAttrs { uid, gid, mode, is_dir, .. } in self.inodes(rounds).copied() {
             if self.is_nfs4 {
                 let acl = self.nfs4.as_deref().map(|acl| acl.acl());
-                let inode = nfs4::Inode { uid, gid, mode, is_dir, acl };
+                let inode = nfs4::FileAttrs { uid, gid, mode, is_dir, acl };
                 black_box(nfs4::decide(self.caller.cred(), &[], &inode));
             } else {
                 let acl = self.posix.as_deref().map(|acl| acl.acl());
-                let inode = posix::Inode { uid, gid, mode, is_dir, acl };
+                let inode = posix::FileAttrs { uid, gid, mode, is_dir, acl };
                 black_box(posix::decide(self.caller.cred(), &inode));
             }
         }

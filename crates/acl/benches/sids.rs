@@ -20,7 +20,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use acl::cache::{self, DecisionCache, Inode};
+use acl::cache::{self, DecisionCache, FileAttrs};
 use acl::credential::{Credential, Credentials};
 use acl::identity::{Domain, DomainIndex, DomainTable, Id};
 use acl::nfs4::{AclFlags, Compiled, Entry, Mask, Nfs4Acl, Who};
@@ -102,7 +102,7 @@ struct Case {
     caller: Arc<Credential>,
     credentials: Credentials,
     compiled: Arc<Compiled>,
-    inode: Inode,
+    inode: FileAttrs,
 }
 
 impl Case {
@@ -126,7 +126,7 @@ impl Case {
         let compiled = Arc::new(Compiled::new(deciding));
         assert!(compiled.decide(&caller, false, false).allows(Mask::READ_DATA), "the last entry allows it");
         let (mode, id) = (Mode::new(0o750), compiled.id());
-        let inode = Inode { uid: 1, gid: 1, mode, is_dir: false, acl: id, sid_rules: rules.version() };
+        let inode = FileAttrs { uid: 1, gid: 1, mode, is_dir: false, acl: id, sid_rules: rules.version() };
         Case { cred, sids, caller, credentials, compiled, inode }
     }
 

@@ -48,9 +48,9 @@ fn posix_decisions_agree() {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
             let by_name =
-                posix::Inode { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
+                posix::FileAttrs { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Inode { uid, gid, mode, is_dir: false, acl: id, sid_rules: 0 };
+            let by_id = cache::FileAttrs { uid, gid, mode, is_dir: false, acl: id, sid_rules: 0 };
             let mut load = || {
                 loads += 1;
                 Ok::<_, Infallible>(acl.clone().unwrap())
@@ -90,9 +90,9 @@ fn nfs4_decisions_agree() {
         for (cred, sids) in callers(ids, &mut rng) {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
-            let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
+            let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Inode { uid, gid, mode, is_dir, acl: id, sid_rules: 0 };
+            let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: id, sid_rules: 0 };
             let load = || Ok::<_, Infallible>(acl.clone().unwrap());
             let compiled = cache::decide_nfs4(&caller, &by_id, load).unwrap();
             let first = cache.nfs4(&caller, &by_id, load).unwrap();
@@ -173,15 +173,15 @@ fn decisions_agree_for_the_longest_lists() {
     let entries: Vec<nfs4::Entry> = entries.take(nfs4::Nfs4Acl::MAX_ENTRIES).collect();
     let acl = nfs4::Nfs4Acl::new(nfs4::AclFlags::NONE, entries).unwrap();
     let (uid, gid, mode, is_dir) = (1, 2, Mode::new(0), false);
-    let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
+    let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let decision = cache::decide_nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled)).unwrap();
     assert_eq!(decision, nfs4::decide(&cred, &[], &by_name), "{}", rng.name());
     assert_eq!(decision.granted | decision.denied, Mask::ALL, "every permission is decided by some entry");
     let shown = nfs4::project(&acl, uid, gid, is_dir);
     let shown_mode = Mode::new(shown.rwx);
-    let inode = posix::Inode { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
+    let inode = posix::FileAttrs { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
     let by_projection = posix::decide(&cred, &inode);
     for (mask, perm) in [(Mask::READ_DATA, Perm::READ), (Mask::EXECUTE, Perm::EXECUTE)] {
         assert!(by_projection.allows(perm) || !decision.allows(mask), "{perm} {}", rng.name());
@@ -227,10 +227,10 @@ fn mapped_sids_decide_like_the_sids_of_the_caller() {
             let mut sids: Vec<Id> = numbers.filter_map(|id| rules.sid_of(*id)).collect();
             sids.sort();
             sids.dedup();
-            let of = |acl| nfs4::Inode { uid, gid, mode: Mode::new(0), is_dir, acl: Some(acl) };
+            let of = |acl| nfs4::FileAttrs { uid, gid, mode: Mode::new(0), is_dir, acl: Some(acl) };
             let expected = nfs4::decide(&cred, &sids, &of(&acl));
             let caller = credentials.intern(&cred, &[]);
-            let by_id = cache::Inode {
+            let by_id = cache::FileAttrs {
                 uid,
                 gid,
                 mode: Mode::new(0),
@@ -265,7 +265,7 @@ fn mapped_sids_decide_like_the_sids_of_the_caller() {
             }
             let shown = nfs4::project(&mapped.acl, uid, gid, is_dir);
             let inode =
-                posix::Inode { uid, gid, mode: Mode::new(shown.rwx), is_dir, acl: shown.acl.as_ref() };
+                posix::FileAttrs { uid, gid, mode: Mode::new(shown.rwx), is_dir, acl: shown.acl.as_ref() };
             let by_projection = posix::decide(&cred, &inode);
             assert!(by_projection.allows(Perm::READ) || !expected.allows(Mask::READ_DATA), "{}", context());
             if shown.search_is_exact {

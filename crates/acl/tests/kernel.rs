@@ -12,7 +12,7 @@ use std::sync::Arc;
 use acl::cache::{self, DecisionCache};
 use acl::credential::{Credential, Credentials};
 use acl::evaluate::Denial;
-use acl::posix::{self, AclError, Inode, Perm, PosixAcl, inherit, permits, set_access};
+use acl::posix::{self, AclError, FileAttrs, Perm, PosixAcl, inherit, permits, set_access};
 use common::{Rng, cases, cred, posix_acl};
 use rustix::fs::{self, AtFlags, FileType as RawType, Mode as RawMode, OFlags, XattrFlags};
 use rustix::io::Errno as RawErrno;
@@ -39,7 +39,7 @@ fn checks_agree() {
             let cred = cred(ids, &some_caps(), &mut rng);
             let answers = run_as(&cred, || inodes.iter().map(|inode| ask(&dir, inode)).collect::<Vec<_>>());
             for (subject, answers) in inodes.iter().zip(answers) {
-                let inode = Inode {
+                let inode = FileAttrs {
                     uid: subject.uid,
                     gid: subject.gid,
                     mode: subject.mode,
@@ -70,7 +70,7 @@ fn cached(
     subject: &Subject,
     compiled: Option<Arc<posix::Compiled>>,
 ) -> posix::Decision {
-    let inode = cache::Inode {
+    let inode = cache::FileAttrs {
         uid: subject.uid,
         gid: subject.gid,
         mode: subject.mode,

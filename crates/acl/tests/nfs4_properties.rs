@@ -4,7 +4,7 @@ mod common;
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{
-    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, Inode, Kind, Mask, Nfs4Acl,
+    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, FileAttrs, Kind, Mask, Nfs4Acl,
     Policy, Scope, Who, chmod, decide, from_mode, inherit, may_open, project, set,
 };
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 fn granted(acl: Option<&Nfs4Acl>, mode: Mode, is_dir: bool, uid: u32, groups: &[u32]) -> Mask {
-    let inode = Inode { uid: 1, gid: 2, mode, is_dir, acl };
+    let inode = FileAttrs { uid: 1, gid: 2, mode, is_dir, acl };
     decide(&Cred::new(uid, 99, groups, Caps::NONE), &[], &inode).granted
 }
 

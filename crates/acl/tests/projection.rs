@@ -99,7 +99,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
         let acl = small_acl(&mut rng);
         let is_dir = rng.one_in(2);
         let shown = project(&acl, OWNER, OWNING_GROUP, is_dir);
-        let inode = posix::Inode {
+        let inode = posix::FileAttrs {
             uid: OWNER,
             gid: OWNING_GROUP,
             mode: Mode::new(shown.rwx),
@@ -110,7 +110,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
         let rights: Vec<Perm> = everybody
             .iter()
             .map(|(cred, sids)| {
-                let inode = nfs4::Inode {
+                let inode = nfs4::FileAttrs {
                     uid: OWNER,
                     gid: OWNING_GROUP,
                     mode: Mode::new(0),
@@ -145,7 +145,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
             assert_eq!(nfs4::classify(&set, is_dir), nfs4::Posix::Reference(reference));
         }
         for (cred, _) in &everybody {
-            let with = posix::Inode { acl: Some(&read), ..inode };
+            let with = posix::FileAttrs { acl: Some(&read), ..inode };
             assert_eq!(posix::decide(cred, &with), posix::decide(cred, &inode), "{cred:?} {read:?}");
         }
         if shown.search_is_exact {
@@ -171,7 +171,7 @@ fn projections_are_never_narrower_and_exact_if_they_say_so() {
 }
 
 /// The first POSIX ACL of the small world that satisfies `fits`, of all that differ in search.
-fn any_posix_acl(fits: impl Fn(&posix::Inode<'_>) -> bool) -> Option<PosixAcl> {
+fn any_posix_acl(fits: impl Fn(&posix::FileAttrs<'_>) -> bool) -> Option<PosixAcl> {
     // Each named user and group has no entry, an entry without x, or one with x; owner, owning group and
     // others have x or not.
     for choice in 0..3_u32.pow(4) * 8 {
@@ -192,7 +192,7 @@ fn any_posix_acl(fits: impl Fn(&posix::Inode<'_>) -> bool) -> Option<PosixAcl> {
         }
         let acl = PosixAcl::from_entries(entries).unwrap();
         let (rwx, _) = acl.equiv_mode();
-        let inode = posix::Inode {
+        let inode = posix::FileAttrs {
             uid: OWNER,
             gid: OWNING_GROUP,
             mode: Mode::new(rwx),

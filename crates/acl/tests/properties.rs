@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use acl::nfs4;
-use acl::posix::{AclError, Entry, Inode, Perm, PosixAcl, Tag, decide, inherit, permits, set_access};
+use acl::posix::{AclError, Entry, FileAttrs, Perm, PosixAcl, Tag, decide, inherit, permits, set_access};
 use common::naive_posix;
 use proptest::prelude::*;
 use types::{AclId, Caps, Cred, Errno, FileType, Mode};
@@ -61,7 +61,7 @@ fn cred() -> impl Strategy<Value = Cred> {
 }
 
 /// `capabilities(7)`: `CAP_DAC_READ_SEARCH` and `CAP_DAC_OVERRIDE`.
-fn naive_with_caps(cred: &Cred, want: Perm, inode: &Inode<'_>) -> bool {
+fn naive_with_caps(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> bool {
     let bypass_read = want == Perm::READ || inode.is_dir && !want.has(Perm::WRITE);
     let bypass_all = inode.is_dir || !want.has(Perm::EXECUTE) || inode.mode.bits() & 0o111 != 0;
     naive_posix(cred, want, inode)
@@ -137,7 +137,7 @@ proptest! {
     ) {
         // The mode is not derived from the ACL: the rules hold even if a crash or a bug made them
         // inconsistent.
-        let inode = Inode { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
+        let inode = FileAttrs { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
         for want in (0..8).map(Perm::new) {
             prop_assert_eq!(decide(&cred, &inode).allows(want), naive_posix(&cred, want, &inode), "{}", want);
             prop_assert_eq!(permits(&cred, want, &inode).is_ok(), naive_with_caps(&cred, want, &inode), "{}", want);
@@ -182,9 +182,9 @@ proptest! {
     ) {
         let cred = Cred::new(uid, gid, &groups, Caps::NONE);
         let mode = Mode::new(acl.equiv_mode().0);
-        let by_acl = decide(&cred, &Inode { uid: 1, gid: 2, mode, is_dir, acl: Some(&acl) }).each();
+        let by_acl = decide(&cred, &FileAttrs { uid: 1, gid: 2, mode, is_dir, acl: Some(&acl) }).each();
         let made = nfs4::from_posix(&acl, is_dir);
-        let granted = nfs4::decide(&cred, &[], &nfs4::Inode { uid: 1, gid: 2, mode, is_dir, acl: Some(&made) }).granted;
+        let granted = nfs4::decide(&cred, &[], &nfs4::FileAttrs { uid: 1, gid: 2, mode, is_dir, acl: Some(&made) }).granted;
         let writes = nfs4::Mask::WRITE_DATA | nfs4::Mask::APPEND_DATA;
         let bits = [(Perm::READ, nfs4::Mask::READ_DATA), (Perm::WRITE, writes), (Perm::EXECUTE, nfs4::Mask::EXECUTE)];
         for (perm, mask) in bits {
@@ -195,7 +195,7 @@ proptest! {
         }
         // The stored ACL grants the same as the converted one.
         let (shown, stored) = nfs4::set(Mode::new(0), is_dir, &made, false);
-        let stored = nfs4::Inode { uid: 1, gid: 2, mode: shown, is_dir, acl: stored.as_ref() };
+        let stored = nfs4::FileAttrs { uid: 1, gid: 2, mode: shown, is_dir, acl: stored.as_ref() };
         prop_assert_eq!(nfs4::decide(&cred, &[], &stored).granted, granted);
     }
 }

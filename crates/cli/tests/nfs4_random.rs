@@ -77,7 +77,7 @@ impl Thing {
     fn lets(&self, cred: &Cred, want: Perm, holders: &Traversers) -> bool {
         let (rwx, acl, _) = self.shown(holders);
         let (uid, gid, mode) = (self.uid, self.gid, Mode::new(rwx));
-        let inode = posix::Inode { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
+        let inode = posix::FileAttrs { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
         posix::permits(cred, want, &inode).is_ok()
     }
 

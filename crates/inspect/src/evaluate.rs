@@ -159,7 +159,7 @@ fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules
     let shown = nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, is_dir);
     let mode = Mode::new(shown.rwx);
     let inode =
-        posix::Inode { uid: access_attrs.uid, gid: access_attrs.gid, mode, is_dir, acl: shown.acl.as_ref() };
+        posix::FileAttrs { uid: access_attrs.uid, gid: access_attrs.gid, mode, is_dir, acl: shown.acl.as_ref() };
     posix::permits(cred, want, &inode).is_ok()
 }
 
@@ -173,9 +173,9 @@ pub(crate) fn lets_try_names(cred: &Cred, dir: &AccessAttrs) -> bool {
     }
 }
 
-fn posix_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posix::Inode<'a> {
+fn posix_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posix::FileAttrs<'a> {
     let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
-    posix::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
+    posix::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
 fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> VerdictReason {
@@ -211,10 +211,10 @@ pub(crate) fn mask_of(want: Perm) -> Mask {
     all.into_iter().filter(|(perm, _)| want.has(*perm)).fold(Mask::NONE, |mask, (_, one)| mask | one)
 }
 
-pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rules>) -> nfs4::Inode<'a> {
+pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rules>) -> nfs4::FileAttrs<'a> {
     let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
     let acl = acl.map(Nfs4Rules::deciding);
-    nfs4::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
+    nfs4::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
 fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> Verdict {

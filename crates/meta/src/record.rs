@@ -75,10 +75,10 @@ impl Inode {
 
     /// The fields that decisions about access depend on, by this version of the rules for SIDs
     /// (0 on volumes without NFSv4 ACLs).
-    pub fn as_decided(&self, sid_rules: u64) -> acl::cache::Inode {
+    pub fn as_decided(&self, sid_rules: u64) -> acl::cache::FileAttrs {
         let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
         let is_dir = self.kind.is_dir();
-        acl::cache::Inode { uid, gid, mode, is_dir, acl, sid_rules }
+        acl::cache::FileAttrs { uid, gid, mode, is_dir, acl, sid_rules }
     }
 
     /// The number of blocks that the inode adds to [`Usage::blocks`].

@@ -205,7 +205,7 @@ impl Ctx<'_> {
         }
         let Some(cred) = self.cred_about(inode)? else { return Ok(()) };
         let acl = view.acl(inode.access_acl)?;
-        let inode = posix::Inode {
+        let inode = posix::FileAttrs {
             uid: inode.uid,
             gid: inode.gid,
             mode: inode.mode,

@@ -46,7 +46,7 @@ impl Ctx<'_> {
             Authority::Daemon(cred) => {
                 let acl = view.deciding_acl(inode.access_acl, &self.volume.sid_rules)?;
                 let acl = acl.as_deref().map(Compiled::acl);
-                let of = nfs4::Inode { uid: inode.uid, gid: inode.gid, mode: inode.mode, is_dir, acl };
+                let of = nfs4::FileAttrs { uid: inode.uid, gid: inode.gid, mode: inode.mode, is_dir, acl };
                 Ok(nfs4::decide(cred, &[], &of))
             }
             Authority::Both(source) => {

@@ -27,10 +27,10 @@ fuzz_target!(|input: &[u8]| {
     let sids: Vec<Id> = groups.first().and_then(|rid| format!("1-{rid}").parse().ok()).into_iter().collect();
     let (uid, gid, mode, is_dir) = (u32::from(*uid), u32::from(*gid), Mode::new(0o640), is_dir & 1 == 1);
 
-    let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
     let step_by_step = nfs4::decide(&cred, &sids, &by_name);
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
+    let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let caller = Credentials::new(1 << 10).intern(&cred, &sids);
     let cache = DecisionCache::new(2);
     for _ in 0..2 {
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
 
     let shown = nfs4::project(&acl, uid, gid, is_dir);
     let shown_mode = Mode::new(shown.rwx);
-    let inode = posix::Inode { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
+    let inode = posix::FileAttrs { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
     let mut wanted = Perm::NONE;
     for (mask, perm) in [
         (Mask::READ_DATA, Perm::READ),

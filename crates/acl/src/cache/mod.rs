@@ -25,7 +25,7 @@ use table::Table;
 
 /// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct Inode {
+pub struct FileAttrs {
     pub uid: u32,
     pub gid: u32,
     pub mode: Mode,
@@ -61,7 +61,7 @@ impl DecisionCache {
     pub fn posix<E>(
         &self,
         caller: &Credential,
-        inode: &Inode,
+        inode: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<posix::Compiled>, E>,
     ) -> Result<posix::Decision, E> {
         let key = key(Family::Posix, caller, inode);
@@ -80,7 +80,7 @@ impl DecisionCache {
     pub fn nfs4<E>(
         &self,
         caller: &Credential,
-        inode: &Inode,
+        inode: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
     ) -> Result<nfs4::Decision, E> {
         let key = key(Family::Nfs4, caller, inode);
@@ -101,7 +101,7 @@ impl DecisionCache {
     pub fn nfs4_certain<E>(
         &self,
         (uid, gid): (u32, u32),
-        inode: &Inode,
+        inode: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
     ) -> Result<Option<nfs4::Decision>, E> {
         let (is_owner, in_group) = (uid == inode.uid, gid == inode.gid);
@@ -128,7 +128,7 @@ impl DecisionCache {
 /// and inode once.
 pub fn decide_posix<E>(
     caller: &Credential,
-    inode: &Inode,
+    inode: &FileAttrs,
     load: impl FnOnce() -> Result<Arc<posix::Compiled>, E>,
 ) -> Result<posix::Decision, E> {
     let cred = caller.cred();
@@ -142,7 +142,7 @@ pub fn decide_posix<E>(
 /// Like [`nfs4::decide`], with a compiled ACL and without the cache.
 pub fn decide_nfs4<E>(
     caller: &Credential,
-    inode: &Inode,
+    inode: &FileAttrs,
     load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
 ) -> Result<nfs4::Decision, E> {
     let is_owner = caller.cred().uid == inode.uid;
@@ -173,19 +173,19 @@ enum Family {
 }
 
 #[inline]
-fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, inode: &Inode) -> table::Key {
+fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, inode: &FileAttrs) -> table::Key {
     let flags = u64::from(in_group) | u64::from(is_owner) << 9 | (Family::Certain as u64) << 11;
     [acl_key(inode), inode.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
 /// Half of the ACL's hash, combined with the version of the rules, which is a hash, or 0 if there are no rules.
 #[inline]
-fn acl_key(inode: &Inode) -> u64 {
+fn acl_key(inode: &FileAttrs) -> u64 {
     (inode.acl.0 >> 64) as u64 ^ inode.sid_rules
 }
 
 #[inline]
-fn key(family: Family, caller: &Credential, inode: &Inode) -> table::Key {
+fn key(family: Family, caller: &Credential, inode: &FileAttrs) -> table::Key {
     let is_owner = caller.cred().uid == inode.uid;
     let flags = u64::from(inode.mode.rwx())
         | u64::from(is_owner) << 9
@@ -205,8 +205,8 @@ mod tests {
 
     use super::*;
 
-    fn inode(acl: AclId) -> Inode {
-        Inode { uid: 1, gid: 10, mode: Mode::new(0o750), is_dir: false, acl, sid_rules: 0 }
+    fn inode(acl: AclId) -> FileAttrs {
+        FileAttrs { uid: 1, gid: 10, mode: Mode::new(0o750), is_dir: false, acl, sid_rules: 0 }
     }
 
     #[test]
@@ -230,22 +230,22 @@ mod tests {
     fn key_contains_everything_that_decides() {
         let caller = Credentials::new(1000).intern(&Cred::new(2, 10, &[], Caps::NONE), &[]);
         let base = inode(AclId(5 << 64 | 6));
-        let key_of = |inode: &Inode| key(Family::Posix, &caller, inode);
+        let key_of = |inode: &FileAttrs| key(Family::Posix, &caller, inode);
         let others = [
-            Inode { acl: AclId(5 << 64 | 7), ..base },
-            Inode { acl: AclId(4 << 64 | 6), ..base },
-            Inode { gid: 11, ..base },
-            Inode { uid: 2, ..base },
-            Inode { is_dir: true, ..base },
-            Inode { mode: Mode::new(0o740), ..base },
-            Inode { sid_rules: 1, ..base },
+            FileAttrs { acl: AclId(5 << 64 | 7), ..base },
+            FileAttrs { acl: AclId(4 << 64 | 6), ..base },
+            FileAttrs { gid: 11, ..base },
+            FileAttrs { uid: 2, ..base },
+            FileAttrs { is_dir: true, ..base },
+            FileAttrs { mode: Mode::new(0o740), ..base },
+            FileAttrs { sid_rules: 1, ..base },
         ];
         for other in others {
             assert_ne!(key_of(&base), key_of(&other), "{other:?}");
         }
         assert_ne!(key_of(&base), key(Family::Nfs4, &caller, &base));
         // The key contains whether the caller is the owner, not the owner itself, and only the rwx bits of the mode.
-        assert_eq!(key_of(&base), key_of(&Inode { uid: 3, mode: Mode::new(0o7750), ..base }));
+        assert_eq!(key_of(&base), key_of(&FileAttrs { uid: 3, mode: Mode::new(0o7750), ..base }));
     }
 
     #[test]
@@ -253,11 +253,11 @@ mod tests {
         let caller = Credentials::new(1000).intern(&Cred::new(2, 10, &[], Caps::NONE), &[]);
         let cache = DecisionCache::new(0);
         let ask =
-            |inode: &Inode| cache.posix(&caller, inode, || Err(Errno::EIO)).map(|decision| decision.each());
+            |inode: &FileAttrs| cache.posix(&caller, inode, || Err(Errno::EIO)).map(|decision| decision.each());
         let base = inode(AclId(1));
-        assert_eq!(ask(&Inode { uid: 2, ..base }), Ok(Perm::ALL));
-        assert_eq!(ask(&Inode { mode: Mode::new(0o704), gid: 11, ..base }), Ok(Perm::READ));
-        assert_eq!(ask(&Inode { acl: AclId::NONE, ..base }), Ok(Perm::READ | Perm::EXECUTE));
+        assert_eq!(ask(&FileAttrs { uid: 2, ..base }), Ok(Perm::ALL));
+        assert_eq!(ask(&FileAttrs { mode: Mode::new(0o704), gid: 11, ..base }), Ok(Perm::READ));
+        assert_eq!(ask(&FileAttrs { acl: AclId::NONE, ..base }), Ok(Perm::READ | Perm::EXECUTE));
         assert_eq!(ask(&base), Err(Errno::EIO));
     }
 }

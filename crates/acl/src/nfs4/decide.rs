@@ -16,7 +16,7 @@ use super::{Entry, Kind, Mask, Nfs4Acl, Who};
 
 /// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct Inode<'a> {
+pub struct FileAttrs<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mode: Mode,
@@ -52,7 +52,7 @@ pub const OWNER_RIGHTS: Mask =
 
 /// The decision of the ACL, or of the mode if there is no ACL, on every permission. Capabilities are not
 /// considered. `sids` are the caller's SIDs of Windows domains, sorted.
-pub fn decide(cred: &Cred, sids: &[Id], inode: &Inode<'_>) -> Decision {
+pub fn decide(cred: &Cred, sids: &[Id], inode: &FileAttrs<'_>) -> Decision {
     let caller = Caller::new(cred, sids, inode);
     match inode.acl {
         Some(acl) => acl.decide(&caller),
@@ -104,7 +104,7 @@ impl Nfs4Acl {
 }
 
 impl<'a> Caller<'a> {
-    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], inode: &Inode<'_>) -> Self {
+    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], inode: &FileAttrs<'_>) -> Self {
         let (is_owner, in_owning_group) = (cred.uid == inode.uid, cred.in_group(inode.gid));
         Caller { cred, sids, is_owner, in_owning_group }
     }
@@ -245,7 +245,7 @@ mod tests {
 
     fn ask(text: &str, cred: &Cred) -> String {
         let acl = acl(text);
-        let inode = Inode { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
+        let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
         let Decision { granted, denied } = decide(cred, &["1-7".parse().unwrap()], &inode);
         format!("{granted}-{denied}")
     }

@@ -6,7 +6,7 @@ use crate::evaluate::Class;
 use crate::identity::Id;
 
 use super::Mask;
-use super::decide::{Caller, Inode, OWNER_RIGHTS, decide_by_mode};
+use super::decide::{Caller, FileAttrs, OWNER_RIGHTS, decide_by_mode};
 
 /// What decided a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub struct Verdict {
 
 /// Explains each permission of `want`, in the order of the permission letters. The verdicts agree with
 /// [`decide`](super::decide). Capabilities are not considered; `sids` must be sorted.
-pub fn explain(cred: &Cred, sids: &[Id], inode: &Inode<'_>, want: Mask) -> Vec<Verdict> {
+pub fn explain(cred: &Cred, sids: &[Id], inode: &FileAttrs<'_>, want: Mask) -> Vec<Verdict> {
     let caller = Caller::new(cred, sids, inode);
     want.each().map(|permission| verdict(permission, &caller, inode)).collect()
 }
 
-fn verdict(permission: Mask, caller: &Caller<'_>, inode: &Inode<'_>) -> Verdict {
+fn verdict(permission: Mask, caller: &Caller<'_>, inode: &FileAttrs<'_>) -> Verdict {
     let Some(acl) = inode.acl else {
         let class = caller.class();
         let granted = decide_by_mode(inode.mode, inode.is_dir, class).allows(permission);
@@ -66,7 +66,7 @@ mod tests {
         let acl = Nfs4Acl::from_storage("A:i:2:r,D::3:r,A:g:20:rw,D::OWNER@:xc,A::EVERYONE@:rx").unwrap();
         let why = |uid, groups: &[u32], acl| {
             let cred = Cred::new(uid, 100, groups, Caps::NONE);
-            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
+            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
             let want = Mask::READ_DATA | Mask::WRITE_DATA | Mask::EXECUTE | Mask::READ_ACL;
             explain(&cred, &[], &inode, want)
                 .into_iter()

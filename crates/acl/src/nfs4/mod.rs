@@ -41,7 +41,7 @@ pub use acl::{Nfs4Acl, Scope};
 pub use compiled::Compiled;
 pub(crate) use decide::decide_by_mode;
 pub use decide::{
-    Caller, Decision, Inode, OWNER_RIGHTS, anyone_may_traverse, check, decide, decide_without_groups,
+    Caller, Decision, FileAttrs, OWNER_RIGHTS, anyone_may_traverse, check, decide, decide_without_groups,
     may_open, overrides,
 };
 pub use delete::{Removal, may_remove};

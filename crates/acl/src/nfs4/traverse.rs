@@ -153,7 +153,7 @@ mod tests {
             let shown = project_for(None, mode, (1, 10), true, &traversers);
             let (rwx, acl, exact) =
                 shown.map_or((mode.rwx(), None, true), |of| (of.rwx, of.acl, of.search_is_exact));
-            let inode = |mode, acl| posix::Inode { uid: 1, gid: 10, mode, is_dir: true, acl };
+            let inode = |mode, acl| posix::FileAttrs { uid: 1, gid: 10, mode, is_dir: true, acl };
             for uid in [1, 7, 8] {
                 for groups in [&[][..], &[10], &[70], &[10, 70], &[11]] {
                     let cred = Cred::new(uid, 99, groups, Caps::NONE);

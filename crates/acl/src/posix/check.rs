@@ -16,7 +16,7 @@ use crate::evaluate::{Class, Denial, Evaluation, Grant};
 
 /// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct Inode<'a> {
+pub struct FileAttrs<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mode: Mode,
@@ -57,13 +57,13 @@ pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool
 ///
 /// # Errors
 /// [`Denial::Acl`].
-pub fn permits(cred: &Cred, want: Perm, inode: &Inode<'_>) -> Evaluation {
+pub fn permits(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> Evaluation {
     check(decide(cred, inode), cred.caps, want, inode.mode, inode.is_dir)
 }
 
 /// The permissions that mode and ACL grant to the caller, without capabilities. Equivalent to
 /// `acl_permission_check`.
-pub fn decide(cred: &Cred, inode: &Inode<'_>) -> Decision {
+pub fn decide(cred: &Cred, inode: &FileAttrs<'_>) -> Decision {
     let in_owning_group = cred.in_group(inode.gid);
     match (class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some()), inode.acl) {
         (None, Some(acl)) => acl.decide(cred, in_owning_group),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     fn each(cred: &Cred, mode: u32, acl: Option<&PosixAcl>) -> String {
-        let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+        let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
         decide(cred, &inode).each().to_string()
     }
 
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn capabilities_add_permissions() {
         let able = |caps, want, mode, is_dir| {
-            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
+            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
             permits(&Cred::new(2, 20, &[], caps), want, &inode).is_ok()
         };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);

@@ -3,7 +3,7 @@
 use types::Cred;
 
 use super::check::class;
-use super::{Entry, Inode, Perm, PosixAcl, Tag, decide};
+use super::{Entry, FileAttrs, Perm, PosixAcl, Tag, decide};
 use crate::evaluate::Class;
 
 /// What decided a request.
@@ -20,7 +20,7 @@ pub enum Reason {
 
 /// Whether the caller has every permission of `want` at once, and the reason; agrees with [`decide`].
 /// Capabilities are not considered.
-pub fn explain(cred: &Cred, want: Perm, inode: &Inode<'_>) -> (bool, Reason) {
+pub fn explain(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> (bool, Reason) {
     let granted = decide(cred, inode).allows(want);
     let in_owning_group = cred.in_group(inode.gid);
     let class = class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some());
@@ -62,7 +62,7 @@ mod tests {
     fn explain_names_the_deciding_entry() {
         let acl = PosixAcl::from_storage("u::r--,u:2:rw-,g::r--,g:20:-wx,g:30:--x,m::r-x,o::r--").unwrap();
         let why = |uid, groups: &[u32], want: Perm, mode: u32, acl| {
-            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
             explain(&Cred::new(uid, 100, groups, Caps::NONE), want, &inode)
         };
         let entry = |tag, masked| Reason::Entry { tag, masked };

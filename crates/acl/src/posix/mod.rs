@@ -26,7 +26,7 @@ mod xattr;
 
 pub use acl::PosixAcl;
 pub(crate) use check::class;
-pub use check::{Decision, Inode, check, decide, is_certain, permits};
+pub use check::{Decision, FileAttrs, check, decide, is_certain, permits};
 pub use compiled::Compiled;
 pub use entry::{Entry, Perm, Tag};
 pub use error::AclError;

@@ -125,7 +125,7 @@ pub(crate) fn cred(ids: u32, caps: &[Caps], rng: &mut Rng) -> Cred {
 
 /// The access check algorithm of `acl(5)`, step by step, with the mode bits if there is no ACL, and with the
 /// step that Linux adds in front: if the group bits are clear, the ACL is ignored.
-pub(crate) fn naive_posix(cred: &Cred, want: Perm, inode: &posix::Inode<'_>) -> bool {
+pub(crate) fn naive_posix(cred: &Cred, want: Perm, inode: &posix::FileAttrs<'_>) -> bool {
     let in_group = |gid: u32| cred.gid == gid || cred.groups().contains(&gid);
     let class = |shift: u32| Perm::new(inode.mode.bits() >> shift).has(want);
     if cred.uid == inode.uid {

@@ -141,7 +141,7 @@ impl<'a> Classes<'a> {
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
         Ok(Some(match &access_attrs.rules {
             Rules::Posix(acl) => {
-                let inode = posix::Inode { uid, gid, mode, is_dir, acl: acl.as_ref() };
+                let inode = posix::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_ref() };
                 let may = |want| posix::permits(cred, want, &inode).is_ok();
                 Decided {
                     read: may(Perm::READ),
