@@ -22,7 +22,7 @@ const ACLS: [(&str, Option<u32>); 3] =
     [("mode bits", None), ("short ACL", Some(1)), ("500 entries", Some(496))];
 const GROUPS: [u32; 3] = [4, 400, 4000];
 /// The number of files, used in turn, so that branch prediction cannot learn one answer.
-const NODES: u32 = 64;
+const FILES: u32 = 64;
 const OWNER: u32 = 1;
 const CALLER: u32 = 2;
 
@@ -113,7 +113,7 @@ struct Case {
     is_nfs4: bool,
     cache: DecisionCache,
     caller: Arc<Credential>,
-    inodes: Vec<FileAttrs>,
+    files: Vec<FileAttrs>,
     posix: Option<Arc<posix::Compiled>>,
     nfs4: Option<Arc<nfs4::Compiled>>,
 }
@@ -131,7 +131,7 @@ impl Case {
         let nfs4 =
             named.filter(|_| is_nfs4).map(|named| Arc::new(nfs4::Compiled::new(nfs4_acl(named, last))));
         let acl = posix.as_ref().map(|acl| acl.id()).or(nfs4.as_ref().map(|acl| acl.id()));
-        let inode = |index| FileAttrs {
+        let file = |index| FileAttrs {
             uid: OWNER,
             gid: 100_000 + 7 * index,
             mode: Mode::new(0o750),
@@ -139,8 +139,8 @@ impl Case {
             acl: acl.unwrap_or(AclId::NONE),
             sid_rules: 0,
         };
-        let inodes = (0..NODES).map(inode).collect();
-        Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, inodes, posix, nfs4 }
+        let files = (0..FILES).map(file).collect();
+        Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, files, posix, nfs4 }
     }
 
     fn load_posix(&self) -> Result<Arc<posix::Compiled>, Infallible> {
@@ -151,47 +151,44 @@ impl Case {
         Ok(self.nfs4.clone().expect("load is called only if there is an ACL"))
     }
 
-    fn inodes(&self, rounds: u64) -> impl Iterator<Item = &FileAttrs> {
-        (0..rounds).map(|round| black_box(&self.inodes[round as usize % NODES as usize]))
+    fn files(&self, rounds: u64) -> impl Iterator<Item = &FileAttrs> {
+        (0..rounds).map(|round| black_box(&self.files[round as usize % FILES as usize]))
     }
 
     fn warm(&self, rounds: u64) {
-        for inode in self.inodes(rounds) {
+        for file in self.files(rounds) {
             if self.is_nfs4 {
                 black_box(
-                    self.cache
-                        .nfs4(&self.caller, inode, || self.load_nfs4())
-                        .unwrap()
-                        .allows(Mask::READ_DATA),
+                    self.cache.nfs4(&self.caller, file, || self.load_nfs4()).unwrap().allows(Mask::READ_DATA),
                 );
             } else {
                 black_box(
-                    self.cache.posix(&self.caller, inode, || self.load_posix()).unwrap().allows(Perm::READ),
+                    self.cache.posix(&self.caller, file, || self.load_posix()).unwrap().allows(Perm::READ),
                 );
             }
         }
     }
 
     fn compiled(&self, rounds: u64) {
-        for inode in self.inodes(rounds) {
+        for file in self.files(rounds) {
             if self.is_nfs4 {
-                black_box(cache::decide_nfs4(&self.caller, inode, || self.load_nfs4()).unwrap());
+                black_box(cache::decide_nfs4(&self.caller, file, || self.load_nfs4()).unwrap());
             } else {
-                black_box(cache::decide_posix(&self.caller, inode, || self.load_posix()).unwrap());
+                black_box(cache::decide_posix(&self.caller, file, || self.load_posix()).unwrap());
             }
         }
     }
 
     fn step_by_step(&self, rounds: u64) {
-        for FileAttrs { uid, gid, mode, is_dir, .. } in self.inodes(rounds).copied() {
+        for FileAttrs { uid, gid, mode, is_dir, .. } in self.files(rounds).copied() {
             if self.is_nfs4 {
                 let acl = self.nfs4.as_deref().map(|acl| acl.acl());
-                let inode = nfs4::FileAttrs { uid, gid, mode, is_dir, acl };
-                black_box(nfs4::decide(self.caller.cred(), &[], &inode));
+                let file = nfs4::FileAttrs { uid, gid, mode, is_dir, acl };
+                black_box(nfs4::decide(self.caller.cred(), &[], &file));
             } else {
                 let acl = self.posix.as_deref().map(|acl| acl.acl());
-                let inode = posix::FileAttrs { uid, gid, mode, is_dir, acl };
-                black_box(posix::decide(self.caller.cred(), &inode));
+                let file = posix::FileAttrs { uid, gid, mode, is_dir, acl };
+                black_box(posix::decide(self.caller.cred(), &file));
             }
         }
     }

@@ -90,7 +90,8 @@ fn nfs4_decisions_agree() {
         for (cred, sids) in callers(ids, &mut rng) {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
-            let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
+            let by_name =
+                nfs4::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
             let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: id, sid_rules: 0 };
             let load = || Ok::<_, Infallible>(acl.clone().unwrap());

@@ -4,7 +4,7 @@ mod common;
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{
-    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, FileAttrs, Kind, Mask, Nfs4Acl,
+    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, FileAttrs, Inherited, Kind, Mask, Nfs4Acl,
     Policy, Scope, Who, chmod, decide, from_mode, inherit, may_open, project, set,
 };
 use proptest::prelude::*;

@@ -116,9 +116,9 @@ pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
 fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
     match &access_attrs.rules {
         Rules::Posix(acl) => {
-            let inode = posix_inode(access_attrs, acl.as_ref());
-            Verdict::of(posix::permits(cred, want, &inode), || {
-                let (_, reason) = posix::explain(cred, want, &inode);
+            let file = posix_file(access_attrs, acl.as_ref());
+            Verdict::of(posix::permits(cred, want, &file), || {
+                let (_, reason) = posix::explain(cred, want, &file);
                 posix_reason(access_attrs, acl.as_ref(), reason)
             })
         }
@@ -158,9 +158,14 @@ fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Rules
     let is_dir = access_attrs.kind.is_dir();
     let shown = nfs4::project(acl.deciding(), access_attrs.uid, access_attrs.gid, is_dir);
     let mode = Mode::new(shown.rwx);
-    let inode =
-        posix::FileAttrs { uid: access_attrs.uid, gid: access_attrs.gid, mode, is_dir, acl: shown.acl.as_ref() };
-    posix::permits(cred, want, &inode).is_ok()
+    let file = posix::FileAttrs {
+        uid: access_attrs.uid,
+        gid: access_attrs.gid,
+        mode,
+        is_dir,
+        acl: shown.acl.as_ref(),
+    };
+    posix::permits(cred, want, &file).is_ok()
 }
 
 /// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL: the owner needs `w`
@@ -173,7 +178,7 @@ pub(crate) fn lets_try_names(cred: &Cred, dir: &AccessAttrs) -> bool {
     }
 }
 
-fn posix_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posix::FileAttrs<'a> {
+fn posix_file<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posix::FileAttrs<'a> {
     let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
     posix::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
@@ -211,14 +216,14 @@ pub(crate) fn mask_of(want: Perm) -> Mask {
     all.into_iter().filter(|(perm, _)| want.has(*perm)).fold(Mask::NONE, |mask, (_, one)| mask | one)
 }
 
-pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rules>) -> nfs4::FileAttrs<'a> {
+pub(crate) fn nfs4_file<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rules>) -> nfs4::FileAttrs<'a> {
     let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
     let acl = acl.map(Nfs4Rules::deciding);
     nfs4::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
 fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> Verdict {
-    let granted = nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)).granted;
+    let granted = nfs4::decide(cred, &[], &nfs4_file(access_attrs, acl)).granted;
     let any_execute = any_execute(access_attrs, acl);
     let evaluation = nfs4::check(granted, cred.caps, want, access_attrs.kind.is_dir(), any_execute);
     Verdict::of(evaluation, || nfs4_reason(cred, want, access_attrs, acl))
@@ -244,7 +249,7 @@ pub(crate) fn nfs4_target(
     acl: Option<&Nfs4Rules>,
 ) -> nfs4::Decision {
     match acl {
-        Some(_) => nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)),
+        Some(_) => nfs4::decide(cred, &[], &nfs4_file(access_attrs, acl)),
         None => nfs4::Decision::default(),
     }
 }
@@ -256,7 +261,7 @@ fn nfs4_reason(
     access_attrs: &AccessAttrs,
     acl: Option<&Nfs4Rules>,
 ) -> VerdictReason {
-    let verdicts = nfs4::explain(cred, &[], &nfs4_inode(access_attrs, acl), want);
+    let verdicts = nfs4::explain(cred, &[], &nfs4_file(access_attrs, acl), want);
     let entry = |verdict: &nfs4::Verdict| match verdict.reason {
         nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.stored_entry(at)),
         _ => None,
@@ -276,7 +281,7 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict
         return Verdict::refused(Errno::EACCES, of_dir());
     }
     let removal = nfs4::Removal {
-        parent: nfs4::decide(cred, &[], &nfs4_inode(dir, dir_acl.as_ref())),
+        parent: nfs4::decide(cred, &[], &nfs4_file(dir, dir_acl.as_ref())),
         target: nfs4_target(cred, access_attrs, own_acl.as_ref()),
         parent_mode: dir.mode,
         parent_uid: dir.uid,

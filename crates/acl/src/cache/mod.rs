@@ -61,14 +61,14 @@ impl DecisionCache {
     pub fn posix<E>(
         &self,
         caller: &Credential,
-        inode: &FileAttrs,
+        file: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<posix::Compiled>, E>,
     ) -> Result<posix::Decision, E> {
-        let key = key(Family::Posix, caller, inode);
+        let key = key(Family::Posix, caller, file);
         match self.table.get(&key) {
             Some(known) => Ok(posix::Decision(known as u8)),
             None => {
-                let decision = decide_posix(caller, inode, load)?;
+                let decision = decide_posix(caller, file, load)?;
                 self.remember(&key, decision.0.into());
                 Ok(decision)
             }
@@ -80,14 +80,14 @@ impl DecisionCache {
     pub fn nfs4<E>(
         &self,
         caller: &Credential,
-        inode: &FileAttrs,
+        file: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
     ) -> Result<nfs4::Decision, E> {
-        let key = key(Family::Nfs4, caller, inode);
+        let key = key(Family::Nfs4, caller, file);
         match self.table.get(&key) {
             Some(known) => Ok(unpacked(known)),
             None => {
-                let decision = decide_nfs4(caller, inode, load)?;
+                let decision = decide_nfs4(caller, file, load)?;
                 self.remember(&key, packed(decision));
                 Ok(decision)
             }
@@ -101,14 +101,14 @@ impl DecisionCache {
     pub fn nfs4_certain<E>(
         &self,
         (uid, gid): (u32, u32),
-        inode: &FileAttrs,
+        file: &FileAttrs,
         load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
     ) -> Result<Option<nfs4::Decision>, E> {
-        let (is_owner, in_group) = (uid == inode.uid, gid == inode.gid);
-        if inode.acl.is_none() {
-            return Ok(nfs4::decide_without_groups(inode.mode, inode.is_dir, is_owner, in_group));
+        let (is_owner, in_group) = (uid == file.uid, gid == file.gid);
+        if file.acl.is_none() {
+            return Ok(nfs4::decide_without_groups(file.mode, file.is_dir, is_owner, in_group));
         }
-        let key = key_of_user((uid, gid), is_owner, in_group, inode);
+        let key = key_of_user((uid, gid), is_owner, in_group, file);
         if let Some(known) = self.table.get(&key) {
             return Ok(Some(unpacked(known)));
         }
@@ -125,16 +125,16 @@ impl DecisionCache {
 }
 
 /// Like [`posix::decide`], with a compiled ACL and without the cache, for callers that evaluate each pair of caller
-/// and inode once.
+/// and file once.
 pub fn decide_posix<E>(
     caller: &Credential,
-    inode: &FileAttrs,
+    file: &FileAttrs,
     load: impl FnOnce() -> Result<Arc<posix::Compiled>, E>,
 ) -> Result<posix::Decision, E> {
     let cred = caller.cred();
-    let in_owning_group = || cred.in_group(inode.gid);
-    match posix::class(cred.uid == inode.uid, in_owning_group, inode.mode, !inode.acl.is_none()) {
-        Some(class) => Ok(posix::Decision::of_class(class, inode.mode)),
+    let in_owning_group = || cred.in_group(file.gid);
+    match posix::class(cred.uid == file.uid, in_owning_group, file.mode, !file.acl.is_none()) {
+        Some(class) => Ok(posix::Decision::of_class(class, file.mode)),
         None => Ok(load()?.decide(caller, in_owning_group())),
     }
 }
@@ -142,13 +142,13 @@ pub fn decide_posix<E>(
 /// Like [`nfs4::decide`], with a compiled ACL and without the cache.
 pub fn decide_nfs4<E>(
     caller: &Credential,
-    inode: &FileAttrs,
+    file: &FileAttrs,
     load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
 ) -> Result<nfs4::Decision, E> {
-    let is_owner = caller.cred().uid == inode.uid;
-    let in_owning_group = caller.cred().in_group(inode.gid);
-    if inode.acl.is_none() {
-        return Ok(nfs4::decide_by_mode(inode.mode, inode.is_dir, Class::of(is_owner, || in_owning_group)));
+    let is_owner = caller.cred().uid == file.uid;
+    let in_owning_group = caller.cred().in_group(file.gid);
+    if file.acl.is_none() {
+        return Ok(nfs4::decide_by_mode(file.mode, file.is_dir, Class::of(is_owner, || in_owning_group)));
     }
     Ok(load()?.decide(caller, is_owner, in_owning_group))
 }
@@ -173,25 +173,25 @@ enum Family {
 }
 
 #[inline]
-fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, inode: &FileAttrs) -> table::Key {
+fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, file: &FileAttrs) -> table::Key {
     let flags = u64::from(in_group) | u64::from(is_owner) << 9 | (Family::Certain as u64) << 11;
-    [acl_key(inode), inode.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
+    [acl_key(file), file.acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
 /// Half of the ACL's hash, combined with the version of the rules, which is a hash, or 0 if there are no rules.
 #[inline]
-fn acl_key(inode: &FileAttrs) -> u64 {
-    (inode.acl.0 >> 64) as u64 ^ inode.sid_rules
+fn acl_key(file: &FileAttrs) -> u64 {
+    (file.acl.0 >> 64) as u64 ^ file.sid_rules
 }
 
 #[inline]
-fn key(family: Family, caller: &Credential, inode: &FileAttrs) -> table::Key {
-    let is_owner = caller.cred().uid == inode.uid;
-    let flags = u64::from(inode.mode.rwx())
+fn key(family: Family, caller: &Credential, file: &FileAttrs) -> table::Key {
+    let is_owner = caller.cred().uid == file.uid;
+    let flags = u64::from(file.mode.rwx())
         | u64::from(is_owner) << 9
-        | u64::from(inode.is_dir) << 10
+        | u64::from(file.is_dir) << 10
         | (family as u64) << 11;
-    [acl_key(inode), inode.acl.0 as u64, caller.id().0, u64::from(inode.gid) << 32 | flags]
+    [acl_key(file), file.acl.0 as u64, caller.id().0, u64::from(file.gid) << 32 | flags]
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    fn inode(acl: AclId) -> FileAttrs {
+    fn file(acl: AclId) -> FileAttrs {
         FileAttrs { uid: 1, gid: 10, mode: Mode::new(0o750), is_dir: false, acl, sid_rules: 0 }
     }
 
@@ -215,12 +215,12 @@ mod tests {
         let compiled = Arc::new(nfs4::Compiled::new(acl));
         let caller = Credentials::new(1000).intern(&Cred::new(2, 2, &[], Caps::NONE), &[]);
         let cache = DecisionCache::new(100);
-        let inode = inode(compiled.id());
-        let failed = cache.nfs4(&caller, &inode, || Err(Errno::EIO));
+        let file = file(compiled.id());
+        let failed = cache.nfs4(&caller, &file, || Err(Errno::EIO));
         assert_eq!(failed, Err(Errno::EIO), "a failed load gives no decision");
-        let first = cache.nfs4(&caller, &inode, || Ok::<_, Infallible>(compiled.clone()));
+        let first = cache.nfs4(&caller, &file, || Ok::<_, Infallible>(compiled.clone()));
         assert_eq!(cache.misses(), 1);
-        let again = cache.nfs4(&caller, &inode, || Err(Errno::EIO)).unwrap();
+        let again = cache.nfs4(&caller, &file, || Err(Errno::EIO)).unwrap();
         assert_eq!(first, Ok(again));
         assert_eq!((again.granted, again.denied), (nfs4::Mask::READ_DATA, nfs4::Mask::WRITE_DATA));
         assert_eq!(cache.misses(), 1);
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn key_contains_everything_that_decides() {
         let caller = Credentials::new(1000).intern(&Cred::new(2, 10, &[], Caps::NONE), &[]);
-        let base = inode(AclId(5 << 64 | 6));
-        let key_of = |inode: &FileAttrs| key(Family::Posix, &caller, inode);
+        let base = file(AclId(5 << 64 | 6));
+        let key_of = |file: &FileAttrs| key(Family::Posix, &caller, file);
         let others = [
             FileAttrs { acl: AclId(5 << 64 | 7), ..base },
             FileAttrs { acl: AclId(4 << 64 | 6), ..base },
@@ -253,8 +253,8 @@ mod tests {
         let caller = Credentials::new(1000).intern(&Cred::new(2, 10, &[], Caps::NONE), &[]);
         let cache = DecisionCache::new(0);
         let ask =
-            |inode: &FileAttrs| cache.posix(&caller, inode, || Err(Errno::EIO)).map(|decision| decision.each());
-        let base = inode(AclId(1));
+            |file: &FileAttrs| cache.posix(&caller, file, || Err(Errno::EIO)).map(|decision| decision.each());
+        let base = file(AclId(1));
         assert_eq!(ask(&FileAttrs { uid: 2, ..base }), Ok(Perm::ALL));
         assert_eq!(ask(&FileAttrs { mode: Mode::new(0o704), gid: 11, ..base }), Ok(Perm::READ));
         assert_eq!(ask(&FileAttrs { acl: AclId::NONE, ..base }), Ok(Perm::READ | Perm::EXECUTE));

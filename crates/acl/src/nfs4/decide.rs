@@ -52,11 +52,11 @@ pub const OWNER_RIGHTS: Mask =
 
 /// The decision of the ACL, or of the mode if there is no ACL, on every permission. Capabilities are not
 /// considered. `sids` are the caller's SIDs of Windows domains, sorted.
-pub fn decide(cred: &Cred, sids: &[Id], inode: &FileAttrs<'_>) -> Decision {
-    let caller = Caller::new(cred, sids, inode);
-    match inode.acl {
+pub fn decide(cred: &Cred, sids: &[Id], file: &FileAttrs<'_>) -> Decision {
+    let caller = Caller::new(cred, sids, file);
+    match file.acl {
         Some(acl) => acl.decide(&caller),
-        None => decide_by_mode(inode.mode, inode.is_dir, caller.class()),
+        None => decide_by_mode(file.mode, file.is_dir, caller.class()),
     }
 }
 
@@ -104,8 +104,8 @@ impl Nfs4Acl {
 }
 
 impl<'a> Caller<'a> {
-    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], inode: &FileAttrs<'_>) -> Self {
-        let (is_owner, in_owning_group) = (cred.uid == inode.uid, cred.in_group(inode.gid));
+    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], file: &FileAttrs<'_>) -> Self {
+        let (is_owner, in_owning_group) = (cred.uid == file.uid, cred.in_group(file.gid));
         Caller { cred, sids, is_owner, in_owning_group }
     }
 
@@ -245,8 +245,8 @@ mod tests {
 
     fn ask(text: &str, cred: &Cred) -> String {
         let acl = acl(text);
-        let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
-        let Decision { granted, denied } = decide(cred, &["1-7".parse().unwrap()], &inode);
+        let file = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
+        let Decision { granted, denied } = decide(cred, &["1-7".parse().unwrap()], &file);
         format!("{granted}-{denied}")
     }
 

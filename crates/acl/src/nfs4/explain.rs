@@ -32,15 +32,15 @@ pub struct Verdict {
 
 /// Explains each permission of `want`, in the order of the permission letters. The verdicts agree with
 /// [`decide`](super::decide). Capabilities are not considered; `sids` must be sorted.
-pub fn explain(cred: &Cred, sids: &[Id], inode: &FileAttrs<'_>, want: Mask) -> Vec<Verdict> {
-    let caller = Caller::new(cred, sids, inode);
-    want.each().map(|permission| verdict(permission, &caller, inode)).collect()
+pub fn explain(cred: &Cred, sids: &[Id], file: &FileAttrs<'_>, want: Mask) -> Vec<Verdict> {
+    let caller = Caller::new(cred, sids, file);
+    want.each().map(|permission| verdict(permission, &caller, file)).collect()
 }
 
-fn verdict(permission: Mask, caller: &Caller<'_>, inode: &FileAttrs<'_>) -> Verdict {
-    let Some(acl) = inode.acl else {
+fn verdict(permission: Mask, caller: &Caller<'_>, file: &FileAttrs<'_>) -> Verdict {
+    let Some(acl) = file.acl else {
         let class = caller.class();
-        let granted = decide_by_mode(inode.mode, inode.is_dir, class).allows(permission);
+        let granted = decide_by_mode(file.mode, file.is_dir, class).allows(permission);
         return Verdict { permission, granted, reason: Reason::Mode(class) };
     };
     if caller.is_owner && OWNER_RIGHTS.has(permission) {
@@ -66,9 +66,9 @@ mod tests {
         let acl = Nfs4Acl::from_storage("A:i:2:r,D::3:r,A:g:20:rw,D::OWNER@:xc,A::EVERYONE@:rx").unwrap();
         let why = |uid, groups: &[u32], acl| {
             let cred = Cred::new(uid, 100, groups, Caps::NONE);
-            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
+            let file = FileAttrs { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
             let want = Mask::READ_DATA | Mask::WRITE_DATA | Mask::EXECUTE | Mask::READ_ACL;
-            explain(&cred, &[], &inode, want)
+            explain(&cred, &[], &file, want)
                 .into_iter()
                 .map(|verdict| (verdict.granted, verdict.reason))
                 .collect::<Vec<_>>()

@@ -57,17 +57,17 @@ pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool
 ///
 /// # Errors
 /// [`Denial::Acl`].
-pub fn permits(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> Evaluation {
-    check(decide(cred, inode), cred.caps, want, inode.mode, inode.is_dir)
+pub fn permits(cred: &Cred, want: Perm, file: &FileAttrs<'_>) -> Evaluation {
+    check(decide(cred, file), cred.caps, want, file.mode, file.is_dir)
 }
 
 /// The permissions that mode and ACL grant to the caller, without capabilities. Equivalent to
 /// `acl_permission_check`.
-pub fn decide(cred: &Cred, inode: &FileAttrs<'_>) -> Decision {
-    let in_owning_group = cred.in_group(inode.gid);
-    match (class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some()), inode.acl) {
+pub fn decide(cred: &Cred, file: &FileAttrs<'_>) -> Decision {
+    let in_owning_group = cred.in_group(file.gid);
+    match (class(cred.uid == file.uid, || in_owning_group, file.mode, file.acl.is_some()), file.acl) {
         (None, Some(acl)) => acl.decide(cred, in_owning_group),
-        (class, _) => Decision::of_class(class.unwrap_or(Class::Other), inode.mode),
+        (class, _) => Decision::of_class(class.unwrap_or(Class::Other), file.mode),
     }
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn class(
 
 /// Whether the caller's user and primary group are enough to show that mode and ACL grant every permission of `want`.
 /// If this is false, the permissions may still be granted, depending on the caller's supplementary groups.
-pub fn is_certain(uid: u32, gid: u32, want: Perm, inode: (u32, u32, Mode), has_acl: bool) -> bool {
-    let (owner, owning_group, mode) = inode;
+pub fn is_certain(uid: u32, gid: u32, want: Perm, file: (u32, u32, Mode), has_acl: bool) -> bool {
+    let (owner, owning_group, mode) = file;
     let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);
     match class(uid == owner, || gid == owning_group, mode, has_acl) {
         None => false,
@@ -228,8 +228,8 @@ mod tests {
     }
 
     fn each(cred: &Cred, mode: u32, acl: Option<&PosixAcl>) -> String {
-        let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
-        decide(cred, &inode).each().to_string()
+        let file = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+        decide(cred, &file).each().to_string()
     }
 
     #[test]
@@ -278,8 +278,8 @@ mod tests {
     #[test]
     fn capabilities_add_permissions() {
         let able = |caps, want, mode, is_dir| {
-            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
-            permits(&Cred::new(2, 20, &[], caps), want, &inode).is_ok()
+            let file = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
+            permits(&Cred::new(2, 20, &[], caps), want, &file).is_ok()
         };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);
         for (caps, want, mode, is_dir, expected) in [

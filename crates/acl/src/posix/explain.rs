@@ -20,11 +20,11 @@ pub enum Reason {
 
 /// Whether the caller has every permission of `want` at once, and the reason; agrees with [`decide`].
 /// Capabilities are not considered.
-pub fn explain(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> (bool, Reason) {
-    let granted = decide(cred, inode).allows(want);
-    let in_owning_group = cred.in_group(inode.gid);
-    let class = class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some());
-    let reason = match (class, inode.acl) {
+pub fn explain(cred: &Cred, want: Perm, file: &FileAttrs<'_>) -> (bool, Reason) {
+    let granted = decide(cred, file).allows(want);
+    let in_owning_group = cred.in_group(file.gid);
+    let class = class(cred.uid == file.uid, || in_owning_group, file.mode, file.acl.is_some());
+    let reason = match (class, file.acl) {
         (None, Some(acl)) => deciding_entry(acl, cred, in_owning_group, want),
         (class, _) => Reason::Mode(class.unwrap_or(Class::Other)),
     };
@@ -62,8 +62,8 @@ mod tests {
     fn explain_names_the_deciding_entry() {
         let acl = PosixAcl::from_storage("u::r--,u:2:rw-,g::r--,g:20:-wx,g:30:--x,m::r-x,o::r--").unwrap();
         let why = |uid, groups: &[u32], want: Perm, mode: u32, acl| {
-            let inode = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
-            explain(&Cred::new(uid, 100, groups, Caps::NONE), want, &inode)
+            let file = FileAttrs { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+            explain(&Cred::new(uid, 100, groups, Caps::NONE), want, &file)
         };
         let entry = |tag, masked| Reason::Entry { tag, masked };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);

@@ -11,7 +11,7 @@ use types::{AclId, FileType, Mode};
 use super::model::{AuditError, Rights, View};
 use super::texts::Texts;
 use crate::access_attrs::{AccessAttrs, Rules};
-use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_inode, nfs4_target};
+use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_file, nfs4_target};
 
 /// The maximum number of cached decisions of each thread and view, about 150 bytes each. A full cache is
 /// cleared.
@@ -155,7 +155,7 @@ impl<'a> Classes<'a> {
                 }
             }
             Rules::Nfs4(acl) => {
-                let decision = nfs4::decide(cred, &[], &nfs4_inode(&access_attrs, acl.as_ref()));
+                let decision = nfs4::decide(cred, &[], &nfs4_file(&access_attrs, acl.as_ref()));
                 let any_execute = any_execute(&access_attrs, acl.as_ref());
                 let granted = decision.granted | nfs4::overrides(cred.caps, is_dir, any_execute);
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
