@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Effect, Inode, QuotaKey, Txn};
-use tables::{Change, Line, Size, Stage, Sum, joined, list, put, removed, stages, values};
+use tables::{InodeChange, Line, Size, Stage, Sum, joined, list, put, removed, stages, values};
 use types::{Ino, Term};
 
 use crate::script::{REPLACED, Script};
@@ -114,7 +114,7 @@ fn parts(line: &Line<'_>) -> [String; 3] {
 
 /// Applies changes to inodes. One statement changes all inodes of which the same columns change, such as the
 /// times of directories.
-fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
+fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
     let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, Row)>> = BTreeMap::new();
     for (ino, change) in changes {
         let row = assignments(change);
@@ -139,7 +139,7 @@ fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
 }
 
 /// The columns that change, with their new values.
-fn assignments(change: &Change) -> Row {
+fn assignments(change: &InodeChange) -> Row {
     let mut row = Row::new();
     let mut set = |column, value: String| row.push((column, value));
     let sums = [("nlink", change.links, u32::MAX), ("xattr_blocks", change.xattr_blocks, u16::MAX.into())];

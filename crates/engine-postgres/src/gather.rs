@@ -16,7 +16,7 @@ use meta::{
     Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room,
     certain_ahead_of_quota,
 };
-use tables::{Change, Line, Locks};
+use tables::{InodeChange, Line, Locks};
 use types::{SessionId, Term, Time};
 
 use crate::code;
@@ -50,7 +50,7 @@ pub(crate) struct Gathered {
     /// have, if any.
     locked: BTreeMap<i64, Option<i64>>,
     /// The combined change of each inode by all transactions, in the server's order.
-    combined: BTreeMap<i64, Change>,
+    combined: BTreeMap<i64, InodeChange>,
 }
 
 /// The most that the transactions of a group add to the usage, and to each quota, before the last transaction that
@@ -291,7 +291,7 @@ impl Gathered {
 
     /// Adds the change of an inode. The link count and the number of xattr blocks change by `added`, but not below
     /// `least`. The size is first cut to the upper bound, then raised to the lower bound.
-    fn change(&mut self, t: i64, ino: i64, change: &Change) {
+    fn change(&mut self, t: i64, ino: i64, change: &InodeChange) {
         let (low, high) = change.size.bounds();
         let access = change.access;
         let given = [

@@ -53,6 +53,6 @@ pub use part::{Locks, follow, free, holder, made, named, puts_free_names};
 pub use reply::{Malformed, ReplyRow, Row};
 pub use scan::{Arg, Select, select};
 pub use source::Source;
-pub use stage::{Change, Size, Stage, Sum, stages};
+pub use stage::{InodeChange, Size, Stage, Sum, stages};
 pub use table::Table;
 pub use text::{fill, hex, joined, list};

@@ -21,13 +21,13 @@ pub struct Stage<'e> {
     pub drops: Vec<Ino>,
     /// The new inodes, after all changes that this stage makes to them.
     pub puts: Vec<Inode>,
-    pub changes: BTreeMap<Ino, Change>,
+    pub changes: BTreeMap<Ino, InodeChange>,
     pub others: Vec<&'e Effect>,
 }
 
 /// The combined change of several effects to the row of an inode, independent of the row's current values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct InodeChange {
     /// The change of the link count. The count stays at or below `u32::MAX`.
     pub links: Sum,
     /// The change of the number of xattr blocks. The number stays at or below `u16::MAX`.
@@ -118,22 +118,26 @@ impl<'e> Stage<'e> {
     }
 }
 
-impl Change {
+impl InodeChange {
     /// Like [`Effect::apply_to`], for a row whose values are not known.
     fn add(&mut self, effect: &Effect) {
         let next = match *effect {
-            Effect::AddLinks { delta, .. } => Change { links: Sum::of(delta), ..Change::default() },
+            Effect::AddLinks { delta, .. } => InodeChange { links: Sum::of(delta), ..InodeChange::default() },
             Effect::AddXattrBlocks { delta, .. } => {
-                Change { xattr_blocks: Sum::of(delta), ..Change::default() }
+                InodeChange { xattr_blocks: Sum::of(delta), ..InodeChange::default() }
             }
-            Effect::SetSize { size, .. } => Change { size: Size::Set(size), ..Change::default() },
-            Effect::Extend { size, .. } => Change { size: Size::AtLeast(size), ..Change::default() },
+            Effect::SetSize { size, .. } => InodeChange { size: Size::Set(size), ..InodeChange::default() },
+            Effect::Extend { size, .. } => {
+                InodeChange { size: Size::AtLeast(size), ..InodeChange::default() }
+            }
             Effect::SetTimes { atime, mtime, ctime, .. } => {
-                Change { atime, mtime, ctime, ..Change::default() }
+                InodeChange { atime, mtime, ctime, ..InodeChange::default() }
             }
-            Effect::SetParent { parent, .. } => Change { parent: Some(parent), ..Change::default() },
+            Effect::SetParent { parent, .. } => {
+                InodeChange { parent: Some(parent), ..InodeChange::default() }
+            }
             Effect::SetAccess { access, .. } => {
-                Change { access: Some(access), access_revs: 1, ..Change::default() }
+                InodeChange { access: Some(access), access_revs: 1, ..InodeChange::default() }
             }
             _ => return,
         };
@@ -146,7 +150,7 @@ impl Change {
     }
 
     /// Becomes the combination of itself and then `next`.
-    pub fn follow(&mut self, next: &Change) {
+    pub fn follow(&mut self, next: &InodeChange) {
         self.links.follow(next.links);
         self.xattr_blocks.follow(next.xattr_blocks);
         self.size = match (self.size, next.size) {
@@ -337,7 +341,7 @@ mod tests {
         }
     }
 
-    fn changed(change: Change, inode: Inode) -> Inode {
+    fn changed(change: InodeChange, inode: Inode) -> Inode {
         let access = change.access.unwrap_or(Access::from(&inode));
         Inode {
             nlink: (i64::from(inode.nlink) + change.links.added).max(change.links.least) as u32,
