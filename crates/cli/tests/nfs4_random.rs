@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use acl::nfs4::{
-    self, Decision, Inode, Mask, Nfs4Acl, Removal, Traversers, explain, may_open, may_remove, project_for,
+    self, Decision, FileAttrs, Mask, Nfs4Acl, Removal, Traversers, explain, may_open, may_remove, project_for,
 };
 use acl::posix::{self, Perm, PosixAcl};
 use harness::{Mounted, Random, as_member};
@@ -54,7 +54,7 @@ impl Thing {
         let acl = self.stored();
         let mode = Mode::new(acl.mode_bits());
         let acl = (!self.is_plain()).then_some(&acl);
-        let inode = Inode { uid: self.uid, gid: self.gid, mode, is_dir: self.is_dir, acl };
+        let inode = FileAttrs { uid: self.uid, gid: self.gid, mode, is_dir: self.is_dir, acl };
         let decision = nfs4::decide(cred, &[], &inode);
         for verdict in explain(cred, &[], &inode, Mask::ALL) {
             assert_eq!(verdict.granted, decision.granted.has(verdict.permission), "{verdict:?}");

@@ -13,7 +13,7 @@ pub trait UserDatabase {
 
 /// A planned change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum PlannedChange {
     /// The user becomes a member of the group. The user is kept by name, because the caller of this crate
     /// looks up the user's groups.
     Join {
@@ -108,7 +108,7 @@ pub enum ChangeError {
 ///
 /// # Errors
 /// [`ChangeError`] if it cannot be parsed, or names an unknown user or group.
-pub fn parse_change(text: &str, names: &dyn UserDatabase) -> Result<Change, ChangeError> {
+pub fn parse_change(text: &str, names: &dyn UserDatabase) -> Result<PlannedChange, ChangeError> {
     let words = split(text)?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let group = |name: &str| id(name, |name| names.group(name)).ok_or(ChangeError::Group(name.to_owned()));
@@ -117,10 +117,10 @@ pub fn parse_change(text: &str, names: &dyn UserDatabase) -> Result<Change, Chan
         ["chmod", options @ ..] => chmod(options),
         ["chown", options @ ..] => chown(options, names),
         ["add", "user", user, "to", "group", name] => {
-            Ok(Change::Join { user: (*user).to_owned(), group: group(name)? })
+            Ok(PlannedChange::Join { user: (*user).to_owned(), group: group(name)? })
         }
         ["remove", "user", user, "from", "group", name] => {
-            Ok(Change::Leave { user: (*user).to_owned(), group: group(name)? })
+            Ok(PlannedChange::Leave { user: (*user).to_owned(), group: group(name)? })
         }
         _ => Err(ChangeError::Command(text.to_owned())),
     }
@@ -216,7 +216,7 @@ fn is_base(tag: Tag) -> bool {
     matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other)
 }
 
-fn setfacl(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeError> {
+fn setfacl(words: &[&str], names: &dyn UserDatabase) -> Result<PlannedChange, ChangeError> {
     let mut made = Setfacl::default();
     let (mut recursive, mut path, mut of_default) = (false, None, false);
     // The letter of each step, and its entries. The entries are parsed after all options, because a later
@@ -267,7 +267,7 @@ fn setfacl(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeErr
         made.steps.extend(step(letter, text, of_default, names)?);
     }
     let path = path.ok_or(ChangeError::Missing("the path"))?;
-    Ok(Change::Edit { path, recursive, edit: Edit::Setfacl(made) })
+    Ok(PlannedChange::Edit { path, recursive, edit: Edit::Setfacl(made) })
 }
 
 /// The letter of a long option; `M` and `s` for those without one.
@@ -372,15 +372,15 @@ fn id(name: &str, known: impl Fn(&str) -> Option<u32>) -> Option<u32> {
     known(name).or_else(|| name.parse().ok().filter(|id| *id != u32::MAX))
 }
 
-fn chmod(words: &[&str]) -> Result<Change, ChangeError> {
+fn chmod(words: &[&str]) -> Result<PlannedChange, ChangeError> {
     let (recursive, words) = recursion(words)?;
     let (mode, path) = two(&words, "the mode")?;
     let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o7777);
     let bits = bits.ok_or_else(|| ChangeError::Mode(mode.to_owned()))?;
-    Ok(Change::Edit { path, recursive, edit: Edit::Chmod(Mode::new(bits)) })
+    Ok(PlannedChange::Edit { path, recursive, edit: Edit::Chmod(Mode::new(bits)) })
 }
 
-fn chown(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeError> {
+fn chown(words: &[&str], names: &dyn UserDatabase) -> Result<PlannedChange, ChangeError> {
     let (recursive, words) = recursion(words)?;
     let (owner, path) = two(&words, "the owner")?;
     let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
@@ -390,7 +390,7 @@ fn chown(words: &[&str], names: &dyn UserDatabase) -> Result<Change, ChangeError
     };
     let uid = of(user, &|name| names.user(name)).ok_or_else(|| ChangeError::User(user.to_owned()))?;
     let gid = of(group, &|name| names.group(name)).ok_or_else(|| ChangeError::Group(group.to_owned()))?;
-    Ok(Change::Edit { path, recursive, edit: Edit::Chown { uid, gid } })
+    Ok(PlannedChange::Edit { path, recursive, edit: Edit::Chown { uid, gid } })
 }
 
 /// Removes `-R` from the words.
@@ -469,7 +469,7 @@ mod tests {
 
     /// The mode and ACL after a command.
     fn after(command: &str, before: &AccessAttrs) -> Result<(String, String), ChangeError> {
-        let Change::Edit { edit, .. } = parse_change(command, &Known)? else { panic!("{command}") };
+        let PlannedChange::Edit { edit, .. } = parse_change(command, &Known)? else { panic!("{command}") };
         let after = edit.apply(before)?;
         Ok((after.mode.to_string(), after.rules.acl_text().unwrap_or_default()))
     }
@@ -516,18 +516,19 @@ mod tests {
     fn commands_are_parsed() {
         assert_eq!(
             parse_change("add user ann to group staff", &Known),
-            Ok(Change::Join { user: "ann".to_owned(), group: 50 })
+            Ok(PlannedChange::Join { user: "ann".to_owned(), group: 50 })
         );
         assert_eq!(
             parse_change("remove user 12 from group 51", &Known),
-            Ok(Change::Leave { user: "12".to_owned(), group: 51 })
+            Ok(PlannedChange::Leave { user: "12".to_owned(), group: 51 })
         );
         let edit = Edit::Chown { uid: Some(7), gid: Some(50) };
         assert_eq!(
             parse_change("chown -R ann:staff '/a b'", &Known),
-            Ok(Change::Edit { path: "/a b".to_owned(), recursive: true, edit })
+            Ok(PlannedChange::Edit { path: "/a b".to_owned(), recursive: true, edit })
         );
-        let Ok(Change::Edit { path, recursive, .. }) = parse_change("setfacl -Rm u:ann:r -- /d\\ e", &Known)
+        let Ok(PlannedChange::Edit { path, recursive, .. }) =
+            parse_change("setfacl -Rm u:ann:r -- /d\\ e", &Known)
         else {
             panic!("it is valid");
         };

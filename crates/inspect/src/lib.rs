@@ -31,7 +31,7 @@ pub use audit::{
     Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
     VisitedName, audit,
 };
-pub use change::{Change, ChangeError, Edit, UserDatabase, parse_change};
+pub use change::{ChangeError, Edit, PlannedChange, UserDatabase, parse_change};
 pub use check::{Check, Requirement};
 pub use domains::Domains;
 pub use evaluate::{Verdict, VerdictReason, evaluate};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Change, Kind, OnName, Rights, Seen, Start, Totals, UserDatabase, View, VisitedName,
-    audit, parse_change,
+    Audit, AuditError, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase, View,
+    VisitedName, audit, parse_change,
 };
 use meta::{AclKind, Effect, Volume};
 use ops::{AclType, SetAcl, SetAttr};
@@ -204,7 +204,7 @@ fn planned_change_agrees_with_the_real_change() {
             2 => format!("chmod {flag} {:o} /x", random.mode()),
             _ => format!("chown {flag} {a}:{b} /x"),
         };
-        let Change::Edit { edit, .. } = parse_change(&command, &NoNames).unwrap() else {
+        let PlannedChange::Edit { edit, .. } = parse_change(&command, &NoNames).unwrap() else {
             panic!("{command}")
         };
         let (before, after) = (

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use command::fault::{Fault, OrFault};
-use inspect::{Change, Edit, Operation, Route, VolumeTree, parse_change};
+use inspect::{Edit, Operation, PlannedChange, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
 use crate::target::Target;
@@ -15,7 +15,7 @@ use crate::users::{Person, Users};
 #[derive(Clone, Debug)]
 pub(super) struct WhatIf {
     pub(super) text: String,
-    change: Change,
+    change: PlannedChange,
 }
 
 impl WhatIf {
@@ -31,8 +31,8 @@ impl WhatIf {
     /// The user whose groups the change affects.
     pub(super) fn user(&self) -> Option<&str> {
         match &self.change {
-            Change::Join { user, .. } | Change::Leave { user, .. } => Some(user),
-            Change::Edit { .. } => None,
+            PlannedChange::Join { user, .. } | PlannedChange::Leave { user, .. } => Some(user),
+            PlannedChange::Edit { .. } => None,
         }
     }
 
@@ -49,14 +49,14 @@ impl WhatIf {
         }
         let mut groups = person.cred.groups().to_vec();
         match self.change {
-            Change::Join { group, .. } => groups.push(group),
-            Change::Leave { group, .. } if group == gid => {
+            PlannedChange::Join { group, .. } => groups.push(group),
+            PlannedChange::Leave { group, .. } if group == gid => {
                 return Err(
                     Fault::usage("a user cannot be removed from its primary group").at(users.group(group))
                 );
             }
-            Change::Leave { group, .. } => groups.retain(|known| *known != group),
-            Change::Edit { .. } => {}
+            PlannedChange::Leave { group, .. } => groups.retain(|known| *known != group),
+            PlannedChange::Edit { .. } => {}
         }
         Ok(Cred::new(uid, gid, &groups, caps))
     }
@@ -72,7 +72,7 @@ impl WhatIf {
         tree: &VolumeTree<'_>,
         device: Option<u64>,
     ) -> Result<Option<(Ino, bool, Edit)>, Fault> {
-        let Change::Edit { path, recursive, edit } = &self.change else { return Ok(None) };
+        let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(None) };
         let ino = match (Target::parse(OsStr::new(path))?, device) {
             (Target::Local(path), Some(device)) => {
                 let metadata = fs::metadata(&path).at(path.display())?;
@@ -99,7 +99,7 @@ impl WhatIf {
     /// # Errors
     /// The path of the change does not exist; the edit cannot be applied.
     pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, Fault> {
-        let Change::Edit { path, recursive, edit } = &self.change else { return Ok(route.clone()) };
+        let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(route.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
             (Target::Local(_), Target::Volume(url, _)) => {
                 Target::Volume(url.clone(), path.clone().into_bytes())
