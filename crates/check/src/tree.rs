@@ -216,7 +216,7 @@ struct Acls {
     /// The number of Windows domains in the volume's table; `None` if the table is damaged. In that case, no
     /// ACL is reported for its domains.
     domains: Option<u32>,
-    found: HashMap<AclId, Result<Whole, Fault>>,
+    found: HashMap<AclId, Result<Whole, AclFault>>,
 }
 
 /// The properties of an ACL that other records must agree with.
@@ -230,7 +230,7 @@ struct Whole {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum AclFault {
     Missing,
     Damaged,
 }
@@ -265,9 +265,9 @@ impl Acls {
         for record in engine.read(&keys)?.records {
             let Record::Acl(id, text) = record else { continue };
             let found = match text.map(|text| self.parse(&text)) {
-                None => Err(Fault::Missing),
+                None => Err(AclFault::Missing),
                 Some(Some(whole)) if whole.id == id => Ok(whole),
-                Some(_) => Err(Fault::Damaged),
+                Some(_) => Err(AclFault::Damaged),
             };
             self.found.insert(id, found);
         }
@@ -307,8 +307,8 @@ fn check_inodes(
                         report(Problem::AclDomain { ino, id, says: *domain, is });
                     }
                 }
-                Some(Err(Fault::Damaged)) => report(Problem::AclDamaged { ino, id }),
-                Some(Err(Fault::Missing)) | None => report(Problem::AclMissing { ino, id }),
+                Some(Err(AclFault::Damaged)) => report(Problem::AclDamaged { ino, id }),
+                Some(Err(AclFault::Missing)) | None => report(Problem::AclMissing { ino, id }),
             }
         }
     }

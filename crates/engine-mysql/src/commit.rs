@@ -25,7 +25,7 @@ use tables::{Locks, Malformed, Table, joined, list};
 use types::Ino;
 
 use crate::connect::{Connection, plain, reply_row};
-use crate::error::Fault;
+use crate::error::Failure;
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
 use crate::sql::{bytes, of_session};
 use crate::{effect, guard, read};
@@ -39,9 +39,9 @@ const DUPLICATE: u16 = 1062;
 
 /// Commits all transactions that do not conflict. This takes one request, or two if the first one fails as a
 /// whole. Records that are read get the sequence number `label`.
-pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
+pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
     match attempt(conn, txns, label, false) {
-        Err(fault) if fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
+        Err(failure) if failure.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
             attempt(conn, txns, label, true)
         }
         done => done,
@@ -51,7 +51,7 @@ pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<
 /// Sends a script. Unless `careful` is set, it fails as a whole if a new inode has the number of an existing one;
 /// a script of several transactions also fails if a guard does not hold or if an operation is a repetition. No
 /// operation uses an inode number again, so only a careful script has statements for that failure.
-fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Fault> {
+fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Failure> {
     let mut script = Script::default();
     let writes = txns.iter().any(|txn| !txn.effects.is_empty());
     let together = txns.len() > 1 && !careful;

@@ -10,7 +10,7 @@ use pool::{Connect, Intent, RequestError};
 use tables::{Malformed, ReplyRow};
 
 use crate::config::Config;
-use crate::error::Fault;
+use crate::error::Failure;
 
 pub(crate) type Row = Vec<Value>;
 
@@ -29,7 +29,7 @@ impl Connect for Config {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|fault| fault.engine_error(&self.place, Intent::Read))
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.place, Intent::Read))
     }
 
     fn place(&self) -> &str {
@@ -38,7 +38,7 @@ impl Connect for Config {
 }
 
 impl Connection {
-    fn open(config: &Config) -> Result<Self, Fault> {
+    fn open(config: &Config) -> Result<Self, Failure> {
         let (conn, prefix) = (Conn::new(config.opts.clone())?, format!("`{}", config.params.table_prefix));
         let mut opened = Connection { conn, max_request: 1024, procedure: config.routine, prefix };
         let settings = opened.row("SELECT @@max_allowed_packet, VERSION() NOT LIKE '%MariaDB%'")?;
@@ -49,11 +49,11 @@ impl Connection {
     }
 
     /// Runs a statement in one request, and returns all its result sets.
-    pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, Fault> {
+    pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, Failure> {
         let sql = self.named(sql);
         // One byte of the packet is the type of the command.
         if sql.len() >= self.max_request {
-            return Err(Fault::TooLong(sql.len()));
+            return Err(Failure::TooLong(sql.len()));
         }
         let mut result = self.conn.query_iter(sql)?;
         let mut sets = Vec::new();
@@ -85,18 +85,18 @@ impl Connection {
     }
 
     /// Runs a statement that returns one result set.
-    pub(crate) fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Fault> {
+    pub(crate) fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
         Ok(self.query(sql)?.into_iter().next().unwrap_or_default())
     }
 
     /// Runs a statement whose rows are one text each.
-    pub(crate) fn texts(&mut self, sql: &str) -> Result<Vec<String>, Fault> {
+    pub(crate) fn texts(&mut self, sql: &str) -> Result<Vec<String>, Failure> {
         let text = |row| Ok(String::from_utf8_lossy(plain(row).bytes(0)?).into_owned());
         self.rows(sql)?.iter().map(text).collect()
     }
 
     /// Runs a statement that always returns one row.
-    pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Fault> {
+    pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Failure> {
         Ok(self.rows(sql)?.into_iter().next().ok_or(Malformed("a row is missing"))?)
     }
 }

@@ -10,7 +10,7 @@ use pool::{
 use crate::commit::commit;
 use crate::config::Config;
 use crate::connect::{Connection, plain};
-use crate::error::Fault;
+use crate::error::Failure;
 use crate::script::Script;
 use crate::sql::{bytes, statements};
 use crate::{read, scan, schema, watch};
@@ -79,7 +79,7 @@ impl MysqlEngine {
     fn commit_parts(&self, intent: Intent, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
         in_halves(txns, &mut |txns| {
             self.pool.request(intent, |conn| match commit(conn, txns, label) {
-                Err(Fault::TooLong(_)) if txns.len() > 1 => Ok(None),
+                Err(Failure::TooLong(_)) if txns.len() > 1 => Ok(None),
                 done => done.map(Some),
             })
         })
@@ -120,7 +120,7 @@ impl MysqlEngine {
                 }
                 conn.query(&script.text(conn.procedure))?;
             }
-            Ok::<_, Fault>(())
+            Ok::<_, Failure>(())
         });
         // Rows that remain are removed later.
         if let Err(error) = trimmed {

@@ -10,7 +10,7 @@ use types::Errno;
 
 /// Why a request or a connection attempt failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum Failure {
     #[error("{}", said(.0))]
     Sql(#[from] Error),
     /// Rows that limenfs never writes.
@@ -42,26 +42,28 @@ fn said(error: &Error) -> String {
     }
 }
 
-impl Fault {
+impl Failure {
     /// The server's error number.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
-            Fault::Sql(Error::MySqlError(error)) => Some(error.code),
+            Failure::Sql(Error::MySqlError(error)) => Some(error.code),
             _ => None,
         }
     }
 }
 
-impl RequestError for Fault {
+impl RequestError for Failure {
     /// If the server reported an error, the connection is closed, so that the server rolls back any open
     /// transaction: a script commits at its end or not at all.
     fn connection_after(&self) -> After {
         match self {
-            Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
-                After::Usable
-            }
-            Fault::Sql(Error::MySqlError(_)) => After::Broken,
-            Fault::Sql(_) => After::ServerLost,
+            Failure::Malformed(_)
+            | Failure::TooLong(_)
+            | Failure::Missed
+            | Failure::Wiped
+            | Failure::Endless => After::Usable,
+            Failure::Sql(Error::MySqlError(_)) => After::Broken,
+            Failure::Sql(_) => After::ServerLost,
         }
     }
 
@@ -78,11 +80,11 @@ impl RequestError for Fault {
     fn engine_error(self, place: &str, intent: Intent) -> EngineError {
         let message = format!("{place}: {self}");
         let error = match self {
-            Fault::Malformed(_) => return intent.malformed_reply(message),
-            Fault::TooLong(_) | Fault::Missed | Fault::Wiped | Fault::Endless => {
+            Failure::Malformed(_) => return intent.malformed_reply(message),
+            Failure::TooLong(_) | Failure::Missed | Failure::Wiped | Failure::Endless => {
                 return EngineError::permanent(message);
             }
-            Fault::Sql(error) => error,
+            Failure::Sql(error) => error,
         };
         match error {
             Error::MySqlError(error) => match error.code {

@@ -12,7 +12,7 @@ use meta::{RecordKey, Seq, Snapshot};
 use tables::{ReplyContent, Source, joined, list};
 
 use crate::connect::{Row, plain, reply_row};
-use crate::error::Fault;
+use crate::error::Failure;
 use crate::sql::{is, row};
 
 const NUMBERS: usize = 18;
@@ -52,10 +52,10 @@ pub(crate) fn statement(keys: &[RecordKey]) -> String {
 }
 
 /// Builds the records of `keys`, in order, from the rows that [`statement`] returned.
-pub(crate) fn snapshot(rows: &[Row], seq: Seq, keys: &[RecordKey]) -> Result<Snapshot, Fault> {
+pub(crate) fn snapshot(rows: &[Row], seq: Seq, keys: &[RecordKey]) -> Result<Snapshot, Failure> {
     let reply = |row| {
         let kind = i16::try_from(plain(row).number(0)?).unwrap_or(0);
-        Ok::<_, Fault>(reply_row(kind, row.get(1..).unwrap_or_default(), NUMBERS))
+        Ok::<_, Failure>(reply_row(kind, row.get(1..).unwrap_or_default(), NUMBERS))
     };
     Ok(Snapshot { seq, records: ReplyContent::in_rows(rows.iter().map(reply), keys)? })
 }

@@ -4,11 +4,11 @@ use meta::{Page, Scan, Seq};
 use tables::{Arg, PageBuilder, Source, fill, list};
 
 use crate::connect::{Connection, reply_row};
-use crate::error::Fault;
+use crate::error::Failure;
 use crate::sql::bytes;
 
 /// Reads a page of a range. It selects one row more than the limit, which shows whether more rows follow.
-pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Fault> {
+pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Failure> {
     let select = tables::select(scan);
     let Source { kind, numbers, strings, from } = Source::of_scan(scan, &select);
     let literal = |arg: &Arg<'_>| match arg {

@@ -1,7 +1,7 @@
 //! The tables (`schema.sql`), and their version.
 
 use crate::connect::{Connection, plain};
-use crate::error::Fault;
+use crate::error::Failure;
 use crate::script::{PROCEDURE, Script};
 
 /// The version of the tables that this code reads and writes; stored in column `version` of table `layout`.
@@ -16,36 +16,36 @@ pub(crate) fn tables() -> impl DoubleEndedIterator<Item = &'static str> {
 }
 
 /// The version of the tables in decimal digits; `None` if the tables do not exist.
-pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
+pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Failure> {
     match conn.texts("SELECT version FROM `@layout` WHERE id = 0") {
         Ok(versions) => Ok(versions.into_iter().next().map(String::into_bytes)),
-        Err(fault) if fault.code() == Some(1146) => Ok(None), // no such table
-        Err(fault) => Err(fault),
+        Err(failure) if failure.code() == Some(1146) => Ok(None), // no such table
+        Err(failure) => Err(failure),
     }
 }
 
 /// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
 /// no version. A client of version 3 may have created some of them, and then was killed or does so at the same time, so these
 /// are converted.
-pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
+pub(crate) fn create(conn: &mut Connection) -> Result<(), Failure> {
     create_tables(conn)?;
     convert(conn)?;
     let epoch = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
     conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
 }
 
-fn create_tables(conn: &mut Connection) -> Result<(), Fault> {
+fn create_tables(conn: &mut Connection) -> Result<(), Failure> {
     TABLES.split_inclusive(";\n").try_for_each(|statement| conn.query(statement).map(drop))
 }
 
 /// The latest heartbeat of all sessions.
-pub(crate) fn heartbeat(conn: &mut Connection) -> Result<Option<i64>, Fault> {
+pub(crate) fn heartbeat(conn: &mut Connection) -> Result<Option<i64>, Failure> {
     let latest = conn.row("SELECT MAX(heartbeat) FROM `@session`")?;
     Ok(plain(&latest).optional(0)?.map(|nanos| nanos as i64))
 }
 
 /// Converts the tables from version 3, which had no quotas.
-pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Fault> {
+pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Failure> {
     convert(conn)?;
     create_tables(conn)?;
     conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
@@ -53,14 +53,14 @@ pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Fault> {
 
 /// Changes the tables of version 3 that are different now. Every commit of a client of that version writes to the column
 /// that is renamed, and so fails from then on. The renaming comes last: if it does not happen, that client can go on.
-fn convert(conn: &mut Connection) -> Result<(), Fault> {
+fn convert(conn: &mut Connection) -> Result<(), Failure> {
     let column = TABLES.lines().find(|line| line.starts_with("    quota ")).unwrap_or_default();
     let add = format!("ALTER TABLE `@node` ADD COLUMN {column}");
     let rename = "ALTER TABLE `@log` RENAME COLUMN touched TO invalidations";
     // "Unknown column", "Duplicate column name": it is done.
     for (change, is_done) in [(&*add, 1060), (rename, 1054)] {
         match conn.query(change) {
-            Err(fault) if fault.code() == Some(is_done) => {}
+            Err(failure) if failure.code() == Some(is_done) => {}
             changed => drop(changed?),
         }
     }
@@ -69,7 +69,7 @@ fn convert(conn: &mut Connection) -> Result<(), Fault> {
 
 /// Drops the tables and the procedures. If a volume was formatted there since the wipe, drops nothing. The version
 /// is dropped first, so that an incomplete set of tables has no version.
-pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
+pub(crate) fn remove(conn: &mut Connection) -> Result<(), Failure> {
     // An earlier call that failed may have dropped some of them.
     let (name, names) = ("CONCAT('`', table_name, '`')", tables().rev().map(|table| format!("'`@{table}`'")));
     let names = tables::list(names);
@@ -100,10 +100,10 @@ pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
 ///
 /// # Errors
 /// Among others, a missing privilege CREATE ROUTINE. The privilege is not needed if the procedure exists.
-pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Fault> {
+pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Failure> {
     let missing = conn.procedure && conn.query(&Script::default().text(true)).is_err();
     match missing.then(|| conn.query(PROCEDURE)) {
-        Some(Err(fault)) if fault.code() != Some(1304) => Err(fault),
+        Some(Err(failure)) if failure.code() != Some(1304) => Err(failure),
         _ => Ok(()),
     }
 }

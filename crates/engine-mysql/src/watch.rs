@@ -29,7 +29,7 @@ use types::SessionId;
 
 use crate::config::Config;
 use crate::connect::{Connection, Row, plain};
-use crate::error::Fault;
+use crate::error::Failure;
 
 /// The polling interval.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, Eng
 }
 
 impl Rows {
-    fn begin(conn: Connection, order: Arc<Order>, timeout: Duration) -> Result<Self, Fault> {
+    fn begin(conn: Connection, order: Arc<Order>, timeout: Duration) -> Result<Self, Failure> {
         let begun = Instant::now();
         let mut rows = Rows { conn, order, was: None, numbers: DeliveredNumbers::default(), missing: begun };
         // While this connection waits for the table lock, it blocks other connections too.
@@ -66,7 +66,7 @@ impl Rows {
             match rows.settle()? {
                 Some(newest) => break rows.numbers.pass(newest),
                 None if begun.elapsed() < timeout => {}
-                None => return Err(Fault::Endless),
+                None => return Err(Failure::Endless),
             }
         }
         rows.poll()?;
@@ -75,10 +75,10 @@ impl Rows {
 
     /// The number up to which no missing number will appear; `None` if an in-flight transaction did not end
     /// in time.
-    fn settle(&mut self) -> Result<Option<u64>, Fault> {
+    fn settle(&mut self) -> Result<Option<u64>, Failure> {
         const LOCK_WAIT_TIMEOUT: u16 = 1205;
         match self.conn.query("LOCK TABLES `@log` READ") {
-            Err(fault) if fault.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(None),
+            Err(failure) if failure.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(None),
             locked => locked?,
         };
         let newest = self.conn.row("SELECT COALESCE(MAX(id), 0) FROM `@log`")?;
@@ -88,9 +88,9 @@ impl Rows {
 }
 
 impl Log for Rows {
-    type Error = Fault;
+    type Error = Failure;
 
-    fn poll(&mut self) -> Result<Vec<Change>, Fault> {
+    fn poll(&mut self) -> Result<Vec<Change>, Failure> {
         let known = self.numbers.known();
         let mut sure = 0;
         if !self.numbers.is_settled() && self.missing.elapsed() >= MISSING {
@@ -120,10 +120,10 @@ impl Log for Rows {
             }
         }
         if self.was.get_or_insert_with(|| now.clone()) != now {
-            return Err(Fault::Wiped);
+            return Err(Failure::Wiped);
         }
         if plain(trimmed).number(0)? > known {
-            return Err(Fault::Missed);
+            return Err(Failure::Missed);
         }
         // If the poll returned the maximum number of rows, there may be more rows after the last one.
         self.numbers.pass(if log.len() >= ROWS { sure.min(last) } else { sure });
