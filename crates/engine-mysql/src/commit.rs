@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use host::HashMap;
 use meta::{Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, conflict_free_groups, most_added};
-use tables::{Locks, Malformed, Table, joined, list};
+use tables::{LockSet, Malformed, Table, joined, list};
 use types::Ino;
 
 use crate::connect::{Connection, plain, reply_row};
@@ -110,9 +110,9 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
 /// Locks the volume's row, if necessary, the inodes and the quotas, and returns the rows of the inodes. The insertion of
 /// new inodes locks them; unless `careful`, they are not searched for before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
-    let mut locks = Locks::default();
+    let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));
-    let Locks { sessions, mut inos, mut made, quotas, uncertain_quotas, volume } = locks;
+    let LockSet { sessions, mut inos, mut made, quotas, uncertain_quotas, volume } = locks;
     let most = most_added(txns);
     let mut tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();

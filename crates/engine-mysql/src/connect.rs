@@ -125,7 +125,7 @@ pub(crate) fn plain(row: &Row) -> ReplyRow<Columns<'_>> {
     ReplyRow { kind: 0, row: Columns { numbers: row, strings: row } }
 }
 
-impl tables::Row for Columns<'_> {
+impl tables::RowValues for Columns<'_> {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         let Some(bytes) = text(self.numbers, at)? else { return Ok(None) };
         // An unsigned number may be greater than the signed maximum.

@@ -9,7 +9,9 @@ use tables::{InodeChange, Line, Size, Stage, Sum, joined, list, put, removed, st
 use types::{Ino, Term};
 
 use crate::script::{REPLACED, Script};
-use crate::sql::{Row, bytes, each_literal, is, literals, of_session, ops, or_null, row, statements};
+use crate::sql::{
+    ColumnLiterals, bytes, each_literal, is, literals, of_session, ops, or_null, row, statements,
+};
 
 /// Writes all effects of `txns`, and the change of the volume's usage. The usage of existing inodes that are
 /// dropped, replaced or resized is measured before and after. If `careful`, new inodes may have the numbers
@@ -115,7 +117,7 @@ fn parts(line: &Line<'_>) -> [String; 3] {
 /// Applies changes to inodes. One statement changes all inodes of which the same columns change, such as the
 /// times of directories.
 fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
-    let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, Row)>> = BTreeMap::new();
+    let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, ColumnLiterals)>> = BTreeMap::new();
     for (ino, change) in changes {
         let row = assignments(change);
         groups.entry(row.iter().map(|(column, _)| *column).collect()).or_default().push((*ino, row));
@@ -123,7 +125,7 @@ fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
     // There may be changes that change nothing.
     groups.remove(&Vec::new());
     for (columns, group) in groups {
-        let when = |(ino, row): &(Ino, Row), at: usize| format!("WHEN {ino} THEN {}", row[at].1);
+        let when = |(ino, row): &(Ino, ColumnLiterals), at: usize| format!("WHEN {ino} THEN {}", row[at].1);
         let value = |at: usize| match &group[..] {
             [(_, row)] => row[at].1.clone(),
             _ => format!("CASE ino {} END", joined(group.iter().map(|one| when(one, at)), " ")),
@@ -139,8 +141,8 @@ fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
 }
 
 /// The columns that change, with their new values.
-fn assignments(change: &InodeChange) -> Row {
-    let mut row = Row::new();
+fn assignments(change: &InodeChange) -> ColumnLiterals {
+    let mut row = ColumnLiterals::new();
     let mut set = |column, value: String| row.push((column, value));
     let sums = [("nlink", change.links, u32::MAX), ("xattr_blocks", change.xattr_blocks, u16::MAX.into())];
     for (column, Sum { added, least }, most) in sums.into_iter().filter(|(_, sum, _)| *sum != Sum::default())

@@ -1,7 +1,9 @@
 //! Helpers to build statements. In statements, table names are in backquotes and begin with `@`, which a
 //! connection replaces by the table prefix.
 
-pub(crate) use tables::literal::{Row, XATTR_BLOCKS, bytes, each_literal, is, literals, or_null, row};
+pub(crate) use tables::literal::{
+    ColumnLiterals, XATTR_BLOCKS, bytes, each_literal, is, literals, or_null, row,
+};
 use types::{SessionId, Term};
 
 /// The statements of a file in the directory `statements`; a missing file is a compile error. The file begins

@@ -16,7 +16,7 @@ use meta::{
     Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room,
     certain_ahead_of_quota,
 };
-use tables::{InodeChange, Line, Locks};
+use tables::{InodeChange, Line, LockSet};
 use types::{SessionId, Term, Time};
 
 use crate::code;
@@ -43,7 +43,7 @@ pub(crate) struct Gathered {
     dropped_dirents: Rows<2, 1>,
     drops: Rows<2, 0>,
     rest: Rows<11, 2>,
-    to_lock: Locks,
+    to_lock: LockSet,
     /// The term of each session that a guard checks.
     terms: BTreeMap<SessionId, Term>,
     /// The inodes to lock, in the server's order (as signed numbers), with the access revision that each must
@@ -134,7 +134,7 @@ impl Gathered {
         }
         // An insert that may replace dirents does not fail if a dirent exists, so `DirentAbsent` is checked before it.
         all.head.recheck |= !all.head.fresh;
-        let Locks { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
+        let LockSet { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
         all.head.new_quotas = !uncertain_quotas.is_empty();
         for key in quotas {

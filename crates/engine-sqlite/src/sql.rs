@@ -99,7 +99,7 @@ pub(crate) struct Columns<'r> {
     numbers: usize,
 }
 
-impl tables::Row for Columns<'_> {
+impl tables::RowValues for Columns<'_> {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         match self.row.get_ref(at) {
             Ok(ValueRef::Integer(number)) if at < self.numbers => Ok(Some(number)),

@@ -9,7 +9,7 @@ use meta::{
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::kind;
-use crate::reply::{Malformed, ReplyRow, Row};
+use crate::reply::{Malformed, ReplyRow, RowValues};
 
 /// The kind of the rows that answer a record key.
 pub fn kind_of(key: &RecordKey) -> i16 {
@@ -57,7 +57,7 @@ impl ReplyContent {
     ///
     /// # Errors
     /// The first error of `rows`; those of [`ReplyContent::take`].
-    pub fn in_rows<R: Row, F: From<Malformed>>(
+    pub fn in_rows<R: RowValues, F: From<Malformed>>(
         rows: impl IntoIterator<Item = Result<ReplyRow<R>, F>>,
         keys: &[RecordKey],
     ) -> Result<Vec<Record>, F> {
@@ -70,7 +70,7 @@ impl ReplyContent {
 
     /// # Errors
     /// [`Malformed`], also for rows of a kind that answers no record key.
-    pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+    pub fn take<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         match row.kind {
             kind::INODE => self.take_inode(row, 0, 0)?,
             kind::DIRENT => self.take_dirent(row)?,
@@ -110,7 +110,7 @@ impl ReplyContent {
     ///
     /// # Errors
     /// [`Malformed`].
-    pub fn answer_row<R: Row>(
+    pub fn answer_row<R: RowValues>(
         key: &RecordKey,
         row: &ReplyRow<R>,
         records: &mut Vec<Record>,
@@ -135,26 +135,29 @@ impl ReplyContent {
         Ok(true)
     }
 
-    fn take_dirent<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+    fn take_dirent<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         let (parent, name, dirent) = row.dirent()?;
         self.dirents.insert((parent, name), dirent);
         Ok(())
     }
 
     /// Takes the inode of a row of kind [`kind::DIRENT_WITH_INODE`], if the inode exists.
-    fn take_joined<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+    fn take_joined<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         if row.optional(3)?.is_some() { self.take_inode(row, 3, 1) } else { Ok(()) }
     }
 
     /// The inode of such a row; takes only the texts of its ACLs.
-    pub(crate) fn take_joined_acls<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<Option<Inode>, Malformed> {
+    pub(crate) fn take_joined_acls<R: RowValues>(
+        &mut self,
+        row: &ReplyRow<R>,
+    ) -> Result<Option<Inode>, Malformed> {
         let inode = row.joined_inode()?;
         inode.map_or(Ok(()), |inode| self.take_acls(row, 1, &inode))?;
         Ok(inode)
     }
 
     /// Takes the inode whose numbers and byte strings begin at these positions, and the texts of its ACLs.
-    fn take_inode<R: Row>(
+    fn take_inode<R: RowValues>(
         &mut self,
         row: &ReplyRow<R>,
         number: usize,
@@ -166,7 +169,7 @@ impl ReplyContent {
         Ok(())
     }
 
-    fn take_acls<R: Row>(
+    fn take_acls<R: RowValues>(
         &mut self,
         row: &ReplyRow<R>,
         string: usize,

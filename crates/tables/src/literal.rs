@@ -6,7 +6,7 @@ use crate::line::Line;
 use crate::text::{hex, joined, put_hex};
 
 /// Columns and their literals.
-pub type Row = Vec<(&'static str, String)>;
+pub type ColumnLiterals = Vec<(&'static str, String)>;
 
 /// The size of a row of table `xattr` in blocks, as [`meta::xattr_blocks`] computes it.
 pub const XATTR_BLOCKS: &str = "GREATEST(1, (LENGTH(value) + 4095) DIV 4096)";
@@ -51,7 +51,7 @@ pub fn each_literal(line: &Line<'_>) -> Vec<String> {
     numbers.chain(line.strings.iter().map(|string| or_null(string.as_deref().map(bytes)))).collect()
 }
 
-pub fn row(line: &Line<'_>) -> Row {
+pub fn row(line: &Line<'_>) -> ColumnLiterals {
     line.columns().zip(each_literal(line)).collect()
 }
 

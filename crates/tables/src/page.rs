@@ -7,7 +7,7 @@ use types::{Ino, Name, SessionId, SliceId};
 
 use crate::content::ReplyContent;
 use crate::kind;
-use crate::reply::{Malformed, ReplyRow, Row};
+use crate::reply::{Malformed, ReplyRow, RowValues};
 
 /// The inode that came in the row of its dirent.
 type Joined = Option<Inode>;
@@ -35,7 +35,7 @@ impl<'s> PageBuilder<'s> {
     ///
     /// # Errors
     /// [`Malformed`], also for a row of a kind that answers no scan.
-    pub fn take<R: Row>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
+    pub fn take<R: RowValues>(&mut self, row: &ReplyRow<R>) -> Result<(), Malformed> {
         let key = match row.kind {
             kind::DIRENT | kind::DIRENT_WITH_INODE => {
                 let (parent, name, dirent) = row.dirent()?;
@@ -90,7 +90,7 @@ impl<'s> PageBuilder<'s> {
     }
 }
 
-fn record<R: Row>(row: &ReplyRow<R>) -> Result<Record, Malformed> {
+fn record<R: RowValues>(row: &ReplyRow<R>) -> Result<Record, Malformed> {
     Ok(match row.kind {
         kind::INODE => Record::Inode(row.ino(0)?, Some(row.inode()?)),
         kind::ACL => {
@@ -119,15 +119,15 @@ mod tests {
 
     use super::*;
 
-    type Line = (Vec<Option<i64>>, Vec<Option<&'static str>>);
+    type Values = (Vec<Option<i64>>, Vec<Option<&'static str>>);
 
-    fn page(scan: &Scan, seq: Seq, rows: &[ReplyRow<Line>]) -> Result<Page, Malformed> {
+    fn page(scan: &Scan, seq: Seq, rows: &[ReplyRow<Values>]) -> Result<Page, Malformed> {
         let mut page = PageBuilder::new(scan);
         rows.iter().try_for_each(|row| page.take(row))?;
         Ok(page.finish(seq))
     }
 
-    fn reply_row(kind: i16, numbers: &[i64], strings: &[&'static str]) -> ReplyRow<Line> {
+    fn reply_row(kind: i16, numbers: &[i64], strings: &[&'static str]) -> ReplyRow<Values> {
         let numbers = numbers.iter().copied().map(Some).collect();
         ReplyRow { kind, row: (numbers, strings.iter().copied().map(Some).collect()) }
     }

@@ -45,7 +45,7 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
 /// The locks that transactions take before they read anything. Transactions without effects lock only
 /// sessions.
 #[derive(Debug, Default)]
-pub struct Locks {
+pub struct LockSet {
     /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session is
     /// removed, and if its heartbeat is checked, because no renewal may happen between the check and the effects.
     /// Otherwise it is shared, because every commit of a mount checks the mount's session.
@@ -64,7 +64,7 @@ pub struct Locks {
     pub volume: bool,
 }
 
-impl Locks {
+impl LockSet {
     pub fn add(&mut self, txn: &Txn) {
         let guards = txn.guards.iter().filter_map(checked_session);
         for (session, is_exclusive) in guards.chain(txn.effects.iter().filter_map(changed_session)) {
@@ -140,8 +140,8 @@ mod tests {
     fn a_session_is_locked_exclusively_if_any_transaction_needs_that() {
         let (one, other) = (SessionId(1), SessionId(u64::MAX));
         let guard = |session, heartbeat| Guard::Session { session, heartbeat };
-        let add = |locks: &mut Locks, guards, effects| locks.add(&Txn { op_id: OpId(1), guards, effects });
-        let mut locks = Locks::default();
+        let add = |locks: &mut LockSet, guards, effects| locks.add(&Txn { op_id: OpId(1), guards, effects });
+        let mut locks = LockSet::default();
         let counted = Effect::SetCounter { counter: Counter::Ino, value: 1 };
         add(&mut locks, vec![guard(one, None), guard(other, None)], vec![counted]);
         assert_eq!(locks.sessions, [(one, false), (other, false)].into());
@@ -157,13 +157,13 @@ mod tests {
         let guard = |key, outer| Guard::Quota { key, outer, inodes: 1, blocks: 0 };
         let guards = vec![guard(keys[0], None), guard(keys[2], Some(QuotaId(0)))];
         let mut txn = Txn { op_id: OpId(1), guards, effects: keys.map(charge).into() };
-        let mut locks = Locks::default();
+        let mut locks = LockSet::default();
         locks.add(&txn);
         assert_eq!(Vec::from_iter(locks.quotas), [keys[2], keys[1], keys[0]]);
         assert_eq!((locks.uncertain_quotas, locks.volume), ([keys[0], keys[1]].into(), false));
         // A transaction that puts or drops a quota locks the volume.
         txn.effects = vec![Effect::DropQuota { key: keys[1] }];
-        locks = Locks::default();
+        locks = LockSet::default();
         locks.add(&txn);
         assert!(locks.volume);
     }
@@ -175,7 +175,7 @@ mod tests {
             Guard::Access { ino: Ino(7), rev: 0 },
             Guard::Counter { counter: Counter::Ino, value: 1 },
         ];
-        let mut locks = Locks::default();
+        let mut locks = LockSet::default();
         let mut txn = Txn { op_id: OpId(1), guards, effects: Vec::new() };
         locks.add(&txn);
         assert_eq!((locks.sessions.len(), locks.inos.len(), locks.volume), (1, 0, false));

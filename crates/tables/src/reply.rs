@@ -16,7 +16,7 @@ use types::{
 pub struct Malformed(pub &'static str);
 
 /// The numbers and byte strings of a row, each by its position; `None` for NULL and beyond the last.
-pub trait Row {
+pub trait RowValues {
     /// Returns a number of 64 bits. An unsigned number is returned as the signed one with the same bits, so
     /// it may be negative.
     ///
@@ -30,7 +30,7 @@ pub trait Row {
 }
 
 /// A row as its numbers and its byte strings.
-impl<B: AsRef<[u8]>> Row for (Vec<Option<i64>>, Vec<Option<B>>) {
+impl<B: AsRef<[u8]>> RowValues for (Vec<Option<i64>>, Vec<Option<B>>) {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         Ok(self.0.get(at).copied().flatten())
     }
@@ -47,7 +47,7 @@ pub struct ReplyRow<R> {
     pub row: R,
 }
 
-impl<R: Row> ReplyRow<R> {
+impl<R: RowValues> ReplyRow<R> {
     /// A number that must not be NULL.
     ///
     /// # Errors
