@@ -74,7 +74,7 @@ mod write;
 
 pub use compare::compare;
 pub use error::DumpError;
-pub use line::{Bytes, Head, InodeLine, Kind, Line, QuotaLine, Row, Stored, Tail};
+pub use line::{Bytes, Head, InodeLine, Line, QuotaLine, RowLine, SlicePart, Tail, TypeName};
 pub use live::dump_live;
 pub use load::{Checked, check, discard, load};
 pub use records::{Live, dump};

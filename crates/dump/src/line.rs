@@ -47,14 +47,14 @@ pub enum Line {
     Rows {
         ino: u64,
         chunk: u64,
-        rows: Vec<Row>,
+        rows: Vec<RowLine>,
     },
     /// A directory entry.
     Entry {
         dir: u64,
         name: Bytes,
         ino: u64,
-        kind: Kind,
+        kind: TypeName,
     },
     /// A slice that more than one row refers to: the number of rows beyond the first. Many rows are several lines, which
     /// add up.
@@ -96,7 +96,7 @@ pub struct Tail {
 #[serde(deny_unknown_fields)]
 pub struct InodeLine {
     pub ino: u64,
-    kind: Kind,
+    kind: TypeName,
     mode: u32,
     uid: u32,
     gid: u32,
@@ -224,19 +224,19 @@ fn quota_id(id: u64) -> Result<QuotaId, String> {
 /// The `len` bytes from `pos` on in a chunk. They are `data`, or come from `slice`, or are zeros if neither is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct RowLine {
     pos: u32,
     len: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    slice: Option<Stored>,
+    slice: Option<SlicePart>,
 }
 
 /// The bytes of a slice from `offset` on; the slice has `size` bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stored {
+pub struct SlicePart {
     pub id: u64,
     offset: u32,
     size: u32,
@@ -244,7 +244,7 @@ pub struct Stored {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TypeName {
     Fifo,
     CharDevice,
     Directory,
@@ -289,24 +289,24 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// The kinds of inodes in a dump, with their file types.
-const KINDS: [(Kind, FileType); 7] = [
-    (Kind::Fifo, FileType::Fifo),
-    (Kind::CharDevice, FileType::CharDevice),
-    (Kind::Directory, FileType::Directory),
-    (Kind::BlockDevice, FileType::BlockDevice),
-    (Kind::Regular, FileType::Regular),
-    (Kind::Symlink, FileType::Symlink),
-    (Kind::Socket, FileType::Socket),
+const KINDS: [(TypeName, FileType); 7] = [
+    (TypeName::Fifo, FileType::Fifo),
+    (TypeName::CharDevice, FileType::CharDevice),
+    (TypeName::Directory, FileType::Directory),
+    (TypeName::BlockDevice, FileType::BlockDevice),
+    (TypeName::Regular, FileType::Regular),
+    (TypeName::Symlink, FileType::Symlink),
+    (TypeName::Socket, FileType::Socket),
 ];
 
-impl From<FileType> for Kind {
-    fn from(kind: FileType) -> Kind {
-        KINDS.into_iter().find(|(_, of)| *of == kind).map_or(Kind::Regular, |(kind, _)| kind)
+impl From<FileType> for TypeName {
+    fn from(kind: FileType) -> TypeName {
+        KINDS.into_iter().find(|(_, of)| *of == kind).map_or(TypeName::Regular, |(kind, _)| kind)
     }
 }
 
-impl From<Kind> for FileType {
-    fn from(kind: Kind) -> FileType {
+impl From<TypeName> for FileType {
+    fn from(kind: TypeName) -> FileType {
         KINDS.into_iter().find(|(of, _)| *of == kind).map_or(FileType::Regular, |(_, kind)| kind)
     }
 }
@@ -337,32 +337,32 @@ impl From<&Inode> for InodeLine {
     }
 }
 
-impl From<&Slice> for Row {
+impl From<&Slice> for RowLine {
     fn from(slice: &Slice) -> Self {
         let (data, stored) = match &slice.source {
             SliceSource::Hole => (None, None),
             SliceSource::Inline(data) => (Some(Bytes(Arc::clone(data))), None),
             SliceSource::Blocks { id, offset, size } => {
-                (None, Some(Stored { id: id.0, offset: *offset, size: *size }))
+                (None, Some(SlicePart { id: id.0, offset: *offset, size: *size }))
             }
         };
-        Row { pos: slice.pos, len: slice.len, data, slice: stored }
+        RowLine { pos: slice.pos, len: slice.len, data, slice: stored }
     }
 }
 
-impl Row {
+impl RowLine {
     /// The number of bytes in the row itself.
     pub(crate) fn bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.0.len())
     }
 
     fn slice(&self) -> Result<Slice, String> {
-        let Row { pos, len, data, slice } = self;
+        let RowLine { pos, len, data, slice } = self;
         short(data.as_ref().map_or(&[], |data| &data.0), MOST_VALUE_BYTES, "the data in a row of a chunk")?;
         let source = match (data, slice) {
             (None, None) => SliceSource::Hole,
             (Some(data), None) if data.0.len() == *len as usize => SliceSource::Inline(Arc::clone(&data.0)),
-            (None, Some(Stored { id, offset, size })) => {
+            (None, Some(SlicePart { id, offset, size })) => {
                 SliceSource::Blocks { id: SliceId(number(*id)?), offset: *offset, size: *size }
             }
             _ => return Err("a row of a chunk is malformed".to_owned()),
@@ -438,7 +438,7 @@ impl Line {
                     return Err(format!("a line of inode {ino} has more than {MOST_ROWS} rows"));
                 }
                 let (ino, chunk) = (Ino(number(*ino)?), ChunkIndex(number(*chunk)?));
-                let append = |row: &Row| Ok(Effect::AppendSlice { ino, chunk, slice: row.slice()? });
+                let append = |row: &RowLine| Ok(Effect::AppendSlice { ino, chunk, slice: row.slice()? });
                 rows.iter().map(append).collect::<Result<_, String>>()?
             }
             Line::Entry { dir, name, ino, kind } => {

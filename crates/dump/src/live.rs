@@ -308,7 +308,7 @@ impl LiveDump {
             .collect();
         records
             .retain(|record| matches!(record, Record::Xattrs(..) | Record::Symlink(..) | Record::Slices(..)));
-        let stored = records::Stored::of(records);
+        let stored = records::InodeContents::of(records);
         for (ino, inode) in inodes {
             let key = Key::Inode(ino.0, None);
             let is_read = keys.contains(&key);

@@ -137,15 +137,15 @@ fn inodes_of(records: Vec<Record>) -> Vec<Inode> {
 
 /// What is stored with some inodes.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct InodeContents {
     xattrs: HashMap<Ino, Arc<Xattrs>>,
     symlinks: HashMap<Ino, Arc<[u8]>>,
     rows: HashMap<(Ino, ChunkIndex), Arc<[Slice]>>,
 }
 
-impl Stored {
-    fn read(source: &mut dyn Frozen, inodes: &[Inode]) -> Result<Stored, EngineError> {
-        let mut stored = Stored::default();
+impl InodeContents {
+    fn read(source: &mut dyn Frozen, inodes: &[Inode]) -> Result<InodeContents, EngineError> {
+        let mut stored = InodeContents::default();
         let (mut keys, mut bytes) = (Vec::new(), 0);
         for inode in inodes {
             if inode.xattr_blocks > 0 {
@@ -170,8 +170,8 @@ impl Stored {
         Ok(stored)
     }
 
-    pub(crate) fn of(records: Vec<Record>) -> Stored {
-        let mut stored = Stored::default();
+    pub(crate) fn of(records: Vec<Record>) -> InodeContents {
+        let mut stored = InodeContents::default();
         stored.take(records);
         stored
     }
@@ -249,7 +249,7 @@ fn inodes<E: From<EngineError>>(
     inodes: &[Inode],
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
-    let stored = Stored::read(source, inodes)?;
+    let stored = InodeContents::read(source, inodes)?;
     for inode in inodes {
         stored.lines(inode, each)?;
         if is_large(inode) {

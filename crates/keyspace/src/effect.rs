@@ -7,7 +7,7 @@ use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 use crate::keys::Span;
 use crate::shards::{session_shards, term_shards};
 use crate::source::{Assume, ReadStop};
-use crate::state::{DirentState, InodeState, Part, State};
+use crate::state::{DirentState, InodeState, State, StatePart};
 use crate::value::{
     Stored, decode_quota, decode_row, decode_u64, encode_bytes, encode_locks, encode_quota, encode_row,
     encode_session, encode_u64, encode_wait,
@@ -168,7 +168,7 @@ impl State<'_> {
         self.drop_inode(inode.ino, Assume::Absent)?;
         self.inodes += 1;
         self.blocks += signed(inode.blocks());
-        let part = if inode.kind.is_dir() { Part::Dirty } else { Part::Clean };
+        let part = if inode.kind.is_dir() { StatePart::Dirty } else { StatePart::Clean };
         let old = self.load(inode.ino, Assume::Absent)?;
         *old = InodeState {
             stored: Some(Stored { inode: *inode, rows: 0 }),
@@ -237,7 +237,7 @@ impl State<'_> {
             && let Some(stored) = &mut inode.stored
         {
             effect.apply_to(&mut stored.inode);
-            inode.links = Part::Dirty;
+            inode.links = StatePart::Dirty;
         }
     }
 
@@ -255,20 +255,20 @@ impl State<'_> {
         let Some(stored) = &mut inode.stored else { return Ok(()) };
         if let Some(time) = mtime {
             inode.mtime = match inode.mtime {
-                Part::Unknown | Part::Pending(_) => Part::Pending(time),
-                Part::Clean | Part::Dirty => {
+                StatePart::Unknown | StatePart::Pending(_) => StatePart::Pending(time),
+                StatePart::Clean | StatePart::Dirty => {
                     stored.inode.mtime = time;
-                    Part::Dirty
+                    StatePart::Dirty
                 }
             };
         }
         if let Some(time) = ctime {
             inode.ctime = match inode.ctime {
-                Part::Unknown => Part::Pending(time),
-                Part::Pending(before) => Part::Pending(time.max(before)),
-                Part::Clean | Part::Dirty => {
+                StatePart::Unknown => StatePart::Pending(time),
+                StatePart::Pending(before) => StatePart::Pending(time.max(before)),
+                StatePart::Clean | StatePart::Dirty => {
                     stored.inode.ctime = time.max(stored.inode.ctime);
-                    Part::Dirty
+                    StatePart::Dirty
                 }
             };
         }

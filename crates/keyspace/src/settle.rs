@@ -7,7 +7,7 @@ use types::{Ino, Name};
 
 use crate::keys::{CTIME, InodeLocation, LINKS, MTIME, PARTS, Span, part};
 use crate::source::{Assume, ReadStop};
-use crate::state::{Part, State};
+use crate::state::{State, StatePart};
 use crate::value::{
     InodeRow, StoredDirent, decode_shard, encode_dirent, encode_inode_row, encode_links, encode_shard,
     encode_time,
@@ -164,17 +164,17 @@ impl State<'_> {
             }
             if let (Some(stored), Some(location)) = (parts, location) {
                 let (location, stored) = (self.keys.location(location), stored.inode);
-                let written = |part| moved || part == Part::Dirty;
+                let written = |part| moved || part == StatePart::Dirty;
                 if written(inode.links) {
                     put(puts, part(&location, LINKS), encode_links(stored.nlink, stored.atime));
                 }
                 match inode.mtime {
-                    Part::Pending(time) => put(puts, part(&location, MTIME), encode_time(time)),
+                    StatePart::Pending(time) => put(puts, part(&location, MTIME), encode_time(time)),
                     state if written(state) => put(puts, part(&location, MTIME), encode_time(stored.mtime)),
                     _ => {}
                 }
                 match inode.ctime {
-                    Part::Pending(time) => {
+                    StatePart::Pending(time) => {
                         let key = part(&location, CTIME);
                         puts.insert(key.clone(), Write::PutGreater(key, encode_time(time)));
                     }

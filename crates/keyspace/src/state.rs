@@ -68,14 +68,14 @@ pub(crate) struct InodeState {
     /// Whether the store has parts next to its location: it is a directory there.
     pub(crate) base_parts: bool,
     pub(crate) dirty: bool,
-    pub(crate) links: Part,
-    pub(crate) mtime: Part,
-    pub(crate) ctime: Part,
+    pub(crate) links: StatePart,
+    pub(crate) mtime: StatePart,
+    pub(crate) ctime: StatePart,
 }
 
 /// The state of a directory's links and atime, of its mtime, or of its ctime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum StatePart {
     /// It was not read.
     #[default]
     Unknown,
@@ -87,10 +87,10 @@ pub(crate) enum Part {
     Pending(Time),
 }
 
-impl Part {
+impl StatePart {
     /// Whether the value in the inode is valid.
     pub(crate) fn is_known(self) -> bool {
-        matches!(self, Part::Clean | Part::Dirty)
+        matches!(self, StatePart::Clean | StatePart::Dirty)
     }
 }
 
@@ -150,7 +150,7 @@ impl<'a> State<'a> {
         self.inode_states.get_mut(&ino).ok_or(ReadStop::Missing)
     }
 
-    /// The inode. The links and times of a directory are valid only if their [`Part`] is known.
+    /// The inode. The links and times of a directory are valid only if their [`StatePart`] is known.
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<Option<&Inode>, ReadStop> {
         Ok(self.load(ino, Assume::Nothing)?.stored.as_ref().map(|stored| &stored.inode))
     }
@@ -205,7 +205,7 @@ impl<'a> State<'a> {
 
     /// Loads a directory's links and atime, with a claim.
     pub(crate) fn load_links(&mut self, ino: Ino) -> Result<(), ReadStop> {
-        let is_unknown = |inode: &InodeState| inode.stored.is_some() && inode.links == Part::Unknown;
+        let is_unknown = |inode: &InodeState| inode.stored.is_some() && inode.links == StatePart::Unknown;
         if !self.inode_states.get(&ino).is_some_and(is_unknown) {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl<'a> State<'a> {
             && let Some(stored) = &mut inode.stored
         {
             (stored.inode.nlink, stored.inode.atime) = (nlink, atime);
-            inode.links = Part::Clean;
+            inode.links = StatePart::Clean;
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl<'a> State<'a> {
                 continue;
             }
             let time = self.time(ino, letter, part, true)?;
-            let part = if part == Part::Unknown { Part::Clean } else { Part::Dirty };
+            let part = if part == StatePart::Unknown { StatePart::Clean } else { StatePart::Dirty };
             if let Some(InodeState { stored: Some(Stored { inode, .. }), mtime, ctime, .. }) =
                 self.inode_states.get_mut(&ino)
             {
@@ -245,12 +245,12 @@ impl<'a> State<'a> {
     }
 
     /// The time in the store, after the pending change.
-    fn time(&mut self, ino: Ino, letter: u8, part: Part, claim: bool) -> Result<Time, ReadStop> {
+    fn time(&mut self, ino: Ino, letter: u8, part: StatePart, claim: bool) -> Result<Time, ReadStop> {
         let (key, held) = self.part(ino, letter, claim)?;
         let base = decode_time(&key, &held.value)?;
         Ok(match part {
-            Part::Pending(time) if letter == CTIME => time.max(base),
-            Part::Pending(time) => time,
+            StatePart::Pending(time) if letter == CTIME => time.max(base),
+            StatePart::Pending(time) => time,
             _ => base,
         })
     }
@@ -262,7 +262,7 @@ impl<'a> State<'a> {
         let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
         let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };
         let claim = !self.options.blind;
-        if state.links == Part::Unknown {
+        if state.links == StatePart::Unknown {
             let (key, held) = self.part(ino, LINKS, claim)?;
             (inode.nlink, inode.atime) = decode_links(&key, &held.value)?;
         }
@@ -368,7 +368,7 @@ impl<'a> State<'a> {
 impl InodeState {
     fn found(location: InodeLocation, stored: Stored) -> Self {
         let parts = stored.inode.kind.is_dir();
-        let part = if parts { Part::Unknown } else { Part::Clean };
+        let part = if parts { StatePart::Unknown } else { StatePart::Clean };
         let stored = Some(stored);
         InodeState {
             stored,
