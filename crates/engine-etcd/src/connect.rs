@@ -56,7 +56,7 @@ impl Connector {
             let request = AuthenticateRequest { name: user.clone(), password: password.reveal().to_owned() };
             let answer: Result<AuthenticateResponse, CallError> = channel.call(AUTHENTICATE, &request).await;
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
-            token.map_err(|error| error.engine_error(self.place(), Intent::Read))?;
+            token.map_err(|error| error.engine_error(self.address(), Intent::Read))?;
         }
         Ok(channel)
     }
@@ -84,7 +84,7 @@ impl Connect for Connector {
         Ok(Connection { runtime, channel, op_timeout: params.op_timeout })
     }
 
-    fn place(&self) -> &str {
+    fn address(&self) -> &str {
         "etcd"
     }
 }

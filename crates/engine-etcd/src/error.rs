@@ -1,7 +1,7 @@
 //! Maps etcd errors to engine errors.
 
 use meta::EngineError;
-use pool::{After, Intent, RequestError};
+use pool::{ConnectionState, Intent, RequestError};
 use types::Errno;
 
 use crate::grpc::{CallError, code};
@@ -18,17 +18,21 @@ use crate::grpc::{CallError, code};
 /// | INVALID_ARGUMENT otherwise, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
 /// | anything else (no leader, timeouts within the cluster) | like a timeout | EIO |
 impl RequestError for CallError {
-    fn connection_after(&self) -> After {
-        if matches!(self, CallError::Status(..)) { After::Broken } else { After::ServerLost }
+    fn connection_after(&self) -> ConnectionState {
+        if matches!(self, CallError::Status(..)) {
+            ConnectionState::Broken
+        } else {
+            ConnectionState::ServerLost
+        }
     }
 
-    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
+    fn engine_error(self, address: &str, intent: Intent) -> EngineError {
         let (status, message) = match self {
-            CallError::NotSent(message) => return EngineError::transient(format!("{place}: {message}")),
-            CallError::Lost(message) => return intent.unanswered(format!("{place}: {message}")),
+            CallError::NotSent(message) => return EngineError::transient(format!("{address}: {message}")),
+            CallError::Lost(message) => return intent.unanswered(format!("{address}: {message}")),
             CallError::Status(status, message) => (status, message),
         };
-        let text = format!("{place}: {message}");
+        let text = format!("{address}: {message}");
         match status {
             code::RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {
                 let advice = "compact and defragment it, then disarm its alarm";

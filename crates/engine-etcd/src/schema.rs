@@ -11,12 +11,12 @@ impl Shared {
     /// Checks the version. Writes it if there is none and `create` is set.
     pub(crate) fn prepare(&self, prefix: &str, create: bool) -> Result<(), OpenError> {
         let key = self.keys.version();
-        let place = format!("under the prefix '{prefix}'");
+        let location = format!("under the prefix '{prefix}'");
         let check = |create| {
             let (read_set, _) = self.fetch(&[Access::Key(key.clone())], None)?;
             let found = read_set.get(&key);
             let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
-            check_version(value, LAYOUT_VERSION, &place, create)
+            check_version(value, LAYOUT_VERSION, &location, create)
         };
         if check(create)? {
             let put = Write::Put(key.clone(), LAYOUT_VERSION.to_string().into());

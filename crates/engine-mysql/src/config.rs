@@ -23,7 +23,7 @@ pub(crate) struct Config {
     pub(crate) params: Params,
     pub(crate) opts: Opts,
     /// The URL without its password, for messages.
-    pub(crate) place: String,
+    pub(crate) address: String,
     /// Whether the stored procedure always runs the scripts, even if the server has anonymous blocks.
     pub(crate) routine: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `opts`, which hold the password.
-        f.debug_struct("Config").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Config").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -87,7 +87,7 @@ impl Config {
             .stmt_cache_size(Some(0))
             .init(vec!["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(), settings])
             .ssl_opts(ssl);
-        Ok(Config { params, opts: opts.into(), place: url.to_string(), routine })
+        Ok(Config { params, opts: opts.into(), address: url.to_string(), routine })
     }
 }
 

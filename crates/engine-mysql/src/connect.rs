@@ -29,11 +29,11 @@ impl Connect for Config {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|failure| failure.engine_error(&self.place, Intent::Read))
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.address, Intent::Read))
     }
 
-    fn place(&self) -> &str {
-        &self.place
+    fn address(&self) -> &str {
+        &self.address
     }
 }
 

@@ -46,14 +46,14 @@ impl MysqlEngine {
         let config = Config::new(url)?;
         let params = config.params.clone();
         let pool = Pool::new(config, &params);
-        let place = format!("at {}", pool.connector().place());
+        let location = format!("at {}", pool.connector().address());
         let layout = Layout {
             version: || pool.request(Intent::Read, schema::version),
             make: || pool.request(Intent::Read, schema::create),
             heartbeat: || pool.request(Intent::Read, schema::heartbeat),
             upgrade: || pool.request(Intent::Read, schema::upgrade),
         };
-        ensure_version(schema::VERSION, &place, create, layout)?;
+        ensure_version(schema::VERSION, &location, create, layout)?;
         pool.request(Intent::Read, schema::create_procedure)?;
         Ok(MysqlEngine { pool, order: Arc::default(), commits: Default::default() })
     }

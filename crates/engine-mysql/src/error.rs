@@ -4,7 +4,7 @@ use std::io::ErrorKind::{TimedOut, WouldBlock};
 
 use meta::EngineError;
 use mysql::{DriverError, Error};
-use pool::{After, Intent, RequestError};
+use pool::{ConnectionState, Intent, RequestError};
 use tables::Malformed;
 use types::Errno;
 
@@ -55,15 +55,15 @@ impl Failure {
 impl RequestError for Failure {
     /// If the server reported an error, the connection is closed, so that the server rolls back any open
     /// transaction: a script commits at its end or not at all.
-    fn connection_after(&self) -> After {
+    fn connection_after(&self) -> ConnectionState {
         match self {
             Failure::Malformed(_)
             | Failure::TooLong(_)
             | Failure::Missed
             | Failure::Wiped
-            | Failure::Endless => After::Usable,
-            Failure::Sql(Error::MySqlError(_)) => After::Broken,
-            Failure::Sql(_) => After::ServerLost,
+            | Failure::Endless => ConnectionState::Usable,
+            Failure::Sql(Error::MySqlError(_)) => ConnectionState::Broken,
+            Failure::Sql(_) => ConnectionState::ServerLost,
         }
     }
 
@@ -77,8 +77,8 @@ impl RequestError for Failure {
     /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all network failures | a commit may have happened; everything else is transient | EIO |
     /// | all other errors that the server reports: wrong password, no such table | did not happen | EIO |
     /// | a malformed reply: damage, an unknown protocol | a commit may have happened | EIO |
-    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
-        let message = format!("{place}: {self}");
+    fn engine_error(self, address: &str, intent: Intent) -> EngineError {
+        let message = format!("{address}: {self}");
         let error = match self {
             Failure::Malformed(_) => return intent.malformed_reply(message),
             Failure::TooLong(_) | Failure::Missed | Failure::Wiped | Failure::Endless => {

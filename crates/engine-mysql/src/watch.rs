@@ -53,7 +53,7 @@ pub(crate) struct Rows {
 /// Opens a stream of all changes that are committed from now on.
 pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, EngineError> {
     let conn = config.connect()?;
-    Tail::new(&config.place, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
+    Tail::new(&config.address, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
 }
 
 impl Rows {

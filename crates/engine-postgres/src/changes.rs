@@ -44,7 +44,7 @@ pub(crate) struct Position {
 /// All changes that are committed from now on.
 pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> {
     let mut connection = shared.pool.connector().connect()?;
-    Tail::new(shared.place(), PAUSE, || {
+    Tail::new(shared.address(), PAUSE, || {
         let [snapshot] = connection.texts("SELECT pg_current_snapshot()::text")?;
         Ok(Position { shared: shared.clone(), connection, statement: shared.tables.text(NEW_ROWS), snapshot })
     })

@@ -135,7 +135,7 @@ impl Connect for Target {
         Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Intent::Read))
     }
 
-    fn place(&self) -> &str {
+    fn address(&self) -> &str {
         &self.name
     }
 }

@@ -48,7 +48,7 @@ impl PostgresEngine {
                 "the database's encoding is {encoding}: create a database with ENCODING 'UTF8'"
             ));
         }
-        let place = format!("at {name} with table_prefix={}", params.table_prefix);
+        let location = format!("at {name} with table_prefix={}", params.table_prefix);
         // Intent::Read, because a creation whose result is unknown can be repeated.
         let layout = Layout {
             version: || Ok(pool.request(Intent::Read, |on| tables.version(on))?.map(String::into_bytes)),
@@ -56,7 +56,7 @@ impl PostgresEngine {
             heartbeat: || pool.request(Intent::Read, |on| tables.heartbeat(on)),
             upgrade: || pool.request(Intent::Read, |on| tables.upgrade(on)),
         };
-        ensure_version(VERSION, &place, create, layout)?;
+        ensure_version(VERSION, &location, create, layout)?;
         let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
         let call = |function: &str| tables.text(&format!("SELECT row_kind, numbers, bytes FROM {function}"));
         let sql = Sql {

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{After, Intent, RequestError, tls};
+use pool::{ConnectionState, Intent, RequestError, tls};
 use tables::Malformed;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
@@ -79,7 +79,7 @@ impl Failure {
 impl RequestError for Failure {
     /// The connection stays usable if the server rejected only this request and rolled it back. If the disk
     /// of the server's log is full, the server ends the connection.
-    fn connection_after(&self) -> After {
+    fn connection_after(&self) -> ConnectionState {
         let clean = [
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -88,7 +88,11 @@ impl RequestError for Failure {
             SqlState::DISK_FULL,
         ];
         let is_clean = self.wants_parts() || self.code().is_some_and(|code| clean.contains(code));
-        if is_clean && !self.ends_connection() { After::Usable } else { After::ServerLost }
+        if is_clean && !self.ends_connection() {
+            ConnectionState::Usable
+        } else {
+            ConnectionState::ServerLost
+        }
     }
 
     /// Maps a failure to an [`EngineError`].
@@ -100,8 +104,8 @@ impl RequestError for Failure {
     /// | the disk is full (53100) | permanent, ENOSPC |
     /// | a conflict (40), a unique key that another transaction took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a lock that is not available (55P03), a function or statement that no longer exists (42883, 42704, 26000), no connection | transient |
     /// | everything else: a wrong password, a missing privilege, rows that limenfs never writes | permanent |
-    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
-        let message = format!("{place}: {}", self.text());
+    fn engine_error(self, address: &str, intent: Intent) -> EngineError {
+        let message = format!("{address}: {}", self.text());
         let (stage, error) = match &self {
             Failure::Malformed(_) => return intent.malformed_reply(message),
             Failure::Runtime(_) | Failure::Missed | Failure::Wiped => return EngineError::permanent(message),

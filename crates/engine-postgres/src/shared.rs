@@ -27,7 +27,7 @@ pub(crate) struct Sql {
 
 impl Shared {
     /// The name of the database, for messages.
-    pub(crate) fn place(&self) -> &str {
-        self.pool.connector().place()
+    pub(crate) fn address(&self) -> &str {
+        self.pool.connector().address()
     }
 }

@@ -57,7 +57,7 @@ impl Connect for Connector {
         }
     }
 
-    fn place(&self) -> &str {
+    fn address(&self) -> &str {
         &self.config.shown
     }
 }
@@ -133,10 +133,10 @@ impl Connector {
     /// The master's address, from the first Sentinel that knows it.
     fn ask_sentinels(&self, name: &str) -> Result<ConnectionAddr, EngineError> {
         first(&self.config.hosts, self.error("no Sentinel answered"), |sentinel| {
-            let place = format!("{} ({sentinel})", self.config.shown);
+            let address = format!("{} ({sentinel})", self.config.shown);
             let found = self.ask_sentinel(sentinel.clone(), name);
-            found.map_err(|failure| failure.engine_error(&place, Intent::Read))?.ok_or_else(|| {
-                EngineError::transient(format!("{place}: the Sentinel does not know a master '{name}'"))
+            found.map_err(|failure| failure.engine_error(&address, Intent::Read))?.ok_or_else(|| {
+                EngineError::transient(format!("{address}: the Sentinel does not know a master '{name}'"))
             })
         })
     }
@@ -223,16 +223,16 @@ fn is_replica(role: &RedisResult<Value>) -> bool {
 }
 
 /// The error for a failed connection attempt. Nothing was executed. An authentication failure is permanent.
-fn refused_connection(place: &str, error: &RedisError) -> EngineError {
+fn refused_connection(address: &str, error: &RedisError) -> EngineError {
     match error.kind() {
         redis::ErrorKind::AuthenticationFailed => {
-            EngineError::permanent(format!("{place}: the server rejected the user name or password"))
+            EngineError::permanent(format!("{address}: the server rejected the user name or password"))
         }
-        redis::ErrorKind::InvalidClientConfig => EngineError::permanent(format!("{place}: {error}")),
+        redis::ErrorKind::InvalidClientConfig => EngineError::permanent(format!("{address}: {error}")),
         _ if error.is_timeout() => {
-            EngineError::transient(format!("{place}: timed out while connecting (connect_timeout)"))
+            EngineError::transient(format!("{address}: timed out while connecting (connect_timeout)"))
         }
-        _ => EngineError::transient(format!("{place}: {error}")),
+        _ => EngineError::transient(format!("{address}: {error}")),
     }
 }
 

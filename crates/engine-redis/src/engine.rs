@@ -44,7 +44,7 @@ impl RedisEngine {
         let info = engine.info()?;
         let version: String = info.get("redis_version").unwrap_or_default();
         if !at_least(&version, (6, 2)) {
-            let message = format!("{}: Redis {version} is too old: 6.2 or later is needed", engine.place());
+            let message = format!("{}: Redis {version} is too old: 6.2 or later is needed", engine.address());
             return Err(EngineError::permanent(message).into());
         }
         engine.waits_for_log = at_least(&version, (7, 2));
@@ -72,7 +72,7 @@ impl RedisEngine {
         };
         let is = |field: &str, value: &str| info.get::<String>(field).map(|found| found == value);
         let mut warnings = Vec::new();
-        let mut warn = |what: &str| warnings.push(format!("{}: the server {what}", self.place()));
+        let mut warn = |what: &str| warnings.push(format!("{}: the server {what}", self.address()));
         if is("aof_enabled", "1") != Some(true) {
             warn(
                 "keeps no append-only file (appendonly no): \
@@ -103,7 +103,7 @@ impl RedisEngine {
         warnings
     }
 
-    fn place(&self) -> &str {
+    fn address(&self) -> &str {
         &self.pool.connector().config.shown
     }
 
@@ -112,10 +112,10 @@ impl RedisEngine {
     }
 
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
-        let place = format!("at {}", self.place());
+        let location = format!("at {}", self.address());
         let found: Option<Vec<u8>> =
             self.ask(redis::pipe().cmd("GET").arg(self.key("schema")), Intent::Read)?;
-        if check_version(found.as_deref(), VERSION, &place, create)? {
+        if check_version(found.as_deref(), VERSION, &location, create)? {
             self.eval(include_str!("lua/format.lua"))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Maps failed requests to engine errors.
 
 use meta::EngineError;
-use pool::{After, Intent, RequestError};
+use pool::{ConnectionState, Intent, RequestError};
 use redis::RedisError;
 use types::Errno;
 
@@ -37,30 +37,32 @@ impl From<Malformed> for Failure {
 }
 
 impl RequestError for Failure {
-    fn connection_after(&self) -> After {
+    fn connection_after(&self) -> ConnectionState {
         match self {
-            Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => After::Usable,
-            Failure::Malformed(_) | Failure::Missed | Failure::Wiped => After::Usable,
-            Failure::Redis(_) | Failure::Demoted => After::ServerLost,
+            Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => {
+                ConnectionState::Usable
+            }
+            Failure::Malformed(_) | Failure::Missed | Failure::Wiped => ConnectionState::Usable,
+            Failure::Redis(_) | Failure::Demoted => ConnectionState::ServerLost,
         }
     }
 
-    fn engine_error(self, place: &str, intent: Intent) -> EngineError {
+    fn engine_error(self, address: &str, intent: Intent) -> EngineError {
         match self {
-            Failure::Redis(error) if error.code().is_some() => refused(place, &error, intent),
+            Failure::Redis(error) if error.code().is_some() => refused(address, &error, intent),
             Failure::Redis(error) if error.is_timeout() => {
-                intent.unanswered(format!("{place}: the server did not answer within op_timeout"))
+                intent.unanswered(format!("{address}: the server did not answer within op_timeout"))
             }
-            Failure::Redis(error) => intent.unanswered(format!("{place}: {error}")),
+            Failure::Redis(error) => intent.unanswered(format!("{address}: {error}")),
             Failure::Demoted => {
-                intent.unanswered(format!("{place} is a replica: use the address of its master"))
+                intent.unanswered(format!("{address} is a replica: use the address of its master"))
             }
             Failure::Missed => EngineError::permanent(format!(
-                "{place}: changes were removed from the stream before this client read them"
+                "{address}: changes were removed from the stream before this client read them"
             )),
-            Failure::Wiped => EngineError::permanent(format!("{place}: the volume was wiped")),
+            Failure::Wiped => EngineError::permanent(format!("{address}: the volume was wiped")),
             Failure::Malformed(what) => {
-                intent.malformed_reply(format!("{place}: cannot decode the server's answer: {what}"))
+                intent.malformed_reply(format!("{address}: cannot decode the server's answer: {what}"))
             }
         }
     }
@@ -76,9 +78,9 @@ impl RequestError for Failure {
 /// | READONLY, MOVED, ASK, UNBLOCKED: another server is now the master | transient, on a new connection | EIO |
 /// | NOVOLUME: from our scripts, the volume's keys are gone; NOAUTH, NOPERM, WRONGPASS, NOSCRIPT | permanent | EIO |
 /// | anything else: a script failed, a key has another type | permanent for a read, indeterminate for a change | EIO |
-fn refused(place: &str, error: &RedisError, intent: Intent) -> EngineError {
+fn refused(address: &str, error: &RedisError, intent: Intent) -> EngineError {
     let said = [error.code(), error.detail()].map(Option::unwrap_or_default).join(" ");
-    let message = format!("{place}: {said}");
+    let message = format!("{address}: {said}");
     let full = message.contains("No space left");
     match code(error) {
         "OOM" => EngineError::permanent(message).with_errno(Errno::ENOSPC),

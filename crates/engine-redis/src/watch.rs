@@ -25,7 +25,7 @@ type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
 #[derive(Debug)]
 pub(crate) struct Watcher {
     conn: Conn,
-    place: String,
+    address: String,
     key: Vec<u8>,
     op_timeout: Duration,
     /// The number of the last transaction that was returned.
@@ -40,8 +40,8 @@ impl Watcher {
         let seen = conn.run(Script::Read, &config.prefix, &read::request(&[]));
         let seen = seen.and_then(|mut answer| Ok(answer.take()?));
         let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Intent::Read))?;
-        let (place, key) = (config.shown.clone(), config.key("changes"));
-        Ok(Watcher { conn, place, key, op_timeout: config.params.op_timeout, seen, lost: false })
+        let (address, key) = (config.shown.clone(), config.key("changes"));
+        Ok(Watcher { conn, address, key, op_timeout: config.params.op_timeout, seen, lost: false })
     }
 
     fn ask(&mut self, wait: Duration) -> Result<Value, Failure> {
@@ -86,11 +86,11 @@ impl Watcher {
 impl Changes for Watcher {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
         if self.lost {
-            let message = format!("{}: changes may have been missed: start a new watch", self.place);
+            let message = format!("{}: changes may have been missed: start a new watch", self.address);
             return Err(EngineError::permanent(message));
         }
         let changes = self.ask(wait).and_then(|answer| self.take(answer));
         self.lost = changes.is_err();
-        changes.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
+        changes.map_err(|failure| failure.engine_error(&self.address, Intent::Read))
     }
 }

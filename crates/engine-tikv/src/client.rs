@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
     keys: Keyspace,
     runtime: Runtime,
     op_timeout: Duration,
-    places: String,
+    addresses: String,
 }
 
 struct Running<'a> {
@@ -69,7 +69,7 @@ impl Cluster {
         if let Some([roots, certificate, key]) = &config.tls {
             options = options.with_security(roots, certificate, key);
         }
-        let places = config.pds.join(",");
+        let addresses = config.pds.join(",");
         let limit = config.connect_timeout;
         let connected = runtime.block_on(async {
             let connect = TransactionClient::new_with_config(config.pds.clone(), options);
@@ -77,12 +77,12 @@ impl Cluster {
         });
         let client = match connected {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(EngineError::transient(format!("{places}: {error}")).into()),
+            Ok(Err(error)) => return Err(EngineError::transient(format!("{addresses}: {error}")).into()),
             Err(_late) => {
-                return Err(EngineError::transient(format!("{places}: no answer within {limit:?}")).into());
+                return Err(EngineError::transient(format!("{addresses}: no answer within {limit:?}")).into());
             }
         };
-        Ok(Cluster { client: Arc::new(client), keys, runtime, op_timeout: config.op_timeout, places })
+        Ok(Cluster { client: Arc::new(client), keys, runtime, op_timeout: config.op_timeout, addresses })
     }
 
     /// Runs a request; returns `None` if it takes longer than `op_timeout`.
@@ -254,7 +254,7 @@ impl Store for Cluster {
     }
 
     fn name(&self) -> String {
-        format!("TiKV by {}", self.places)
+        format!("TiKV by {}", self.addresses)
     }
 }
 
@@ -293,7 +293,7 @@ impl Attempt for Running<'_> {
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("places", &self.places).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 

@@ -10,12 +10,12 @@ impl Shared {
     /// Checks the version of the layout. If there is none and `create` is true, writes it.
     pub(crate) fn prepare(&self, prefix: &str, create: bool) -> Result<(), OpenError> {
         let key = self.keys.version();
-        let place = format!("under the prefix '{prefix}'");
+        let location = format!("under the prefix '{prefix}'");
         let check = |start, create| {
             let read_set = self.read_as_of(start, &[Access::Key(key.clone())])?;
             let found = read_set.get(&key);
             let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
-            check_version(value, LAYOUT_VERSION, &place, create)
+            check_version(value, LAYOUT_VERSION, &location, create)
         };
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();

@@ -14,8 +14,8 @@ type ReadPage<C, F> = Box<dyn Fn(&mut C, &Scan) -> Result<Page, F> + Send>;
 /// A connection that is in a transaction, and belongs to no pool.
 pub struct FrozenConnection<C, F> {
     connection: C,
-    /// The address that [`Connect::place`] returns.
-    place: String,
+    /// The address that [`Connect::address`] returns.
+    address: String,
     read: Read<C, F>,
     scan: ReadPage<C, F>,
 }
@@ -31,26 +31,31 @@ impl<C: Send + 'static, F: RequestError + 'static> FrozenConnection<C, F> {
         read: impl Fn(&mut C, &[RecordKey]) -> Result<Snapshot, F> + Send + 'static,
         scan: impl Fn(&mut C, &Scan) -> Result<Page, F> + Send + 'static,
     ) -> Result<Option<Box<dyn Frozen>>, EngineError> {
-        let (mut connection, place) = (connector.connect()?, connector.place().to_owned());
-        begin(&mut connection).map_err(|failure| failure.engine_error(&place, Intent::Read))?;
-        Ok(Some(Box::new(FrozenConnection { connection, place, read: Box::new(read), scan: Box::new(scan) })))
+        let (mut connection, address) = (connector.connect()?, connector.address().to_owned());
+        begin(&mut connection).map_err(|failure| failure.engine_error(&address, Intent::Read))?;
+        Ok(Some(Box::new(FrozenConnection {
+            connection,
+            address,
+            read: Box::new(read),
+            scan: Box::new(scan),
+        })))
     }
 }
 
 impl<C, F> fmt::Debug for FrozenConnection<C, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrozenConnection").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("FrozenConnection").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl<C: Send, F: RequestError> Frozen for FrozenConnection<C, F> {
     fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let read = (self.read)(&mut self.connection, keys);
-        read.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
+        read.map_err(|failure| failure.engine_error(&self.address, Intent::Read))
     }
 
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
         let page = (self.scan)(&mut self.connection, scan);
-        page.map_err(|failure| failure.engine_error(&self.place, Intent::Read))
+        page.map_err(|failure| failure.engine_error(&self.address, Intent::Read))
     }
 }

@@ -32,7 +32,7 @@ pub use open::{Layout, OpenError, check_version, ensure_version};
 pub use params::Params;
 pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};
-pub use request::{After, Intent, RequestError};
+pub use request::{ConnectionState, Intent, RequestError};
 pub use secret::Secret;
 pub use tail::{Log, Tail};
 pub use url::{Host, Url, UrlError};

@@ -97,18 +97,18 @@ pub fn gradually(
     Ok(outcomes)
 }
 
-/// Tries one place after the other, and returns the first success of `attempt`.
+/// Tries one address after the other, and returns the first success of `attempt`.
 ///
 /// # Errors
-/// The error of the last attempt; `none` if there are no places.
+/// The error of the last attempt; `none` if there are no addresses.
 pub fn first<P, T>(
-    places: impl IntoIterator<Item = P>,
+    addresses: impl IntoIterator<Item = P>,
     none: EngineError,
     mut attempt: impl FnMut(P) -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
     let mut why = none;
-    for place in places {
-        match attempt(place) {
+    for address in addresses {
+        match attempt(address) {
             Ok(found) => return Ok(found),
             Err(error) => why = error,
         }

@@ -15,13 +15,13 @@ pub enum OpenError {
     #[error("the data {0} does not belong to limenfs: use another table_prefix or database")]
     NotLimenfs(String),
     #[error(
-        "the volume {place} has layout version {found}, and this limen supports versions up to {known}: use the limen that wrote it, or a newer one"
+        "the volume {location} has layout version {found}, and this limen supports versions up to {known}: use the limen that wrote it, or a newer one"
     )]
-    Newer { place: String, found: u64, known: u64 },
+    Newer { location: String, found: u64, known: u64 },
     #[error(
-        "the volume {place} has layout version {found}, and this limen supports only version {known}: copy its files out with the limen that wrote it"
+        "the volume {location} has layout version {found}, and this limen supports only version {known}: copy its files out with the limen that wrote it"
     )]
-    Older { place: String, found: u64, known: u64 },
+    Older { location: String, found: u64, known: u64 },
     #[error(
         "the volume {0} has the layout of an earlier limen, which still uses it: unmount it everywhere, and try again three minutes later"
     )]
@@ -37,19 +37,24 @@ impl OpenError {
 }
 
 /// Checks the stored version of the layout, which is in decimal digits. Returns whether the caller must write
-/// it, because there is none and `create` is set. `place` is, for example, "at redis://host".
+/// it, because there is none and `create` is set. `location` is, for example, "at redis://host".
 ///
 /// # Errors
 /// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`], [`OpenError::Older`].
-pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool) -> Result<bool, OpenError> {
+pub fn check_version(
+    found: Option<&[u8]>,
+    known: u64,
+    location: &str,
+    create: bool,
+) -> Result<bool, OpenError> {
     let Some(digits) = found else {
-        return if create { Ok(true) } else { Err(OpenError::Missing(place.to_owned())) };
+        return if create { Ok(true) } else { Err(OpenError::Missing(location.to_owned())) };
     };
     match str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()) {
         Some(found) if found == known => Ok(false),
-        Some(found) if found < known => Err(OpenError::Older { place: place.to_owned(), found, known }),
-        Some(found) => Err(OpenError::Newer { place: place.to_owned(), found, known }),
-        None => Err(OpenError::NotLimenfs(place.to_owned())),
+        Some(found) if found < known => Err(OpenError::Older { location: location.to_owned(), found, known }),
+        Some(found) => Err(OpenError::Newer { location: location.to_owned(), found, known }),
+        None => Err(OpenError::NotLimenfs(location.to_owned())),
     }
 }
 
@@ -75,7 +80,7 @@ pub struct Layout<V, M, H, U> {
 /// version before and a session seems to be alive. That protects only from a mistake: clocks may differ.
 pub fn ensure_version<V, M, H, U>(
     known: u64,
-    place: &str,
+    location: &str,
     create: bool,
     layout: Layout<V, M, H, U>,
 ) -> Result<(), OpenError>
@@ -86,18 +91,18 @@ where
     U: FnOnce() -> Result<(), EngineError>,
 {
     let Layout { version, make, heartbeat, upgrade } = layout;
-    let done = match check_version(version()?.as_deref(), known, place, create) {
+    let done = match check_version(version()?.as_deref(), known, location, create) {
         Ok(false) => return Ok(()),
         Ok(true) => make(),
         Err(OpenError::Older { found, .. }) if found + 1 == known => {
             if heartbeat()?.is_some_and(is_recent) {
-                return Err(OpenError::InUse(place.to_owned()));
+                return Err(OpenError::InUse(location.to_owned()));
             }
             upgrade()
         }
         Err(error) => return Err(error),
     };
-    let checked = check_version(version()?.as_deref(), known, place, false);
+    let checked = check_version(version()?.as_deref(), known, location, false);
     // A failure does not matter if another client has done it.
     if checked.is_err() {
         done?;
@@ -123,7 +128,7 @@ mod tests {
     fn an_absent_volume_is_created_and_a_newer_one_is_refused() {
         let check = |found: Option<&str>, create| check_version(found.map(str::as_bytes), 3, "at x", create);
         assert!(check(None, true).unwrap());
-        assert!(matches!(check(None, false), Err(OpenError::Missing(place)) if place == "at x"));
+        assert!(matches!(check(None, false), Err(OpenError::Missing(location)) if location == "at x"));
         assert!(!check(Some("3"), true).unwrap());
         assert!(matches!(check(Some("4"), true), Err(OpenError::Newer { found: 4, known: 3, .. })));
         assert!(matches!(check(Some("3a"), true), Err(OpenError::NotLimenfs(_))));

@@ -20,7 +20,7 @@ pub trait Connect: Send + Sync + fmt::Debug {
     fn connect(&self) -> Result<Self::Connection, EngineError>;
 
     /// The address of the server, for messages; without a password.
-    fn place(&self) -> &str;
+    fn address(&self) -> &str;
 }
 
 /// Connections to one server. The most recently used one is taken first, so that those that are not needed stay
@@ -207,7 +207,7 @@ mod tests {
             }
         }
 
-        fn place(&self) -> &str {
+        fn address(&self) -> &str {
             "nowhere"
         }
     }

@@ -16,16 +16,16 @@ pub enum Intent {
 /// The error of a request.
 pub trait RequestError {
     /// The state of the connection after this error.
-    fn connection_after(&self) -> After;
+    fn connection_after(&self) -> ConnectionState;
 
-    /// The error for the caller. `place` is the address that [`Connect::place`] returns.
-    fn engine_error(self, place: &str, intent: Intent) -> EngineError;
+    /// The error for the caller. `address` is that of [`Connect::address`].
+    fn engine_error(self, address: &str, intent: Intent) -> EngineError;
 }
 
 /// For requests that already return engine errors.
 impl RequestError for EngineError {
-    fn connection_after(&self) -> After {
-        After::Usable
+    fn connection_after(&self) -> ConnectionState {
+        ConnectionState::Usable
     }
 
     fn engine_error(self, _place: &str, _intent: Intent) -> EngineError {
@@ -35,7 +35,7 @@ impl RequestError for EngineError {
 
 /// The state of a connection after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum ConnectionState {
     /// The connection is still usable.
     Usable,
     /// The connection must not be used again.
@@ -75,15 +75,15 @@ impl<C: Connect> Pool<C> {
     ) -> Result<T, EngineError> {
         let mut connection = self.get()?;
         request(&mut connection).map_err(|failure| {
-            let after = failure.connection_after();
-            if after != After::Usable {
+            let state = failure.connection_after();
+            if state != ConnectionState::Usable {
                 connection.mark_broken();
             }
             drop(connection);
-            if after == After::ServerLost {
+            if state == ConnectionState::ServerLost {
                 self.clear();
             }
-            failure.engine_error(self.connector().place(), intent)
+            failure.engine_error(self.connector().address(), intent)
         })
     }
 }

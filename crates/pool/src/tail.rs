@@ -29,7 +29,7 @@ pub trait Log: Debug + Send {
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
-    place: String,
+    address: String,
     /// The minimum time between two polls; only the last poll of a call, at the end of its wait, may come earlier.
     /// So a busy log is read in batches. Otherwise a client's own commits would cost it hundreds of polls a second.
     period: Duration,
@@ -40,31 +40,31 @@ pub struct Tail<L> {
 }
 
 impl<L: Log> Tail<L> {
-    /// Delivers the changes committed after `open` has determined the start position in the log. `place` is the
-    /// address that [`Connect::place`](crate::Connect::place) returns.
+    /// Delivers the changes committed after `open` has determined the start position in the log. `address` is
+    /// that of [`Connect::address`](crate::Connect::address).
     ///
     /// # Errors
     /// The error of `open`.
     pub fn new(
-        place: &str,
+        address: &str,
         period: Duration,
         open: impl FnOnce() -> Result<L, L::Error>,
     ) -> Result<Self, EngineError> {
-        let log = open().map_err(|error| error.engine_error(place, Intent::Read))?;
-        Ok(Tail { log, place: place.to_owned(), period, polled: None, lost: false })
+        let log = open().map_err(|error| error.engine_error(address, Intent::Read))?;
+        Ok(Tail { log, address: address.to_owned(), period, polled: None, lost: false })
     }
 
     fn poll_once(&mut self) -> Result<Vec<Change>, EngineError> {
         if self.lost {
             return Err(EngineError::permanent(format!(
                 "{}: changes may have been missed: open a new stream",
-                self.place
+                self.address
             )));
         }
         self.polled = Some(Instant::now());
         let news = self.log.poll();
         self.lost = news.is_err();
-        news.map_err(|error| error.engine_error(&self.place, Intent::Read))
+        news.map_err(|error| error.engine_error(&self.address, Intent::Read))
     }
 }
 

@@ -74,16 +74,16 @@ impl Url {
 
     fn split(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::NoScheme)?;
-        let (userinfo, place) = match userinfo_end(rest)? {
+        let (userinfo, address) = match userinfo_end(rest)? {
             Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
             None => (None, rest),
         };
-        let (place, query) = place.split_once('?').unwrap_or((place, ""));
+        let (address, query) = address.split_once('?').unwrap_or((address, ""));
         let (user, password) = match userinfo.map(|info| info.split_once(':').unwrap_or((info, ""))) {
             Some((user, password)) => (decode(user)?, decode(password)?),
             None => Default::default(),
         };
-        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let (hosts, path) = address.split_once('/').unwrap_or((address, ""));
         let hosts = match hosts {
             "" => Vec::new(),
             hosts => hosts.split(',').map(Host::parse).collect::<Result<_, _>>()?,
