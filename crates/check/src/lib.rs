@@ -63,11 +63,11 @@ fn check_in_windows(
 }
 
 fn check_usage(run: &mut Run<'_>) -> Result<(), EngineError> {
-    let is = run.totals.usage;
-    if let Some(Record::Usage(says)) = run.engine.read(&[RecordKey::Usage])?.records.first()
-        && *says != is
+    let actual = run.totals.usage;
+    if let Some(Record::Usage(stored)) = run.engine.read(&[RecordKey::Usage])?.records.first()
+        && *stored != actual
     {
-        (run.report)(Problem::Usage { says: *says, is });
+        (run.report)(Problem::Usage { stored: *stored, actual });
     }
     Ok(())
 }
@@ -77,14 +77,14 @@ fn check_counters(run: &mut Run<'_>) -> Result<(), EngineError> {
     let Run { engine, totals, report, .. } = run;
     walk::sessions(*engine, |session| totals.last_session = totals.last_session.max(session))?;
     for record in engine.read(&Counter::ALL.map(RecordKey::Counter))?.records {
-        let Record::Counter(counter, says) = record else { continue };
+        let Record::Counter(counter, stored) = record else { continue };
         let last = match counter {
             Counter::Ino => totals.last_ino.0,
             Counter::Slice => totals.last_slice.0,
             Counter::Session => totals.last_session.0,
         };
-        if says <= last {
-            report(Problem::Counter { counter, says, last });
+        if stored <= last {
+            report(Problem::Counter { counter, stored, last });
         }
     }
     Ok(())

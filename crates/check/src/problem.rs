@@ -5,7 +5,7 @@ use std::fmt;
 use meta::{Counter, QuotaKey, Usage};
 use types::{AclId, ChunkIndex, FileType, Ino, Name, SessionId, SliceId};
 
-/// One problem. `says` is the stored value, `is` the value that follows from the other records.
+/// One problem. `stored` is the stored value, `actual` the value that follows from the other records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The root does not exist or is not a directory.
@@ -14,25 +14,25 @@ pub enum Problem {
     /// A name refers to an inode that does not exist.
     #[error("the name refers to inode {ino}, which does not exist")]
     EntryWithoutInode { dir: Ino, name: Name, ino: Ino },
-    #[error("the entry says {}, but inode {ino} is a {}", type_name(.says), type_name(.is))]
-    EntryKind { dir: Ino, name: Name, ino: Ino, says: FileType, is: FileType },
+    #[error("the entry says {}, but inode {ino} is a {}", type_name(.stored), type_name(.actual))]
+    EntryKind { dir: Ino, name: Name, ino: Ino, stored: FileType, actual: FileType },
     /// A directory has more than one name, or the root has a name.
     #[error("directory {ino} has another name already")]
     SecondName { dir: Ino, name: Name, ino: Ino },
     /// The recorded parent of a directory is not the directory with its name.
-    #[error("the directory's recorded parent is {says}, but its name is in directory {is}")]
-    Parent { ino: Ino, says: Ino, is: Ino },
+    #[error("the directory's recorded parent is {stored}, but its name is in directory {actual}")]
+    Parent { ino: Ino, stored: Ino, actual: Ino },
     /// A directory is its own ancestor.
     #[error("directory {ino} is its own ancestor")]
     Circle { ino: Ino, parent: Ino, name: Name },
     /// An inode has no name, and no session is recorded to have it open.
     #[error("the {} has no name and is not open in any session", type_name(.kind))]
     Lost { ino: Ino, kind: FileType },
-    #[error("the link count is {says}, but there are {is} links")]
-    Links { ino: Ino, says: u32, is: u32 },
+    #[error("the link count is {stored}, but there are {actual} links")]
+    Links { ino: Ino, stored: u32, actual: u32 },
     /// The recorded number of xattr blocks of the inode is wrong.
-    #[error("the recorded size of the extended attributes is {says} blocks, but they have {is}")]
-    XattrBlocks { ino: Ino, says: u16, is: u64 },
+    #[error("the recorded size of the extended attributes is {stored} blocks, but they have {actual}")]
+    XattrBlocks { ino: Ino, stored: u16, actual: u64 },
     /// An inode is recorded as open without a name, but it has a name or does not exist.
     #[error(
         "session {session} is recorded to have it open without a name, but it has a name or does not exist"
@@ -44,41 +44,41 @@ pub enum Problem {
     #[error("its ACL {id} is damaged")]
     AclDamaged { ino: Ino, id: AclId },
     /// The permission bits of the mode differ from those that the access ACL implies.
-    #[error("the permission bits are {says:03o}, but the access ACL implies {is:03o}")]
-    AclMode { ino: Ino, says: u32, is: u32 },
-    /// An NFSv4 ACL refers to the Windows domain number `says`, but the volume's table has only `is` domains.
-    #[error("its ACL {id} refers to Windows domain {says}, but the volume's table has only {is}")]
-    AclDomain { ino: Ino, id: AclId, says: u32, is: u32 },
+    #[error("the permission bits are {stored:03o}, but the access ACL implies {actual:03o}")]
+    AclMode { ino: Ino, stored: u32, actual: u32 },
+    /// An NFSv4 ACL refers to the Windows domain number `stored`, but the volume's table has only `actual` domains.
+    #[error("its ACL {id} refers to Windows domain {stored}, but the volume's table has only {actual}")]
+    AclDomain { ino: Ino, id: AclId, stored: u32, actual: u32 },
     /// The volume's table of Windows domains is malformed.
     #[error("the table of Windows domains is damaged")]
     Domains,
     #[error("the symbolic link has no target")]
     NoTarget { ino: Ino },
-    #[error("the symbolic link's size is {says} bytes, but its target has {is}")]
-    TargetLength { ino: Ino, says: u64, is: u64 },
+    #[error("the symbolic link's size is {stored} bytes, but its target has {actual}")]
+    TargetLength { ino: Ino, stored: u64, actual: u64 },
     /// The row at this position of its chunk is invalid.
     #[error("row {row} of chunk {chunk}: {fault}")]
     Row { ino: Ino, chunk: ChunkIndex, row: usize, fault: &'static str },
     /// Rows disagree about the size of a slice in bytes.
-    #[error("one row says that slice {slice} has {says} bytes, another one says {is}")]
-    SliceSize { ino: Ino, slice: SliceId, says: u32, is: u32 },
+    #[error("one row says that slice {slice} has {one} bytes, another one says {other}")]
+    SliceSize { ino: Ino, slice: SliceId, one: u32, other: u32 },
     /// The number of rows beyond the first that refer to a slice is wrong.
-    #[error("slice {slice} is recorded with {says} rows beyond the first, but has {is}")]
-    Shared { slice: SliceId, says: u64, is: u64 },
+    #[error("slice {slice} is recorded with {stored} rows beyond the first, but has {actual}")]
+    Shared { slice: SliceId, stored: u64, actual: u64 },
     /// A slice that a file refers to is listed as garbage.
     #[error("slice {slice} of the file is listed as garbage")]
     GarbageInUse { slice: SliceId, ino: Ino },
     #[error(
         "the usage is recorded as {} inodes and {} blocks, but there are {} and {}",
-        .says.inodes, .says.blocks, .is.inodes, .is.blocks
+        .stored.inodes, .stored.blocks, .actual.inodes, .actual.blocks
     )]
-    Usage { says: Usage, is: Usage },
+    Usage { stored: Usage, actual: Usage },
     /// The inodes and blocks that a quota counts; `None` if it does not exist, although inodes count in it.
-    #[error("{} {}, but it has {} inodes and {} blocks", Whose(.key), Says(.says), .is.0, .is.1)]
-    Quota { key: QuotaKey, says: Option<(i64, i64)>, is: (i64, i64) },
+    #[error("{} {}, but it has {} inodes and {} blocks", Whose(.key), Stored(.stored), .actual.0, .actual.1)]
+    Quota { key: QuotaKey, stored: Option<(i64, i64)>, actual: (i64, i64) },
     /// The next number to be given out is already in use.
-    #[error("the counter {} is {says}, but {last} is in use", .counter.name())]
-    Counter { counter: Counter, says: u64, last: u64 },
+    #[error("the counter {} is {stored}, but {last} is in use", .counter.name())]
+    Counter { counter: Counter, stored: u64, last: u64 },
 }
 
 /// The object that a problem is about.
@@ -164,9 +164,9 @@ impl fmt::Display for Whose<'_> {
 }
 
 /// The inodes and blocks that a quota is recorded to count, for messages.
-struct Says<'a>(&'a Option<(i64, i64)>);
+struct Stored<'a>(&'a Option<(i64, i64)>);
 
-impl fmt::Display for Says<'_> {
+impl fmt::Display for Stored<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some((inodes, blocks)) => write!(f, "counts {inodes} inodes and {blocks} blocks"),

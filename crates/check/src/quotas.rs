@@ -32,10 +32,10 @@ impl From<&Inode> for InodeUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub key: QuotaKey,
-    /// The inodes and blocks that it says; `None` if the quota does not exist, although inodes count in it.
-    pub says: Option<(i64, i64)>,
+    /// The inodes and blocks that are stored; `None` if the quota does not exist, although inodes count in it.
+    pub stored: Option<(i64, i64)>,
     /// The inodes and blocks that its inodes count.
-    pub is: (i64, i64),
+    pub actual: (i64, i64),
 }
 
 impl Counts {
@@ -78,33 +78,33 @@ pub(crate) fn check(
         }
         Ok::<_, EngineError>(())
     })?;
-    for Difference { key, says, is } in compare(counts, &quotas) {
-        report(Problem::Quota { key, says, is });
+    for Difference { key, stored, actual } in compare(counts, &quotas) {
+        report(Problem::Quota { key, stored, actual });
     }
     Ok(())
 }
 
 /// The quotas that count something else than their inodes do, in the order of their keys.
 pub(crate) fn compare(counts: &Counts, quotas: &BTreeMap<QuotaKey, Quota>) -> Vec<Difference> {
-    let mut is = Counts::default();
+    let mut actual = Counts::default();
     for (key, used) in &counts.0 {
         let mut at = Some(*key);
         // The loop has a bound, because damaged records could form a cycle of quotas.
         for _ in 0..=quotas.len() {
             let Some(key) = at else { break };
-            is.add_to(key, *used);
+            actual.add_to(key, *used);
             let outer = quotas.get(&key).map_or(QuotaId(0), |quota| quota.rule.outer);
             at = (outer != QuotaId(0)).then_some(QuotaKey::Directory(outer));
         }
     }
     let mut differences = Vec::new();
     for (key, quota) in quotas {
-        let is = is.0.remove(key).unwrap_or_default();
-        if (quota.inodes, quota.blocks) != is {
-            differences.push(Difference { key: *key, says: Some((quota.inodes, quota.blocks)), is });
+        let actual = actual.0.remove(key).unwrap_or_default();
+        if (quota.inodes, quota.blocks) != actual {
+            differences.push(Difference { key: *key, stored: Some((quota.inodes, quota.blocks)), actual });
         }
     }
-    let missing = is.0.into_iter().filter(|(_, is)| *is != (0, 0));
-    differences.extend(missing.map(|(key, is)| Difference { key, says: None, is }));
+    let missing = actual.0.into_iter().filter(|(_, actual)| *actual != (0, 0));
+    differences.extend(missing.map(|(key, actual)| Difference { key, stored: None, actual }));
     differences
 }

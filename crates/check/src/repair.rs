@@ -59,11 +59,11 @@ impl Op for Repair<'_> {
                 require_entry(view, *dir, name, *ino)?;
                 effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
             }
-            Problem::Parent { ino, says, is } => {
-                if view.parent_of(*ino)? != *says {
+            Problem::Parent { ino, stored, actual } => {
+                if view.parent_of(*ino)? != *stored {
                     return Err(CHANGED);
                 }
-                effects.push(Effect::SetParent { ino: *ino, parent: *is });
+                effects.push(Effect::SetParent { ino: *ino, parent: *actual });
             }
             Problem::Circle { ino, parent, name } => {
                 require_entry(view, *parent, name, *ino)?;
@@ -72,20 +72,21 @@ impl Op for Repair<'_> {
                 rescue(view, ctx, *ino, &mut effects)?;
             }
             Problem::Lost { ino, .. } => rescue(view, ctx, *ino, &mut effects)?,
-            Problem::Links { ino, says, is } => {
-                if view.links(*ino)? != *says {
+            Problem::Links { ino, stored, actual } => {
+                if view.links(*ino)? != *stored {
                     return Err(CHANGED);
                 }
-                set_links(*ino, *says, *is, &mut effects);
+                set_links(*ino, *stored, *actual, &mut effects);
             }
-            Problem::XattrBlocks { ino, says, .. } => {
+            Problem::XattrBlocks { ino, stored, .. } => {
                 let inode = view.inode(*ino)?;
                 let xattrs = view.xattrs(*ino)?;
-                let is = xattrs.keys().map(|name| i32::from(view.xattr_blocks(&inode, name, 0))).sum::<i32>();
-                if inode.xattr_blocks != *says || !view.xattrs_fit(*ino, *says) {
+                let actual =
+                    xattrs.keys().map(|name| i32::from(view.xattr_blocks(&inode, name, 0))).sum::<i32>();
+                if inode.xattr_blocks != *stored || !view.xattrs_fit(*ino, *stored) {
                     return Err(CHANGED);
                 }
-                effects.push(Effect::AddXattrBlocks { ino: *ino, delta: is - i32::from(*says) });
+                effects.push(Effect::AddXattrBlocks { ino: *ino, delta: actual - i32::from(*stored) });
             }
             Problem::StaleOrphan { session, ino } => {
                 if view.find_inode(*ino)?.is_some() && view.links(*ino)? == 0 {
@@ -95,18 +96,18 @@ impl Op for Repair<'_> {
             }
             // On this volume the ACL alone decides access, so changing the mode to agree with the ACL grants
             // nothing new.
-            Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
+            Problem::AclMode { ino, stored, .. } if ctx.volume.acl == AclKind::Nfs4 => {
                 let inode = view.find_inode(*ino)?.ok_or(CHANGED)?;
                 let acl = view.nfs4_acl(inode.access_acl)?.ok_or(CHANGED)?;
-                if inode.mode.rwx() != *says {
+                if inode.mode.rwx() != *stored {
                     return Err(CHANGED);
                 }
                 let mode = inode.mode.without(0o777).with(acl.acl().mode_bits());
                 effects
                     .push(Effect::SetAccess { ino: *ino, access: Access { mode, ..Access::from(&inode) } });
             }
-            Problem::AclDomain { says, .. } => {
-                reserve_domains(view, *says, &mut effects)?;
+            Problem::AclDomain { stored, .. } => {
+                reserve_domains(view, *stored, &mut effects)?;
                 if effects.is_empty() {
                     return Err(CHANGED);
                 }
@@ -118,28 +119,28 @@ impl Op for Repair<'_> {
             }
             // If the count were too low, blocks that are in use could be deleted. A count that is too high
             // only keeps unused blocks.
-            Problem::Shared { slice, says, is } if says < is => {
-                let missing = (is - says).min(MOST_SHARES);
+            Problem::Shared { slice, stored, actual } if stored < actual => {
+                let missing = (actual - stored).min(MOST_SHARES);
                 effects.extend((0..missing).map(|_| Effect::Share { slice: *slice }));
             }
             Problem::GarbageInUse { slice, ino } => {
                 view.inode(*ino)?;
                 effects.push(Effect::DropGarbage { slice: *slice });
             }
-            Problem::Usage { says, is } => {
-                if view.usage()? != *says {
+            Problem::Usage { stored, actual } => {
+                if view.usage()? != *stored {
                     return Err(CHANGED);
                 }
-                let inodes = is.inodes.wrapping_sub(says.inodes) as i64;
-                let blocks = is.blocks.wrapping_sub(says.blocks) as i64;
+                let inodes = actual.inodes.wrapping_sub(stored.inodes) as i64;
+                let blocks = actual.blocks.wrapping_sub(stored.blocks) as i64;
                 effects.push(Effect::AddUsage { inodes, blocks });
             }
-            Problem::Quota { key, says, is } => {
-                if view.quota(*key)?.map(|quota| (quota.inodes, quota.blocks)) != *says {
+            Problem::Quota { key, stored, actual } => {
+                if view.quota(*key)?.map(|quota| (quota.inodes, quota.blocks)) != *stored {
                     return Err(CHANGED);
                 }
-                let says = says.unwrap_or_default();
-                let (inodes, blocks) = (is.0.wrapping_sub(says.0), is.1.wrapping_sub(says.1));
+                let stored = stored.unwrap_or_default();
+                let (inodes, blocks) = (actual.0.wrapping_sub(stored.0), actual.1.wrapping_sub(stored.1));
                 effects.push(Effect::Charge { key: *key, inodes, blocks });
             }
             Problem::Counter { counter, last, .. } => {
@@ -172,8 +173,9 @@ fn require_entry(view: &mut View<'_>, dir: Ino, name: &Name, ino: Ino) -> Result
     }
 }
 
-fn set_links(ino: Ino, says: u32, is: u32, effects: &mut Vec<Effect>) {
-    let delta = (i64::from(is) - i64::from(says)).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
+fn set_links(ino: Ino, stored: u32, actual: u32, effects: &mut Vec<Effect>) {
+    let delta =
+        (i64::from(actual) - i64::from(stored)).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
     effects.push(Effect::AddLinks { ino, delta });
 }
 

@@ -130,7 +130,7 @@ fn gather(
             let Some(used) = window.entry(id, ino, size) else { continue };
             used.rows += 1;
             if used.size != size {
-                report(Problem::SliceSize { ino, slice: id, says: size, is: used.size });
+                report(Problem::SliceSize { ino, slice: id, one: size, other: used.size });
             }
         }
         Ok::<_, EngineError>(())
@@ -186,23 +186,23 @@ fn check_shared(
     window: &SliceWindow,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    let is = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
+    let actual = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
     // Counts and slices are both sorted, so merging them finds the slices without a count.
     let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
-    walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, says| {
+    walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, stored| {
         if !window.holds(slice) {
             return;
         }
         while let Some(missing) = without.next_if(|without| *without < slice) {
-            report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+            report(Problem::Shared { slice: missing, stored: 0, actual: actual(missing) });
         }
         without.next_if_eq(&slice);
-        if says != is(slice) {
-            report(Problem::Shared { slice, says, is: is(slice) });
+        if stored != actual(slice) {
+            report(Problem::Shared { slice, stored, actual: actual(slice) });
         }
     })?;
     for missing in without {
-        report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+        report(Problem::Shared { slice: missing, stored: 0, actual: actual(missing) });
     }
     Ok(())
 }

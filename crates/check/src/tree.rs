@@ -129,7 +129,7 @@ impl Window {
                 report(Problem::SecondName { dir, name, ino });
             } else {
                 seen.placed = true;
-                report(Problem::Parent { ino, says: seen.parent, is: dir });
+                report(Problem::Parent { ino, stored: seen.parent, actual: dir });
             }
         }
         Ok(())
@@ -157,8 +157,8 @@ impl Window {
         };
         seen.names += 1;
         if seen.kind != dirent.kind {
-            let (says, is) = (dirent.kind, seen.kind);
-            report(Problem::EntryKind { dir, name: name.clone(), ino, says, is });
+            let (stored, actual) = (dirent.kind, seen.kind);
+            report(Problem::EntryKind { dir, name: name.clone(), ino, stored, actual });
         }
         if !seen.kind.is_dir() {
             return;
@@ -192,7 +192,7 @@ impl Window {
             let &Seen { ino, kind, nlink, names, subdirs, .. } = seen;
             let root = ino == Ino::ROOT;
             if root && seen.parent != ino {
-                report(Problem::Parent { ino, says: seen.parent, is: ino });
+                report(Problem::Parent { ino, stored: seen.parent, actual: ino });
             }
             if names == 0 && !root && !seen.orphan {
                 report(Problem::Lost { ino, kind });
@@ -200,9 +200,9 @@ impl Window {
                     continue;
                 }
             }
-            let is = if kind.is_dir() { 2 + subdirs } else { names };
-            if nlink != is {
-                report(Problem::Links { ino, says: nlink, is });
+            let actual = if kind.is_dir() { 2 + subdirs } else { names };
+            if nlink != actual {
+                report(Problem::Links { ino, stored: nlink, actual });
             }
         }
     }
@@ -299,12 +299,12 @@ fn check_inodes(
             match acls.found.get(&id) {
                 Some(Ok(Whole { rwx, domain, .. })) => {
                     if id == inode.access_acl && *rwx != inode.mode.rwx() {
-                        report(Problem::AclMode { ino, says: inode.mode.rwx(), is: *rwx });
+                        report(Problem::AclMode { ino, stored: inode.mode.rwx(), actual: *rwx });
                     }
-                    if let Some(is) = acls.domains
-                        && is < *domain
+                    if let Some(actual) = acls.domains
+                        && actual < *domain
                     {
-                        report(Problem::AclDomain { ino, id, says: *domain, is });
+                        report(Problem::AclDomain { ino, id, stored: *domain, actual });
                     }
                 }
                 Some(Err(AclFault::Damaged)) => report(Problem::AclDamaged { ino, id }),
@@ -319,10 +319,10 @@ fn check_inodes(
     }
     let keys: Vec<RecordKey> = links.iter().map(|inode| RecordKey::Symlink(inode.ino)).collect();
     for (inode, record) in links.into_iter().zip(engine.read(&keys)?.records) {
-        let (ino, says) = (inode.ino, inode.size);
+        let (ino, stored) = (inode.ino, inode.size);
         match record {
-            Record::Symlink(_, Some(target)) if target.len() as u64 != says => {
-                report(Problem::TargetLength { ino, says, is: target.len() as u64 });
+            Record::Symlink(_, Some(target)) if target.len() as u64 != stored => {
+                report(Problem::TargetLength { ino, stored, actual: target.len() as u64 });
             }
             Record::Symlink(_, None) => report(Problem::NoTarget { ino }),
             _ => {}
@@ -348,9 +348,9 @@ fn check_xattrs(engine: &dyn Engine, mut inodes: &[Inode], report: Report<'_>) -
         let keys: Vec<RecordKey> = some.iter().map(|inode| RecordKey::Xattrs(inode.ino)).collect();
         for (inode, record) in some.iter().zip(engine.read(&keys)?.records) {
             let Record::Xattrs(ino, xattrs) = record else { continue };
-            let is = xattrs.values().map(|value| u64::from(xattr_blocks(value.len()))).sum();
-            if is != u64::from(inode.xattr_blocks) {
-                report(Problem::XattrBlocks { ino, says: inode.xattr_blocks, is });
+            let actual = xattrs.values().map(|value| u64::from(xattr_blocks(value.len()))).sum();
+            if actual != u64::from(inode.xattr_blocks) {
+                report(Problem::XattrBlocks { ino, stored: inode.xattr_blocks, actual });
             }
         }
     }

@@ -66,15 +66,15 @@ fn skip_slices(
     volume: &Volume,
     store: &BlockStore,
 ) -> Result<(), Fault> {
-    let says = next_slice(&*engine).at(url)?;
-    let mut last = says;
+    let stored = next_slice(&*engine).at(url)?;
+    let mut last = stored;
     let listed = store.for_each_block(&mut |block| {
         last = last.max(if block.id.0 < LAST_SLICE { block.id.0 } else { 0 });
         Ok(())
     });
     listed.map_err(|error| store_fault(volume, &error))?;
     let problem =
-        Problem::Counter { counter: Counter::Slice, says, last: last.saturating_add(SKIPPED_SLICES) };
+        Problem::Counter { counter: Counter::Slice, stored, last: last.saturating_add(SKIPPED_SLICES) };
     match check::repair(&url.client(engine, 1)?, &problem).at(url)? {
         true => Ok(()),
         false => {

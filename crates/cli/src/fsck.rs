@@ -308,10 +308,10 @@ impl Fsck<'_> {
             bar.set_position(count);
             Ok(())
         })?;
-        let says = next_slice(&**engine).at(self.url)?;
+        let stored = next_slice(&**engine).at(self.url)?;
         let last = findings.unreferenced.last_slice;
-        if says <= last {
-            findings.left.push(Problem::Counter { counter: Counter::Slice, says, last });
+        if stored <= last {
+            findings.left.push(Problem::Counter { counter: Counter::Slice, stored, last });
             if self.args.repair {
                 self.repair()?;
             }

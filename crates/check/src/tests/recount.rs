@@ -169,9 +169,9 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
         let mut found = tree.recount();
         let mut again = tree.recount();
         for recount in [&found, &again] {
-            let by = |Difference { key, says, is }: &Difference| {
-                let says = says.unwrap_or_default();
-                (*key, says.0 - is.0, says.1 - is.1)
+            let by = |Difference { key, stored, actual }: &Difference| {
+                let stored = stored.unwrap_or_default();
+                (*key, stored.0 - actual.0, stored.1 - actual.1)
             };
             assert_eq!(recount.differences.iter().map(by).collect::<Vec<_>>(), drift);
         }
@@ -233,7 +233,7 @@ fn inodes_of_a_quota_that_does_not_exist_are_found() {
     let effects = vec![Effect::DropQuota { key: tree.keys[2] }];
     tree.engine.commit(&[Txn { op_id: OpId(1 << 120), guards: Vec::new(), effects }]).unwrap();
     let found = tree.recount();
-    assert_eq!(found.differences, [Difference { key: tree.keys[2], says: None, is: (601, 0) }]);
+    assert_eq!(found.differences, [Difference { key: tree.keys[2], stored: None, actual: (601, 0) }]);
     assert_eq!(found.quotas.len(), 4, "two directories, a user and a group");
 }
 

@@ -123,9 +123,9 @@ impl Place {
     fn correct(&self, wrong: &[Difference], recount: &Recount) -> Result<bool, Fault> {
         let mut next = recount.next.clone();
         for some in wrong.chunks(CORRECTED_AT_ONCE) {
-            let corrections = some.iter().map(|Difference { key, says, is }| {
-                let says = says.unwrap_or_default();
-                (*key, is.0.wrapping_sub(says.0), is.1.wrapping_sub(says.1))
+            let corrections = some.iter().map(|Difference { key, stored, actual }| {
+                let stored = stored.unwrap_or_default();
+                (*key, actual.0.wrapping_sub(stored.0), actual.1.wrapping_sub(stored.1))
             });
             let correct = CorrectQuotas { next, corrections: corrections.collect() };
             next = match self.meta.run(&correct, &BY_TOOL) {
@@ -146,7 +146,7 @@ impl Place {
         };
         let bytes = |blocks: i64| blocks.saturating_mul(Usage::BLOCK_BYTES as i64);
         if args.json {
-            let one = |Difference { key, says, is }: &Difference| {
+            let one = |Difference { key, stored, actual }: &Difference| {
                 let (kind, number) = match key {
                     QuotaKey::Directory(id) => ("directory", id.0),
                     QuotaKey::User(uid) => ("user", (*uid).into()),
@@ -155,7 +155,7 @@ impl Place {
                 let count =
                     |(inodes, blocks): (i64, i64)| json!({ "inodes": inodes, "bytes": bytes(blocks) });
                 let mut value =
-                    json!({ "kind": kind, "id": number, "says": says.map(count), "is": count(*is) });
+                    json!({ "kind": kind, "id": number, "says": stored.map(count), "is": count(*actual) });
                 add_path(&mut value, path(key)?.as_deref());
                 Ok(value)
             };
@@ -164,8 +164,8 @@ impl Place {
             return output::print_json(&value);
         }
         let mut text = String::new();
-        for Difference { key, says, is } in wrong {
-            let (inodes, blocks) = says.unwrap_or_default();
+        for Difference { key, stored, actual } in wrong {
+            let (inodes, blocks) = stored.unwrap_or_default();
             let show = |blocks: i64| match blocks {
                 0.. => show_size(bytes(blocks).unsigned_abs()),
                 _ => format!("-{}", show_size(bytes(blocks).unsigned_abs())),
@@ -174,8 +174,8 @@ impl Place {
                 "{}: counts {inodes} inodes with {}, and has {} with {}\n",
                 whose(*key, path(key)?.as_deref(), &users),
                 show(blocks),
-                is.0,
-                show(is.1)
+                actual.0,
+                show(actual.1)
             ));
         }
         text.push_str(&match (wrong.len(), args.repair) {
