@@ -80,6 +80,7 @@ impl RequestError for Failure {
     /// The connection stays usable if the server rejected only this request and rolled it back. If the disk
     /// of the server's log is full, the server ends the connection.
     fn connection_after(&self) -> ConnectionState {
+        use ConnectionState::{ServerLost, Usable};
         let clean = [
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -88,11 +89,7 @@ impl RequestError for Failure {
             SqlState::DISK_FULL,
         ];
         let is_clean = self.wants_parts() || self.code().is_some_and(|code| clean.contains(code));
-        if is_clean && !self.ends_connection() {
-            ConnectionState::Usable
-        } else {
-            ConnectionState::ServerLost
-        }
+        if is_clean && !self.ends_connection() { Usable } else { ServerLost }
     }
 
     /// Maps a failure to an [`EngineError`].
