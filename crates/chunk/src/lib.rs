@@ -33,6 +33,7 @@ mod metered;
 #[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
 mod others;
 mod packed;
+mod plain;
 mod pool;
 mod read;
 mod remote;

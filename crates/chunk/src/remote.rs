@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use types::Errno;
 
 use crate::backend::{Backend, Refusal};
+use crate::plain::plain;
 
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -134,18 +135,18 @@ fn refusal(error: opendal::Error) -> Refusal {
     }
     if error.is_persistent() || error.is_temporary() {
         // A temporary error; all retries are used up.
-        return Refusal::Other(Errno::ETIMEDOUT, error.to_string());
+        return Refusal::Other(Errno::ETIMEDOUT, plain(&error));
     }
     let mut cause = error.source();
     while let Some(inner) = cause {
         if let Some(os) = inner.downcast_ref::<io::Error>()
             && os.raw_os_error().is_some()
         {
-            return Refusal::Other(Errno::from(os), error.to_string());
+            return Refusal::Other(Errno::from(os), plain(&error));
         }
         cause = inner.source();
     }
-    Refusal::Other(Errno::EIO, error.to_string())
+    Refusal::Other(Errno::EIO, plain(&error))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use check::Problem;
 use chunk::{BlockStore, MEMORY};
 use command::fault::{Fault, OrFault};
+use command::registry;
 use meta::{Counter, Engine, Volume};
 use ops::{Authority, Configure};
 
@@ -28,23 +29,27 @@ pub(crate) fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configu
     url.volume(&*engine)
 }
 
-/// Marks the object store as this volume's, at the user's request. `tool` is the command. Returns the volume's new
+/// Marks the object store as this volume's, at the user's request. Unless `tool` is forced, no mount of this machine may
+/// use the store by another database. Returns the volume's new
 /// settings.
 ///
 /// # Errors
-/// The volume is mounted; the store is another volume's, or does not work; errors of the database.
+/// The volume is mounted, by this database or another one; the store is another volume's, or does not work; errors of the database.
 pub(crate) fn adopt_store(
     url: &MetaUrl,
     database: &Database,
     volume: &Volume,
-    tool: &'static str,
+    tool: Tool,
 ) -> Result<Volume, Fault> {
     if volume.storage == MEMORY {
         return Err(Fault::usage("--adopt-store does not apply to --storage memory")
             .at(url)
             .advise("omit it"));
     }
-    let exclusive = Exclusive::begin(url, database, Tool { name: tool, force: None })?;
+    if tool.force != Some(true) {
+        refuse_used_store(url, &volume.name, &volume.uuid)?;
+    }
+    let exclusive = Exclusive::begin(url, database, tool)?;
     let store = open_without_key(volume)?;
     marker::adopt(volume, &store, || match volume.loaded.is_empty() {
         true => Ok(()),
@@ -52,6 +57,32 @@ pub(crate) fn adopt_store(
     })?;
     let change = Configure { store_marker: Some(true), ..Configure::default() };
     configure(url, exclusive.engine(), &change)
+}
+
+/// Checks that no mount of this machine uses the objects of a volume by a database other than that at `url`. Such a mount
+/// could not store its data any more.
+///
+/// # Errors
+/// There is such a mount, or the database of a mount of a volume with the same name cannot be read.
+pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result<(), Fault> {
+    let own = url.to_string();
+    for entry in registry::all() {
+        if entry.volume != name || entry.url == own || !entry.process.is_alive() {
+            continue;
+        }
+        let other = MetaUrl::parse(&entry.url).and_then(|url| url.open_volume());
+        if other.is_ok_and(|(_, other)| other.uuid != uuid) {
+            continue;
+        }
+        let (mountpoint, pid, by) = (entry.mountpoint.display(), entry.process.pid, &entry.url);
+        let what = format!(
+            "volume '{name}' is mounted at {mountpoint} by process {pid} from another database, {by}"
+        );
+        return Err(Fault::new(what).at(url).advise(format!(
+            "run limen umount {mountpoint} first; with --force that mount loses the object store"
+        )));
+    }
+    Ok(())
 }
 
 /// Raises the next slice number above those of all slices that mounts of another database can have stored after the

@@ -16,15 +16,17 @@ use meta::Volume;
 use serde_json::{Value, json};
 use types::Time;
 
-use crate::adopt::adopt_store;
+use crate::adopt::{adopt_store, refuse_used_store};
 use crate::confirm::confirm;
 use crate::dump::dump_fault;
 use crate::format::storage_parser;
 use crate::load::{self, Input};
+use crate::maintenance::Tool;
 use crate::marker::{self, Marker};
 use crate::records::usage;
 use crate::status::rfc3339;
 use crate::store::{KeyArgs, key_source, open_store, open_without_key, store_fault, unlock};
+use crate::target::volume_url;
 use crate::url::MetaUrl;
 
 #[derive(Debug, clap::Args)]
@@ -67,8 +69,8 @@ Examples:
   limen backup ls --storage s3 --bucket s3://mybucket/cloud
       if the database is lost")]
 struct ListArgs {
-    /// Where the volume's metadata is, instead of --bucket
-    #[arg(value_name = "META-URL", required_unless_present = "bucket", conflicts_with = "bucket")]
+    /// Where the volume's metadata is, or a path on a mount of it, instead of --bucket
+    #[arg(value_name = "META-URL|PATH", required_unless_present = "bucket", conflicts_with = "bucket")]
     url: Option<String>,
     #[command(flatten)]
     place: PlaceArgs,
@@ -80,8 +82,8 @@ struct ListArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  limen backup create sqlite:///var/lib/limen/home.db")]
 struct CreateArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     #[command(flatten)]
     keys: KeyArgs,
@@ -103,8 +105,10 @@ Only one database may use the objects. So from then on, no other database of the
 may be running. With --no-adopt the objects stay with the other database, and the restored volume cannot be mounted.
 
 Examples:
-  limen backup restore postgres://limen@db.example.org/limen --storage s3 --bucket s3://mybucket/cloud --key-file cloud.key
-  limen backup restore sqlite:///tmp/look.db --bucket /var/lib/limen/home.data --id 1795472189123456789 --no-adopt")]
+  limen backup restore postgres://limen@db.example.org/limen --storage s3 \\
+      --bucket s3://mybucket/cloud --key-file cloud.key
+  limen backup restore sqlite:///tmp/look.db --bucket /srv/home.data --id 1795472189123456789 \\
+      --no-adopt")]
 struct RestoreArgs {
     /// Where to store the metadata: a database without a volume
     #[arg(value_name = "META-URL")]
@@ -112,7 +116,7 @@ struct RestoreArgs {
     #[command(flatten)]
     place: PlaceArgs,
     /// The backup, as limen backup ls shows it [default: the newest one of the database that uses the objects]
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = parse_backup, allow_negative_numbers = true)]
     id: Option<u64>,
     #[command(flatten)]
     keys: KeyArgs,
@@ -125,9 +129,18 @@ struct RestoreArgs {
     /// Do not ask for the volume's name as a confirmation
     #[arg(short, long)]
     yes: bool,
+    /// Take the objects over although a mount of this machine uses them by another database; that mount can no
+    /// longer store data. Also wait 90 seconds, and remove sessions that are not renewed in that time
+    #[arg(long, conflicts_with = "no_adopt")]
+    force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn parse_backup(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("'{text}' is not the number of a backup: limen backup ls shows the numbers"))
 }
 
 pub(crate) fn run(args: &BackupArgs) -> Result<(), Fault> {
@@ -141,7 +154,7 @@ pub(crate) fn run(args: &BackupArgs) -> Result<(), Fault> {
 fn list(args: &ListArgs) -> Result<(), Fault> {
     let store = match &args.url {
         Some(url) => {
-            let url = MetaUrl::parse(url)?;
+            let url = volume_url(url)?;
             let (_, volume) = url.open_volume()?;
             refuse_memory(&volume, &url)?;
             open_without_key(&volume)?
@@ -207,7 +220,7 @@ fn to_text(found: &[Found], marker: Option<&Marker>) -> String {
 }
 
 fn create(args: &CreateArgs) -> Result<(), Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     refuse_memory(&volume, &url)?;
     let store = open_store(&volume, &args.keys, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })?;
@@ -250,6 +263,9 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
     }
     let encryption = key(&note, &args.keys)?;
     let store = place.open(encryption)?;
+    if !args.no_adopt && !args.force {
+        refuse_used_store(&url, &name, &note.volume)?;
+    }
     if !args.yes && !args.no_adopt {
         let began = time(backup);
         confirm(
@@ -272,8 +288,15 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
     })?;
     let volume = url.volume(&*database.engine())?;
     if !args.no_adopt {
-        adopt_store(&url, &database, &volume, "limen backup restore")?;
+        adopt_store(
+            &url,
+            &database,
+            &volume,
+            Tool { name: "limen backup restore", force: Some(args.force) },
+        )?;
     }
+    let bare = place.open(None)?;
+    let owner = marker::of(&bare)?;
     let inodes = checked.tail.inodes;
     output::result(
         args.json,
@@ -289,10 +312,22 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
         },
         || {
             let next = match args.no_adopt {
-                true => format!(
-                    "Its objects belong to another database. When no mount uses that any more:\n\
-                     limen config --adopt-store {url}\n"
-                ),
+                true => match owner {
+                    Some(owner) if owner.loaded == volume.loaded => {
+                        format!(
+                            "Its objects belong to this database, because of an earlier command. To check them:\n\
+                                 limen fsck --data {url}\n"
+                        )
+                    }
+                    Some(_) => format!(
+                        "It cannot be mounted, because its objects belong to another database. When no mount uses \
+                         that any more:\nlimen config --adopt-store {url}\n"
+                    ),
+                    None => format!(
+                        "It cannot be mounted, because its object store is not marked as that of any database. To \
+                         mark it:\nlimen config --adopt-store {url}\n"
+                    ),
+                },
                 false => format!(
                     "Later changes are lost. To find files whose data is gone, and then remove objects of later data:\n\
                      limen fsck --data {url}\nlimen gc --delete {url}\n"

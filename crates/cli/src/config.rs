@@ -6,14 +6,16 @@ use acl::nfs4::{AclInherit, AclMode};
 use chunk::MEMORY;
 use command::fault::{Fault, OrFault};
 use command::output::{self, HumanDuration, Table};
-use command::units::{parse_size, show_size};
+use command::units::{parse_size, parse_whole, show_size};
 use meta::{AclKind, Volume};
 use ops::Configure;
 use serde_json::json;
 
 use crate::adopt::{adopt_store, configure};
+use crate::maintenance::Tool;
 use crate::parse::{Choice, one_of, parse_inline, parse_on_off, parse_span};
 use crate::records::{usage, used_bytes};
+use crate::target::volume_url;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -28,14 +30,14 @@ Examples:
   limen config sqlite:///var/lib/limen/home.db --abe on
       mounts apply a change within about ten seconds")]
 pub(crate) struct ConfigArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// The maximum total size of all files, e.g. 500G; 0 for no limit
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     capacity: Option<u64>,
     /// The maximum number of files and directories; 0 for no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_whole, allow_negative_numbers = true)]
     inodes: Option<u64>,
     /// Store the data of files up to this size in the metadata when they are next written, at most 64K; 0 for
     /// never
@@ -59,6 +61,10 @@ pub(crate) struct ConfigArgs {
     /// you know that it is
     #[arg(long)]
     adopt_store: bool,
+    /// With --adopt-store, take the store over although a mount of this machine uses it by another database; that
+    /// mount can no longer store data. Also wait 90 seconds, and remove sessions that are not renewed in that time
+    #[arg(long, requires = "adopt_store")]
+    force: bool,
     /// Turn POSIX ACLs on, on a volume without ACLs; they cannot be turned off
     #[arg(long, value_name = "posix")]
     acl: Option<String>,
@@ -98,7 +104,7 @@ const ACL_INHERITS: &[Choice<AclInherit>] = &[
 ];
 
 pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let (database, mut volume) = url.open_volume()?;
     let change = Configure {
         capacity_bytes: args.capacity,
@@ -119,7 +125,8 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         return Err(Fault::usage("--inline stores data in the metadata, which is not encrypted").at(&url));
     }
     if args.adopt_store {
-        volume = adopt_store(&url, &database, &volume, "limen config --adopt-store")?;
+        let tool = Tool { name: "limen config --adopt-store", force: Some(args.force) };
+        volume = adopt_store(&url, &database, &volume, tool)?;
         output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     }
     if change != Configure::default() {

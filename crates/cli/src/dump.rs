@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
 use command::fault::{Fault, OrFault};
+use command::interrupt::Interrupt;
 use command::output;
 use command::units::show_size;
 use dump::{DumpError, Form, Head, Tail};
@@ -13,6 +14,7 @@ use types::Time;
 
 use crate::format::new_uuid;
 use crate::records::usage;
+use crate::target::volume_url;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -31,8 +33,8 @@ Examples:
   limen dump --json redis://db.example.org/1 | zstd >home.json.zst
       lines of JSON, one record each; limen load reads them too, when unpacked")]
 pub(crate) struct DumpArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// The file to write; it is replaced when the dump is complete [default: standard output]
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -46,7 +48,7 @@ pub(crate) struct DumpArgs {
 pub(crate) const STANDARD: &str = "-";
 
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let form = if args.json { Form::Json } else { Form::Framed };
     let file = args.file.as_deref().filter(|file| *file != Path::new(STANDARD));
     if file.is_none() && form == Form::Framed && io::stdout().is_terminal() {
@@ -55,14 +57,16 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
     let (database, volume) = url.open_volume()?;
     let name = &volume.name;
     let Some(file) = file else {
-        let (_, tail) = write(&url, &database, io::stdout().lock(), form)?;
+        let (_, tail) = write(&url, &database, io::stdout().lock(), form, None)?;
         output::note(format!("dumped volume '{name}': {} inodes", tail.inodes));
         return Ok(());
     };
-    let part = with_suffix(file, ".part");
+    // Ctrl-C ends the dump, so that no part of it stays behind. A file that exists is never written to.
+    let interrupt = Interrupt::install()?;
+    let part = with_suffix(file, &format!(".{}.part", std::process::id()));
     let failed = |error: io::Error| Fault::new(format!("cannot write the dump: {error}")).at(file.display());
-    let out = File::create(&part).map_err(failed)?;
-    let done = write(&url, &database, BufWriter::new(out), form).and_then(|(out, tail)| {
+    let out = File::create_new(&part).map_err(failed)?;
+    let done = write(&url, &database, BufWriter::new(out), form, Some(&interrupt)).and_then(|(out, tail)| {
         let out = out.into_inner().map_err(|error| failed(error.into_error()))?;
         out.sync_all().and_then(|()| fs::rename(&part, file)).map_err(failed)?;
         Ok((out.metadata().map_err(failed)?.len(), tail))
@@ -75,13 +79,19 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
     output::print(&format!("Dumped volume '{name}': {inodes} inodes, {size} in {file}.\n"))
 }
 
-fn write<W: Write>(url: &MetaUrl, database: &Database, out: W, form: Form) -> Result<(W, Tail), Fault> {
+fn write<W: Write>(
+    url: &MetaUrl,
+    database: &Database,
+    out: W,
+    form: Form,
+    interrupt: Option<&Interrupt>,
+) -> Result<(W, Tail), Fault> {
     let engine = database.engine();
     let bar = output::progress_of("inodes", usage(&*engine).at(url)?.inodes);
     let head = Head { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
     let mut progress = |inodes| {
         bar.set_position(inodes);
-        Ok(())
+        if interrupt.is_some_and(Interrupt::is_set) { Err(DumpError::Stopped) } else { Ok(()) }
     };
     let written =
         dump::write(&engine, out, form, head, &mut progress).map_err(|error| dump_fault(&error, url));
@@ -93,6 +103,7 @@ fn write<W: Write>(url: &MetaUrl, database: &Database, out: W, form: Form) -> Re
 pub(crate) fn dump_fault(error: &DumpError, url: &MetaUrl) -> Fault {
     let fault = Fault::new(format!("cannot dump the volume: {error}")).at(url);
     match error {
+        DumpError::Stopped => Fault::new("interrupted: no dump was written").at(url),
         DumpError::TooFast | DumpError::BusyFile { .. } => {
             fault.advise("run it again when there are fewer changes, or unmount the volume")
         }

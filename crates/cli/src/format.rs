@@ -11,7 +11,7 @@ use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use command::fault::{Fault, OrFault};
 use command::output;
-use command::units::parse_size;
+use command::units::{parse_size, parse_whole};
 use meta::{AclKind, DEFAULT_BACKUP_SECS, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
 use ops::{Authority, SetAttr};
 use types::{Ino, Time};
@@ -26,12 +26,12 @@ use crate::url::MetaUrl;
 Examples:
   limen format sqlite:///var/lib/limen/home.db home
       objects go to /var/lib/limen/home.data
-  limen format sqlite:///var/lib/limen/big.db big --bucket /data/big --capacity 10T --inodes 50000000
+  limen format sqlite:///srv/big.db big --bucket /data/big --capacity 10T --inodes 50000000
   limen format sqlite:///srv/plain.db plain --acl off
-  limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket https://s3.example.org/mybucket/cloud \\
+  limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket s3://mybucket/cloud \\
       --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
 pub(crate) struct FormatArgs {
-    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db
+    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of URLs
     #[arg(value_name = "META-URL")]
     url: String,
     /// The volume's name: 1 to 63 characters of a-z, 0-9, - and _
@@ -62,10 +62,10 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     inline: Option<u32>,
     /// The maximum total size of all files, e.g. 500G; 0 for no limit
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", allow_negative_numbers = true)]
     capacity: u64,
     /// The maximum number of files and directories; 0 for no limit
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = parse_whole, default_value = "0", allow_negative_numbers = true)]
     inodes: u64,
 }
 

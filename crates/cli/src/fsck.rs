@@ -23,6 +23,7 @@ use crate::records::next_slice;
 use crate::scrub::{self, Damage};
 use crate::sessions::living;
 use crate::store::{KeyArgs, open_store};
+use crate::target::volume_url;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -43,8 +44,8 @@ Examples:
 If the volume is mounted, the records are checked up to four times, and only a problem that every check finds is reported,
 because a change in progress can look like damage to one check. The usage counters are not compared then.")]
 pub(crate) struct FsckArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// Repair what can be repaired without losing data; the volume must not be mounted, and new mounts are
     /// refused meanwhile
@@ -109,7 +110,7 @@ struct Findings {
 }
 
 fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
     if args.end_maintenance {

@@ -20,7 +20,8 @@ use crate::parse::parse_span;
 use crate::records::{self, next_slice};
 use crate::sessions::sessions;
 use crate::store::{open_without_key, store_fault};
-use crate::url::{Database, MetaUrl};
+use crate::target::volume_url;
+use crate::url::Database;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,8 +35,8 @@ Examples:
   limen gc --delete redis://db.example.org/1
       removes it")]
 pub(crate) struct GcArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// Remove what is found; without this option nothing is changed
     #[arg(long)]
@@ -69,7 +70,7 @@ struct Found {
 }
 
 pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     // On the embedded engine, the volume cannot be mounted while this process holds the lock. Without the
     // lock, this process must not change the volume, because a mount could have the volume exclusively.

@@ -1,11 +1,12 @@
-//! `limen info`: how a file is stored. The file is found by its device and inode numbers, and its records are
-//! read directly from the volume's database.
+//! `limen info`: how a file is stored, and how much is in a directory. A file on a mount is found by its device and
+//! inode numbers. The records are read directly from the volume's database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
@@ -14,22 +15,38 @@ use clap::ValueHint;
 use command::fault::{Fault, OrFault};
 use command::output::{self, Table};
 use command::paths;
+use command::units::show_size;
 use inspect::Domains;
-use meta::{Engine, EngineError, Inode, Record, RecordKey};
+use meta::{Beside, Engine, EngineError, Inode, Record, RecordKey, Scan};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
 use crate::modes::kind_name;
-use crate::target::volume_behind;
+use crate::summary::{self, Sum};
+use crate::target::{Target, volume_behind};
 use crate::url::Database;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  limen info /mnt/report.pdf")]
+#[command(after_help = "\
+For a directory, the entries in it are counted; --recursive counts all that is below it. What the volume or a quota counts
+anyway is always shown.
+
+Examples:
+  limen info /mnt/report.pdf
+  limen info --recursive /mnt/project
+  limen info --inode 4711 sqlite:///var/lib/limen/home.db
+      the inode with a number that a log or limen fsck names")]
 pub(crate) struct InfoArgs {
-    /// Files or directories on a mounted volume
-    #[arg(required = true, value_hint = ValueHint::AnyPath)]
-    paths: Vec<PathBuf>,
-    /// Print JSON, an array with an object for each path
+    /// Files or directories on a mounted volume, or META-URL:/PATH; with --inode, a path on the volume or META-URL
+    #[arg(required = true, value_name = "PATH|META-URL", value_hint = ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+    /// Show the inode with this number instead of that of the path; can be repeated
+    #[arg(long, value_name = "N")]
+    inode: Vec<u64>,
+    /// Count all that is below a directory
+    #[arg(short, long)]
+    recursive: bool,
+    /// Print JSON, an array with an object for each path or inode
     #[arg(long)]
     json: bool,
 }
@@ -37,33 +54,117 @@ pub(crate) struct InfoArgs {
 /// At most this many chunks of a file are shown (16 GiB), because a sparse file can have very many.
 const MAX_CHUNKS: u64 = 256;
 
+/// Entries of a directory that are read at a time.
+const PAGE: usize = 1024;
+
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
+    let mut shower = Shower { args, values: Vec::new() };
     let mut open: HashMap<u64, (String, Database)> = HashMap::new();
-    let mut values = Vec::with_capacity(args.paths.len());
-    for path in &args.paths {
-        let metadata = fs::symlink_metadata(path).at(path.display())?;
-        let device = metadata.dev();
-        let (volume, database) = match open.entry(device) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                let (database, volume) = volume_behind(path, device)?;
-                place.insert((volume.name, database))
+    for text in &args.paths {
+        let target = Target::parse(text)?;
+        if let (Target::Local(path), true) = (&target, args.inode.is_empty()) {
+            let metadata = fs::symlink_metadata(path).at(target.show())?;
+            let device = metadata.dev();
+            let (volume, database) = match open.entry(device) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let (database, volume) = volume_behind(path, device)?;
+                    place.insert((volume.name, database))
+                }
+            };
+            if metadata.is_file() {
+                // fsync(2) stores the data that the mount still buffers, so that it is shown. Without read
+                // permission fsync(2) is not possible, and only data that is already stored is shown.
+                let _ = File::open(path).and_then(|file| file.sync_all());
             }
-        };
-        if metadata.is_file() {
-            // fsync(2) stores the data that the mount still buffers, so that it is shown. Without read
-            // permission fsync(2) is not possible, and only data that is already stored is shown.
-            let _ = File::open(path).and_then(|file| file.sync_all());
+            let parent = |inode: &Inode| parent(path, &metadata, inode);
+            let engine = database.engine();
+            let raw = path.to_string_lossy().into_owned();
+            shower.show(&*engine, volume, [target.show(), raw], Ino(metadata.ino()), parent)?;
+            continue;
         }
+        let (database, volume, ino) = target.open()?;
         let engine = database.engine();
-        let found = Details::read(&*engine, Ino(metadata.ino())).at(path.display())?;
-        let parent = parent(path, &metadata, &found.inode);
-        match args.json {
-            true => values.push(found.to_json(path, volume, parent)),
-            false => output::print(&found.to_text(path, volume, parent))?,
+        let above = |inode: &Inode| inode.kind.is_dir().then_some(inode.parent.0);
+        if args.inode.is_empty() {
+            shower.show(&*engine, &volume.name, [target.show(), target.show()], ino, above)?;
+        }
+        for number in &args.inode {
+            let shown = format!("inode {number} of {}", target.show());
+            shower.show(&*engine, &volume.name, [shown, target.show()], Ino(*number), above)?;
         }
     }
-    if args.json { output::print_json(&Value::Array(values)) } else { Ok(()) }
+    if args.json { output::print_json(&Value::Array(shower.values)) } else { Ok(()) }
+}
+
+/// Prints inodes one after another, or collects them as JSON.
+struct Shower<'a> {
+    args: &'a InfoArgs,
+    values: Vec<Value>,
+}
+
+impl Shower<'_> {
+    /// Shows an inode, which is named so for people, and so in JSON.
+    fn show(
+        &mut self,
+        engine: &dyn Engine,
+        volume: &str,
+        [shown, raw]: [String; 2],
+        ino: Ino,
+        parent: impl FnOnce(&Inode) -> Option<u64>,
+    ) -> Result<(), Fault> {
+        let found = Details::read(engine, ino).at(&shown)?;
+        let parent = parent(&found.inode);
+        let totals = match found.inode.kind.is_dir() {
+            true => Some(Totals::read(engine, ino, self.args.recursive).at(&shown)?),
+            false => None,
+        };
+        if self.args.json {
+            self.values.push(found.to_json(&raw, volume, parent, totals.as_ref()));
+            return Ok(());
+        }
+        output::print(&found.to_text(&shown, volume, parent, totals.as_ref()))
+    }
+}
+
+/// What is in a directory.
+#[derive(Debug)]
+struct Totals {
+    /// Entries that are not directories, and directories.
+    entries: (u64, u64),
+    /// All that is below it, with itself; `None` if neither a counter knows it nor `--recursive` was given.
+    below: Option<Sum>,
+}
+
+impl Totals {
+    fn read(engine: &dyn Engine, dir: Ino, recursive: bool) -> Result<Totals, Fault> {
+        let (mut files, mut directories) = (0, 0);
+        let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, beside: Beside::Nothing };
+        for page in scan.pages(|scan| engine.scan(scan)) {
+            for record in page? {
+                let Record::Dirent(_, _, Some(dirent)) = record else { continue };
+                let count = if dirent.kind.is_dir() { &mut directories } else { &mut files };
+                *count += 1;
+            }
+        }
+        Ok(Totals { entries: (files, directories), below: summary::sum(engine, dir, recursive)? })
+    }
+
+    fn rows(&self, table: &mut Table) {
+        let (files, directories) = self.entries;
+        table.row("entries", format!("{files} files, {directories} directories"));
+        let Some(sum) = &self.below else { return };
+        let kinds = match (sum.apart(sum.files), sum.apart(sum.directories)) {
+            (Some(files), Some(directories)) => format!(" ({files} files, {directories} directories)"),
+            _ => String::new(),
+        };
+        table.row("in all", format!("{}, {} inodes{kinds}", show_size(sum.bytes()), sum.inodes));
+    }
+
+    fn to_json(&self) -> Value {
+        let (files, directories) = self.entries;
+        json!({ "files": files, "directories": directories, "in_all": self.below.map(Sum::to_json) })
+    }
 }
 
 /// The inode number of the directory that contains `path`.
@@ -140,7 +241,7 @@ impl Details {
         Some(self.acls.get(&id).map_or("missing from the database", String::as_str))
     }
 
-    fn to_text(&self, path: &Path, volume: &str, parent: Option<u64>) -> String {
+    fn to_text(&self, path: &str, volume: &str, parent: Option<u64>, totals: Option<&Totals>) -> String {
         let inode = &self.inode;
         let mut table = Table::default();
         table.row("volume", volume);
@@ -153,6 +254,9 @@ impl Details {
         table.row("modified", inode.mtime);
         table.row("changed", inode.ctime);
         table.row("parent", parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()));
+        if let Some(totals) = totals {
+            totals.rows(&mut table);
+        }
         for (label, id) in [("access ACL", inode.access_acl), ("default ACL", inode.default_acl)] {
             if let Some(text) = self.acl(id) {
                 table.row(label, format!("{} ({id})", text.trim_end().replace('\n', ",")));
@@ -170,10 +274,10 @@ impl Details {
         if self.unread > 0 {
             table.row("chunks", format!("{} more are not shown", self.unread));
         }
-        format!("{}\n{}", path.display(), indent(&table.render()))
+        format!("{path}\n{}", indent(&table.render()))
     }
 
-    fn to_json(&self, path: &Path, volume: &str, parent: Option<u64>) -> Value {
+    fn to_json(&self, path: &str, volume: &str, parent: Option<u64>, totals: Option<&Totals>) -> Value {
         let inode = &self.inode;
         let acl = |id: AclId| {
             self.acl(id)
@@ -190,7 +294,7 @@ impl Details {
         };
         let chunk = |(index, rows): &(ChunkIndex, Vec<Slice>)| json!({ "index": index.0, "slices": rows.iter().map(slice).collect::<Vec<_>>() });
         json!({
-            "path": path.to_string_lossy(),
+            "path": path,
             "volume": volume,
             "inode": inode.ino.0,
             "type": kind_name(inode.kind),
@@ -204,6 +308,7 @@ impl Details {
             "mtime_ns": inode.mtime.nanos(),
             "ctime_ns": inode.ctime.nanos(),
             "parent": parent,
+            "entries": totals.map(Totals::to_json),
             "access_acl": acl(inode.access_acl),
             "default_acl": acl(inode.default_acl),
             "chunks": self.chunks.iter().map(chunk).collect::<Vec<_>>(),

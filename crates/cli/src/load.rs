@@ -185,6 +185,11 @@ fn copy() -> io::Result<File> {
 
 fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
     let fault = Fault::new(&error);
+    let is_empty = match input {
+        Input::Path(path) => path.metadata().is_ok_and(|metadata| metadata.len() == 0),
+        Input::Copy(file) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
+        Input::Backup(..) => false,
+    };
     let input = match input {
         Input::Path(path) => path.display().to_string(),
         Input::Copy(_) => "standard input".to_owned(),
@@ -192,9 +197,14 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
     };
     match error {
         DumpError::Newer { .. } => fault.at(input).advise("use that version of limen; nothing was changed"),
-        DumpError::NotADump | DumpError::CutOff { .. } | DumpError::Damaged { .. } | DumpError::Io(_) => {
-            fault.at(input)
+        DumpError::CutOff { line: 0 } if is_empty => Fault::new("the file is empty, so it is not a dump")
+            .at(input)
+            .advise("name a file that limen dump wrote"),
+        DumpError::NotADump => fault.at(input).advise("name a file that limen dump wrote"),
+        DumpError::CutOff { .. } | DumpError::Damaged { .. } => {
+            fault.at(input).advise("copy the dump again, or load another one; nothing was changed")
         }
+        DumpError::Io(error) => Fault::new(format!("cannot read the dump: {error}")).at(input),
         DumpError::NotEmpty => {
             fault.at(url).advise("name an empty database, or another table_prefix; nothing was changed")
         }
@@ -205,7 +215,9 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
             fault.at(url).advise(format!("run limen load --discard {url} again; nothing was changed"))
         }
         DumpError::OtherProcess => fault.at(url).advise("wait until it is done"),
-        DumpError::Differs(_) => fault.at(url).advise("a mount since the load changes the volume"),
+        DumpError::Differs(_) => fault
+            .at(url)
+            .advise("if the volume was mounted since the load, that can be the reason; otherwise load the dump again"),
         DumpError::NotLoading | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => fault,
         DumpError::Engine(_) => fault.at(url).advise("run the command again: it goes on where it ended"),
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `args`, `parse` | the command line; values of options that several commands have |
+//! | `args`, `help`, `parse` | the command line; its help and errors; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
 //! | `dump`, `load`, `backup` | all metadata of a volume as a file or in its object store, and a volume from it |
 //! | `ls`, `summary`, `access` | listings; sizes of trees; permissions and their reasons |
@@ -44,6 +44,7 @@ mod dump;
 mod format;
 mod fsck;
 mod gc;
+mod help;
 mod holders;
 mod info;
 mod load;
@@ -87,17 +88,16 @@ mod warmup;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
 use command::fault::Fault;
 use command::output;
 
-use crate::args::{Args, Command};
+use crate::args::Command;
 
 fn main() -> ExitCode {
     // The permissions inside the volume protect its files only if no other user can read its database,
     // objects and logs.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    match run(Args::parse().command) {
+    match run(help::parse().command) {
         Ok(code) => code,
         Err(fault) => {
             if !fault.is_reported() {
@@ -139,10 +139,10 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Bench(args) => bench::run(&args),
         Command::Mdtest(args) => mdtest::run(&args),
         Command::Version(args) => version::run(&args),
-        Command::Man(args) => man::run(&args, Args::command()),
+        Command::Man(args) => man::run(&args, help::command()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "limen", &mut script);
+            clap_complete::generate(shell, &mut help::command(), "limen", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
     };

@@ -25,10 +25,13 @@ use types::Errno;
 
 use crate::records::next_slice;
 use crate::report::Report;
-use crate::store::store_fault;
+use crate::store::{open_without_key, store_fault};
 
 /// Timeout of all checks of a store before a mount serves.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Timeout of the check of a store that a command only reports on.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 /// The owner of a store, by its marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,27 @@ pub(crate) struct Use {
 /// The store is another volume's; its marker is missing or damaged; it cannot be read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault> {
     check_owner(volume, store.direct()).map_err(Wrong::fault)
+}
+
+/// Why the store cannot be used for a volume, as far as can be told within a few seconds.
+pub(crate) fn trouble(volume: &Volume) -> Option<Fault> {
+    if volume.storage == MEMORY {
+        return None;
+    }
+    let (sender, receiver) = mpsc::channel();
+    let own = volume.clone();
+    let check =
+        move || drop(sender.send(open_without_key(&own).and_then(|store| verify(&own, &store)).map(drop)));
+    thread::Builder::new().name("limen-check".into()).spawn(check).ok()?;
+    receiver.recv_timeout(LOOK_WITHIN).unwrap_or_else(|_| Err(silent(volume, LOOK_WITHIN))).err()
+}
+
+/// The error if the store does not answer in time.
+fn silent(volume: &Volume, limit: Duration) -> Fault {
+    let (name, limit) = (&volume.name, limit.as_secs());
+    Fault::new(format!("the object store of volume '{name}' does not answer within {limit} s"))
+        .at(&volume.bucket)
+        .advise("check that it exists and that this machine can reach it")
 }
 
 /// Checks the store of a volume before a mount, and writes the marker if the volume is from before there were
@@ -232,12 +256,8 @@ fn admit_or_why(
     thread.what("cannot start a thread").map_err(Wrong::Other)?;
     // The store's own timeouts are for blocks on slow links, minutes in total. A check that exceeds `limit`
     // continues in its thread until they expire, and removes its test object.
-    let (owner, full) = receiver.recv_timeout(limit).unwrap_or_else(|_| {
-        let (name, limit) = (&volume.name, limit.as_secs());
-        let what = format!("the object store of volume '{name}' does not answer within {limit} s");
-        let fault = Fault::new(what).at(&volume.bucket);
-        Err(Wrong::Unreachable(fault.advise("check that it exists and that this machine can reach it")))
-    })?;
+    let (owner, full) =
+        receiver.recv_timeout(limit).unwrap_or_else(|_| Err(Wrong::Unreachable(silent(volume, limit))))?;
     if let Some(error) = full {
         report.note(&format!("the object store is full: {error}"));
     }

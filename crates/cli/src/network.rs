@@ -98,20 +98,88 @@ impl NetworkUrl {
         }
     }
 
+    fn open_fault(&self, text: &str) -> Fault {
+        open_fault(text, self.url.password.is_some())
+    }
+
     fn opened<E: Engine + 'static, O: Display, S: Display>(
         &self,
         engine: Result<E, O>,
         server: impl FnOnce(&E) -> Result<String, S>,
         warnings: impl FnOnce(&E) -> Vec<String>,
     ) -> Result<Network, Fault> {
-        let engine = engine.map_err(Fault::new)?;
-        let server = server(&engine).map_err(Fault::new)?;
+        let engine = engine.map_err(|error| self.open_fault(&error.to_string()))?;
+        let server = server(&engine).map_err(|error| self.open_fault(&error.to_string()))?;
         let warnings = warnings(&engine);
         let sent: Counted = Arc::new(Counting::new(Arc::new(engine)));
         let engine = Arc::new(Batching::new(Arc::clone(&sent), MAX_IN_FLIGHT));
         Ok(Network { engine, sent, server, warnings })
     }
 }
+
+/// The error of a server, without names of types of its client library, and with what to do.
+fn open_fault(text: &str, has_password: bool) -> Fault {
+    let mut text = text.to_owned();
+    for (raw, plain) in RAW {
+        text = text.replace(raw, plain);
+    }
+    let advice = ADVICE.iter().find(|(parts, _)| parts.iter().any(|part| text.contains(part)));
+    let fault = Fault::new(&text);
+    match advice {
+        Some((_, Advice::Login)) if has_password => {
+            fault.advise("check the user and the password: the first line of ?password_file=FILE in the URL, or LIMEN_META_PASSWORD")
+        }
+        Some((_, Advice::Login)) => fault.advise(
+            "a password is needed: name a file with ?password_file=FILE in the URL, or set LIMEN_META_PASSWORD",
+        ),
+        Some((_, Advice::Text(advice))) => fault.advise(advice),
+        None => fault,
+    }
+}
+
+/// What libraries of clients write, and what it means.
+const RAW: &[(&str, &str)] = &[
+    ("NOAUTH Authentication required.", "the server needs a password"),
+    ("Redis server refused to switch database - ", ""),
+    ("Server(ResponseError): ", ""),
+    ("DB index is out of range", "the server has no database with this number"),
+    ("failed to lookup address information: ", "cannot find the host: "),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Advice {
+    /// Depends on whether a password was given.
+    Login,
+    Text(&'static str),
+}
+
+/// Parts of errors, and what to do.
+const ADVICE: &[(&[&str], Advice)] = &[
+    (
+        &[
+            "needs a password",
+            "rejected the user name or password",
+            "password authentication failed",
+            "password missing",
+            "Access denied for user",
+            "authentication failed",
+            "user name is empty",
+        ],
+        Advice::Login,
+    ),
+    (
+        &["no database with this number"],
+        Advice::Text("use a lower number, or raise `databases` in redis.conf"),
+    ),
+    (
+        &["Connection refused", "connection refused"],
+        Advice::Text("check that the server runs and listens at this address and port"),
+    ),
+    (
+        &["cannot find the host", "Name or service not known"],
+        Advice::Text("check the name of the host in the URL"),
+    ),
+];
 
 /// The URL as the user wrote it, without a password.
 impl Display for NetworkUrl {
@@ -134,6 +202,27 @@ pub(crate) fn without_password(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_servers_say_what_to_do() {
+        let said = |text, has_password| open_fault(text, has_password).to_string();
+        let needed = said("redis://h (h:1): NOAUTH Authentication required.", false);
+        assert!(
+            needed.contains("the server needs a password") && needed.contains("LIMEN_META_PASSWORD"),
+            "{needed}"
+        );
+        assert!(said("x: the server rejected the user name or password", true).contains("check the user"));
+        let number = said(
+            "h: Redis server refused to switch database - Server(ResponseError): DB index is out of range",
+            true,
+        );
+        assert!(
+            number.contains("no database with this number") && !number.contains("ResponseError"),
+            "{number}"
+        );
+        assert!(said("h: Connection refused (os error 111)", true).contains("the server runs"));
+        assert_eq!(said("h: something else", true), "h: something else");
+    }
 
     #[test]
     fn url_is_shown_without_its_password_and_parses_again() {

@@ -63,7 +63,7 @@ Examples:
   limen mount mem:// /mnt
       a new, empty volume in memory, lost when it is unmounted")]
 pub(crate) struct MountArgs {
-    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db
+    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db; limen --help lists the kinds of URLs
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
     /// The directory to mount at

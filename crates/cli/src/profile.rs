@@ -49,8 +49,11 @@ pub(crate) struct ProfileArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 enum By {
     Op,
+    #[value(alias = "uid")]
     User,
+    #[value(alias = "command", alias = "pid")]
     Process,
+    #[value(alias = "file")]
     Path,
 }
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use command::fault::Fault;
 use command::output;
-use command::units::{parse_size, show_size};
+use command::units::{parse_size, parse_whole, show_size};
 use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Usage, blocks_of};
 use ops::QuotaLimits;
 use serde_json::{Value, json};
@@ -76,13 +76,13 @@ struct SetArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     bytes: Option<u64>,
     /// The maximum number of files and directories; 0 for no limit
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_whole, allow_negative_numbers = true)]
     inodes: Option<u64>,
     /// Warn above this size, in the log of each mount, `limen status` and `limen quota list`; 0 for never
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     soft_bytes: Option<u64>,
     /// Warn above this number of files and directories; 0 for never
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_whole, allow_negative_numbers = true)]
     soft_inodes: Option<u64>,
     /// Print JSON
     #[arg(long)]
@@ -179,7 +179,7 @@ fn get(args: &GetArgs) -> Result<(), Fault> {
     };
     let found: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
     if found.is_empty() {
-        return Err(Fault::new("there is no such quota").at(&place.shown));
+        return Err(args.whose.without_quota(&place.shown));
     }
     show(&place, &found, args.json)
 }
@@ -190,7 +190,7 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
         // Counting continues without a limit, so that a new limit needs no walk.
         const NONE: Option<u64> = Some(QuotaRule::NO_LIMIT);
         if place.rule(key)?.is_none() {
-            return Err(Fault::new("there is no such quota").at(&place.shown));
+            return Err(args.whose.without_quota(&place.shown));
         }
         let limits = QuotaLimits { max_inodes: NONE, max_blocks: NONE, soft_inodes: NONE, soft_blocks: NONE };
         let _lock = place.lock(!place.counts_owners()?)?;
@@ -213,7 +213,9 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
 fn limit(number: u64) -> Result<u64, Fault> {
     match number {
         0 => Ok(QuotaRule::NO_LIMIT),
-        QuotaRule::NO_LIMIT.. => Err(Fault::usage("the limit is too large").at(number)),
+        QuotaRule::NO_LIMIT.. => Err(Fault::usage(format!(
+            "a limit of {number} is too large: write a smaller one, or 0 for no limit"
+        ))),
         _ => Ok(number),
     }
 }
@@ -235,6 +237,16 @@ fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), Fault> 
 }
 
 impl Whose {
+    /// The error if the user or group has no quota.
+    fn without_quota(&self, place: &str) -> Fault {
+        let whose = match (&self.user, &self.group) {
+            (Some(user), _) => format!("user '{user}'"),
+            (None, Some(group)) => format!("group '{group}'"),
+            (None, None) => "the directory".to_owned(),
+        };
+        Fault::new(format!("{whose} has no quota")).at(place).advise("limen quota list shows all quotas")
+    }
+
     fn owner(&self) -> Result<Option<QuotaKey>, Fault> {
         let users = Users::default();
         Ok(match (&self.user, &self.group) {

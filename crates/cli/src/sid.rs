@@ -29,8 +29,9 @@ Without a rule, entries for SIDs of a domain are stored and shown, and apply to 
 Mounts apply a change within about ten seconds. TARGET is a path on a mount, or META-URL.
 
 Examples:
-  limen sid set redis://db.example.org/1 S-1-5-21-1004336348-1177238915-682003330 --range 100000-199999
-  limen sid set /mnt S-1-5-21-1004336348-1177238915-682003330 --range 200000-299999 --first-rid 100000
+  limen sid set redis://db.example/1 S-1-5-21-1004336348-1177238915-682003330 --range 100000-199999
+  limen sid set /mnt S-1-5-21-1004336348-1177238915-682003330 --range 200000-299999 \\
+      --first-rid 100000
   limen sid list /mnt
   limen sid delete /mnt S-1-5-21-1004336348-1177238915-682003330")]
 pub(crate) struct SidArgs {

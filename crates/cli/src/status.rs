@@ -17,17 +17,20 @@ use vfs::{Coherence, SearchCounts, SessionLoss};
 
 use crate::config::{backups, shown};
 use crate::maintenance;
+use crate::marker;
 use crate::network::Network;
 use crate::records::{self, usage, used_bytes};
 use crate::sessions::{session_times, sessions};
 use crate::staged;
+use crate::target::volume_url;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  limen status --json sqlite:///var/lib/limen/home.db | jq .usage")]
+#[command(after_help = "\
+Examples:\n  limen status /mnt\n  limen status --json sqlite:///var/lib/limen/home.db | jq .usage")]
 pub(crate) struct StatusArgs {
-    /// Where the volume's metadata is
-    #[arg(value_name = "META-URL")]
+    /// Where the volume's metadata is, or a path on a mount of the volume
+    #[arg(value_name = "META-URL|PATH")]
     url: String,
     /// Print JSON
     #[arg(long)]
@@ -35,7 +38,7 @@ pub(crate) struct StatusArgs {
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
-    let url = MetaUrl::parse(&args.url)?;
+    let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
     let usage = usage(&*engine).at(&url)?;
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         Database::Network(network) => Some(network),
         Database::Sqlite(_) | Database::Memory(_) => None,
     };
+    let store_error = marker::trouble(&volume);
     // `None` if this user has no permission to read the staging directory of another user.
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
@@ -55,6 +59,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         let mut status = to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged);
         status["last_backup"] = last_backup
             .map_or(Value::Null, |last| json!({ "began": rfc3339(last.began), "took_secs": last.took_secs }));
+        status["store_error"] = store_error.map_or(Value::Null, |fault| fault.to_string().into());
         let Quotas { all, above_soft_limit, full } = quotas;
         status["quotas"] = json!({ "all": all, "above_soft_limit": above_soft_limit, "full": full });
         return output::print_json(&status);
@@ -72,6 +77,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     }
     table.row("format", meta::FORMAT_VERSION);
     table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
+    if let Some(fault) = store_error {
+        table.row("warning", fault);
+    }
     table.row("ACLs", volume.acl.name());
     if volume.abe {
         table.row("listings", shown(&volume));

@@ -51,6 +51,8 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
     let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
     let fault = Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
     let advice = match volume.storage.as_str() {
+        // The bucket is known to be missing, so the credentials are not to blame.
+        "s3" if error.to_string().contains("the bucket does not exist") => "",
         "s3" => {
             "check that the bucket exists, and that your credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
              AWS_PROFILE) let you read, write, list and delete there"

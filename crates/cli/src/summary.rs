@@ -69,6 +69,9 @@ pub(crate) struct SummaryArgs {
 /// Entries read in one request.
 const PAGE: usize = 1024;
 
+/// Threads that count what is below a directory for `limen info`.
+const INFO_THREADS: usize = 8;
+
 /// Files with several names that are remembered until all their names were met, at about 50 bytes each.
 const MAX_LINKED: usize = 1 << 20;
 
@@ -115,13 +118,36 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), Fault> {
     }
 }
 
+/// What is below a directory, with the directory itself: of its whole tree if `walk` is set, and otherwise `None` unless
+/// a counter knows it.
+///
+/// # Errors
+/// Those of the database; a signal.
+pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Sum>, Fault> {
+    let target = OsString::new();
+    let args =
+        SummaryArgs { target, depth: 0, entries: 1, walk, threads: INFO_THREADS, csv: false, json: false };
+    let mut counting = Walk::new(engine, &args, Interrupt::install()?);
+    let found = if walk {
+        counting.run(ino, &args).map(|row| Some(row.sum))
+    } else {
+        counting.quotas().map_err(Fault::from).and_then(|counted| {
+            counting.counted = counted;
+            Ok(counting.counter(ino)?)
+        })
+    };
+    counting.bar.finish_and_clear();
+    counting.interrupt.check()?;
+    found
+}
+
 /// What is below a directory, with the directory itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    inodes: u64,
+pub(crate) struct Sum {
+    pub(crate) inodes: u64,
     blocks: u64,
-    files: u64,
-    directories: u64,
+    pub(crate) files: u64,
+    pub(crate) directories: u64,
     /// Whether a part is from a counter, which does not tell files from directories.
     is_mixed: bool,
 }
@@ -418,12 +444,12 @@ impl Sum {
         (self.blocks, self.inodes)
     }
 
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.blocks.saturating_mul(Usage::BLOCK_BYTES)
     }
 
     /// A number that is unknown if a part is from a counter.
-    fn apart(&self, count: u64) -> Option<u64> {
+    pub(crate) fn apart(&self, count: u64) -> Option<u64> {
         (!self.is_mixed).then_some(count)
     }
 
@@ -432,7 +458,7 @@ impl Sum {
         [show(self.bytes()), self.inodes.to_string(), apart(self.files), apart(self.directories)]
     }
 
-    fn to_json(self) -> Value {
+    pub(crate) fn to_json(self) -> Value {
         json!({
             "bytes": self.bytes(),
             "inodes": self.inodes,

@@ -101,10 +101,40 @@ pub(crate) fn mount_of(path: &Path) -> Result<Entry, Fault> {
     registered(path, metadata.dev())
 }
 
+/// The metadata URL that an argument is, or that of the mount that the path is on.
+///
+/// # Errors
+/// The argument is neither a metadata URL nor a path on a limenfs mount.
+pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, Fault> {
+    if !text.contains("://")
+        && let Ok(metadata) = fs::metadata(text)
+        && let Some(entry) = registry::by_device(metadata.dev())
+    {
+        return MetaUrl::parse(&entry.url);
+    }
+    MetaUrl::parse(text)
+}
+
+/// As [`volume_behind`], without opening the database. Says whether the path is on a limenfs volume that this user
+/// cannot ask for its database.
 fn registered(path: &Path, device: u64) -> Result<Entry, Fault> {
-    registry::by_device(device).ok_or_else(|| {
-        Fault::new("not on a limenfs volume that this user or root has mounted").at(show_path(path))
+    registry::by_device(device).ok_or_else(|| match kind_of_mount(device).as_deref() {
+        Some("fuse.limen") => {
+            Fault::new("the database of this mount is known only to root and to the user that mounted it")
+                .at(show_path(path))
+                .advise("run the command as that user or as root, or name the volume as META-URL:/PATH")
+        }
+        Some(kind) => Fault::new(format!("not on a limenfs volume, but on {kind}")).at(show_path(path)),
+        None => Fault::new("not on a limenfs volume").at(show_path(path)),
     })
+}
+
+/// The type of the file system with this device number, as mountinfo(5) shows it.
+fn kind_of_mount(device: u64) -> Option<String> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
 /// A path for JSON: as text, and also as hexadecimal bytes if it is not UTF-8.

@@ -350,7 +350,7 @@ fn mount_of_a_database_that_lost_the_store_makes_no_more_backups() {
     place.mount(&[]).ok();
     limen(&["config", "--backup-interval", "1s", &place.url()]).ok();
     wait_for("backup", || backups(&place).iter().any(|backup| backup["complete"] == true).then_some(()));
-    limen(&["backup", "restore", "--yes", &new, "--bucket", &bucket]).ok();
+    limen(&["backup", "restore", "--yes", "--force", &new, "--bucket", &bucket]).ok();
     wait_for("refusal", || place.log().contains("belongs to another database").then_some(()));
     let before = backups(&place);
     // The mount looks once a second.

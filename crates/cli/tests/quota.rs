@@ -255,7 +255,7 @@ fn wrong_limits_and_targets_change_nothing() {
     limen(&["quota", "set", &none, "--inodes", "5"]).failed(1, &["No such file"]);
     limen(&["quota", "get", &url]).failed(1, &["no quota"]);
     limen(&["quota", "delete", &url]).failed(1, &["no quota"]);
-    limen(&["quota", "delete", &url, "--user", "0"]).failed(1, &["no such quota"]);
+    limen(&["quota", "delete", &url, "--user", "0"]).failed(1, &["user '0' has no quota"]);
     limen(&["quota", "delete", &url, "--id", "7"]).failed(1, &["no quota"]);
     assert_eq!(json(&["quota", "list", &url, "--json"])["quotas"], Value::Array(Vec::new()));
 }

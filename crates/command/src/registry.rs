@@ -103,9 +103,13 @@ pub fn by_device(device: u64) -> Option<Entry> {
 
 /// All entries for mounts at `mountpoint`, including those of dead processes.
 pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
+    all().into_iter().filter(|entry| entry.mountpoint == mountpoint).collect()
+}
+
+/// All entries of this user and of root, including those of dead processes.
+pub fn all() -> Vec<Entry> {
     let files = directories().into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
-    let entries = files.filter_map(|file| read(&file.ok()?.path()));
-    entries.filter(|entry| entry.mountpoint == mountpoint).collect()
+    files.filter_map(|file| read(&file.ok()?.path())).collect()
 }
 
 /// Removes the entries that dead processes left for mounts at `mountpoint`.

@@ -23,7 +23,9 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole: u64 = whole.parse().map_err(|_| wrong())?;
-    let whole = whole.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))?;
+    let whole = whole
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("'{text}' is too large: write at most 16383P"))?;
     if fraction.is_empty() {
         return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
     }
@@ -32,6 +34,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let part: u64 = fraction.parse().map_err(|_| wrong())?;
     let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);
     Ok(whole.saturating_add(part as u64))
+}
+
+/// Parses a number of files, or another whole number.
+///
+/// # Errors
+/// A message that says what to write.
+pub fn parse_whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a whole number: write e.g. 1000000, or 0 for no limit"))
 }
 
 /// More threads than this would only wait for each other on any machine.
@@ -84,6 +94,14 @@ mod tests {
         }
         for text in ["", "G", "-1", "1X", "1.2.3G", "1.G", ".5G", "99999999999999999999", "20000000P"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_no_sign_and_no_suffix() {
+        assert_eq!(parse_whole("1000000"), Ok(1_000_000));
+        for text in ["-5", "1K", "", "1.5", "99999999999999999999"] {
+            assert!(parse_whole(text).unwrap_err().contains("whole number"), "{text}");
         }
     }
 

@@ -57,7 +57,7 @@ Exit codes: 0 granted, 1 denied, 2 the answer cannot be found or the command lin
 
 Examples:
   limen access explain /mnt/project/report.txt --user ann --want rw
-  limen access explain sqlite:///var/lib/limen/home.db:/project/old --user 1000 --groups 1000,50 --want delete --json";
+  limen access explain sqlite:///srv/home.db:/old --user 1000 --groups 1000,50 --want delete --json";
 
 fn parse_operation(text: &str) -> Result<Operation, String> {
     text.parse().map_err(|error: inspect::OperationError| error.to_string())
