@@ -16,6 +16,7 @@ use command::paths;
 use crate::log;
 use crate::network::PASSWORD_VARIABLE;
 use crate::options::{MountArgs, Options};
+use crate::secrets::warn_if_public;
 use crate::url::MetaUrl;
 
 /// The maximum length of a report. A longer one is truncated.
@@ -61,6 +62,8 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     args.rights.pass_to(&mut command)?;
     if let Some(path) = &args.keys.key_file {
         let path = absolute(path).usage().at(path.display())?;
+        // The background process would write the warning only to its log.
+        warn_if_public("key of the volume", &path);
         command.arg("--key-file").arg(path);
     }
     if let MetaUrl::Network(url) = &url

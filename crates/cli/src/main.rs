@@ -22,6 +22,7 @@
 //! | `holders` | which processes hold a mount |
 //! | `staged` | where mounts on this machine keep blocks that wait for upload |
 //! | `store`, `marker`, `adopt` | opening a volume's object store; whether it is this volume's, and works; taking it over |
+//! | `secrets` | passwords off the command line; warnings about files that everyone can read |
 //! | `confirm` | asks before something that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
 //! | `log` | logs |
@@ -69,6 +70,7 @@ mod rights;
 mod rmr;
 mod schemes;
 mod scrub;
+mod secrets;
 mod sessions;
 mod sid;
 mod sids;
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
     // The permissions inside the volume protect its files only if no other user can read its database,
     // objects and logs.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    secrets::hide();
     match run(help::parse().command) {
         Ok(code) => code,
         Err(fault) => {

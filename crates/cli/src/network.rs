@@ -12,6 +12,8 @@ use engine_tikv::TikvEngine;
 use meta::{Batching, Counting, Engine};
 use pool::{Secret, Url};
 
+use crate::secrets;
+
 /// A supported database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
@@ -35,6 +37,8 @@ pub(crate) const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 pub(crate) struct NetworkUrl {
     server: Server,
     url: Url,
+    /// Whether the password is in the text of the URL.
+    has_own_password: bool,
     /// The URL as the user wrote it, without a password.
     shown: String,
 }
@@ -60,8 +64,9 @@ impl NetworkUrl {
     /// The URL is invalid.
     pub(crate) fn parse(server: Server, text: &str) -> Result<Self, Fault> {
         let shown = without_password(text);
+        secrets::check_password_file(text);
         match Url::parse(text) {
-            Ok(url) => Ok(NetworkUrl { server, url, shown }),
+            Ok(url) => Ok(NetworkUrl { server, url, has_own_password: shown != text, shown }),
             Err(error) => Err(Fault::usage(error).at(shown)),
         }
     }
@@ -72,6 +77,11 @@ impl NetworkUrl {
 
     pub(crate) fn password(&self) -> Option<&Secret> {
         self.url.password.as_ref()
+    }
+
+    /// The password, if it is in the text of the URL.
+    pub(crate) fn own_password(&self) -> Option<&Secret> {
+        self.password().filter(|_| self.has_own_password)
     }
 
     /// Whether the server holds all metadata in memory, so that file data should not be stored in it.

@@ -22,6 +22,7 @@ use meta::{Engine, Record, RecordKey};
 
 use crate::target::Target;
 use crate::url::MetaUrl;
+use crate::users::Users;
 
 /// The largest part of a file of names that is read; it holds some 100,000 names.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -237,6 +238,11 @@ pub(crate) struct OfMounts;
 impl MountedRules for OfMounts {
     fn of(&self, device: u64) -> Result<Rules, String> {
         rules_behind(device).map_err(|fault| fault.to_string())
+    }
+
+    fn number_of(&self, name: &str, is_group: bool) -> Option<u32> {
+        let users = Users::default();
+        if is_group { users.gid(name).ok() } else { users.uid(name).ok() }
     }
 }
 

@@ -10,6 +10,7 @@ use command::fault::Fault;
 use meta::Volume;
 use types::Errno;
 
+use crate::secrets::warn_if_public;
 use crate::staged;
 
 /// The key of an encrypted volume, if it is not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.
@@ -76,7 +77,10 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
 /// There is none, or it is not a valid key.
 pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
     let found = match (&keys.key_file, env::var(PASSPHRASE)) {
-        (Some(path), _) => Secret::key_from_file(path),
+        (Some(path), _) => {
+            warn_if_public("key of the volume", path);
+            Secret::key_from_file(path)
+        }
         (None, Ok(passphrase)) => Ok(Secret::passphrase(passphrase)),
         (None, Err(_)) if env::var_os(KEY).is_some() => Secret::key_from_env(KEY),
         (None, Err(_)) => {

@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -215,4 +216,42 @@ fn a_redis_server_with_a_password_asks_for_it() {
     server.wait().unwrap();
     without.failed(1, &["the server needs a password", "?password_file=FILE", "LIMEN_META_PASSWORD"]);
     wrong.failed(1, &["rejected the user name or password", "check the user and the password"]);
+}
+
+#[test]
+fn a_password_in_a_url_is_not_in_the_command_line() {
+    let place = Place::new();
+    // A server that accepts connections and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let url = format!("redis://:ge%40heim@{address}/3");
+    let mut child = command(&["mount", &url, &place.mnt()]);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let _connected = listener.accept().unwrap();
+    let line = fs::read_to_string(format!("/proc/{}/cmdline", child.id())).unwrap();
+    let name = fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(line, format!("{LIMEN}\0mount\0redis://{address}/3\0{}\0", place.mnt()));
+    assert_eq!(name, "limen\n");
+}
+
+#[test]
+fn files_with_secrets_that_everyone_can_read_are_named() {
+    let place = Place::new();
+    let key = place.text("key");
+    fs::write(&key, "00".repeat(32)).unwrap();
+    for (mode, warned) in [(0o644, true), (0o640, false), (0o600, false)] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let url = format!("sqlite://{}", place.text(&format!("v{mode}.db")));
+        let said = limen(&["format", &url, "vol", "--encrypt", "aes-256-gcm", "--key-file", &key]);
+        assert_eq!(said.err.contains("every user of this machine can read the key"), warned, "{said:?}");
+        assert_eq!(said.code, Some(0));
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o604)).unwrap();
+    let said = limen(&["status", &format!("redis://127.0.0.1:1/0?password_file={key}")]);
+    said.failed(
+        1,
+        &["every user of this machine can read the file with the password", &key, "Connection refused"],
+    );
 }

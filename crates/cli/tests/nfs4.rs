@@ -150,6 +150,10 @@ fn nfs4_acl_tools_set_and_show_acls() {
     run("nfs4_setfacl", &["-s", "A::daemon@example.org:r,A:g:daemon@EXAMPLE.org:x,A::OWNER@:rw"], &f);
     let shown = entries(&run("nfs4_getfacl", &[], &f));
     assert_eq!(shown[..2], ["A::daemon@example.org:r", "A:g:daemon@example.org:x"]);
+    let explained =
+        |user| common::limen(&["access", "explain", f.to_str().unwrap(), "--user", user, "--want", "r"]);
+    assert!(explained("daemon").ok().starts_with("granted: r for daemon"));
+    assert_eq!(explained("bin").code, Some(1), "the ACL is read, and grants nothing to others");
     volume.remount();
     assert_eq!(get(&f).unwrap(), "A::1:r,A:g:1:x,A::OWNER@:rw", "names are stored as numbers");
 }

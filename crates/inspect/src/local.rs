@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use acl::identity::DomainTable;
+use acl::identity::{DomainTable, Id};
 use acl::nfs4::{self, GrowingTable, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use acl::sid_rules::SidRules;
@@ -49,6 +49,29 @@ pub trait MountedRules: fmt::Debug {
     /// # Errors
     /// The reason why they cannot be read.
     fn of(&self, device: u64) -> Result<(DomainTable, SidRules), String>;
+
+    /// The number of a user or group of this machine; `None` if there is none with this name.
+    fn number_of(&self, name: &str, is_group: bool) -> Option<u32>;
+}
+
+/// The principals of an ACL as a mount shows them: also as `name@domain`, on a mount with `-o acl_domain`.
+struct Shown<'a> {
+    growing: &'a GrowingTable,
+    mounted: Option<&'a dyn MountedRules>,
+}
+
+impl nfs4::Principals for Shown<'_> {
+    fn id_of(&self, name: &str, is_group: bool) -> Option<Id> {
+        let known = self.growing.id_of(name, is_group);
+        known.or_else(|| {
+            let (name, _domain) = name.rsplit_once('@')?;
+            Id::system(self.mounted?.number_of(name, is_group)?)
+        })
+    }
+
+    fn name_of(&self, id: Id, is_group: bool) -> Option<String> {
+        self.growing.name_of(id, is_group)
+    }
 }
 
 impl<'m> LocalTree<'m> {
@@ -90,10 +113,14 @@ impl<'m> LocalTree<'m> {
     fn rules_of(&self, path: &Path, mode: Mode, kind: FileType, device: u64) -> Result<Rules, QueryError> {
         let query_error = |what| QueryError::Path { path: path.as_os_str().as_bytes().to_vec(), what };
         let damaged =
-            || query_error("its ACL is damaged, or names a principal that only the volume's database knows");
+            || query_error("its ACL is damaged, or names a user or group that this machine does not know");
         if let Some(value) = xattr(path, NFS4_ACL)? {
             let growing = GrowingTable::new(self.domains_met());
-            let acl = Nfs4Acl::from_xattr(&value, Scope::Entries, &growing);
+            let acl = Nfs4Acl::from_xattr(
+                &value,
+                Scope::Entries,
+                &Shown { growing: &growing, mounted: self.mounted },
+            );
             if growing.is_full() {
                 return Err(query_error("the ACLs on its path name too many Windows domains"));
             }
