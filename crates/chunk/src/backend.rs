@@ -28,6 +28,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// report times.
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
 
+    /// The bytes that the disk of the store has free for this process; `None` if the store has no such bound, or does
+    /// not say it.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Creates the directories that the store itself needs, if they are missing. To be called only for a
     /// store that is known to be the right one, because nothing may be written into a directory whose file
     /// system is not mounted yet.

@@ -136,6 +136,11 @@ impl Dir {
 }
 
 impl Backend for Dir {
+    fn free_bytes(&self) -> Option<u64> {
+        let found = rustix::fs::statvfs(&self.root).ok()?;
+        Some(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         let target = self.root.join(key);
         let name = key.rsplit('/').next().unwrap_or(key);

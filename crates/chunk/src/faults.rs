@@ -151,6 +151,10 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         self.call(StoreCall::Put, || self.inner.put(key, data, trailer)).map(|_| ())
     }

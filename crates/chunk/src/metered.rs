@@ -94,6 +94,10 @@ impl Metered {
 }
 
 impl Backend for Metered {
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         let size = data.len() + trailer.len();
         self.meters.put.request("put", || self.inner.put(key, data, trailer))?;

@@ -235,6 +235,10 @@ impl Staging {
 }
 
 impl Backend for Staging {
+    fn free_bytes(&self) -> Option<u64> {
+        self.shared.store().ok()?.free_bytes()
+    }
+
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         match &self.uploads {
             Some(uploads) if self.stage(uploads, key, &data, &trailer) => Ok(()),

@@ -380,6 +380,11 @@ impl BlockStore {
             .map_err(|error| ChunkError::Config(format!("cannot start the upload threads: {error}")))
     }
 
+    /// The bytes that the disk of the store has free; `None` if the store has no such bound, or does not say it.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.inner.backend.free_bytes()
+    }
+
     /// The blocks that wait on the local disk for their upload; `None` without write-back.
     pub fn pending(&self) -> Option<Pending> {
         Some(self.inner.uploads()?.pending())

@@ -19,7 +19,7 @@ use types::Ino;
 use crate::gc::Unreferenced;
 use crate::maintenance::{self, Exclusive, Tool};
 use crate::marker;
-use crate::records::next_slice;
+use crate::records::{next_slice, usage, used_bytes};
 use crate::scrub::{self, Damage};
 use crate::sessions::living;
 use crate::store::{KeyArgs, open_store};
@@ -295,13 +295,16 @@ impl Fsck<'_> {
         let store = self.store()?;
         let Fsck { volume, engine, findings, bar, .. } = self;
         marker::verify(volume, &store)?;
-        bar.set_message("MiB read");
+        // Files with holes have less than their size, so the total is an upper bound.
+        let used = usage(&**engine).at(self.url)?;
+        let read = output::progress_of("MiB read", used_bytes(&used) >> 20);
         let mut report = |damage: Damage| match findings.damage.len() < MAX_KEPT {
             true => findings.damage.push(damage),
             false => findings.unnamed_damage += 1,
         };
-        let mut progress = |bytes: u64| bar.set_position(bytes >> 20);
+        let mut progress = |bytes: u64| read.set_position(bytes >> 20);
         findings.read_bytes = scrub::read_all(&**engine, volume, &store, &mut report, &mut progress)?;
+        read.finish_and_clear();
         bar.set_message("objects");
         let mut count = 0;
         findings.unreferenced = Unreferenced::find(&**engine, volume, &store, &mut |_| {

@@ -301,9 +301,13 @@ fn serve_mounted(
         stop(&mountpoint);
     }
     let ignore_hangup = report.is_background();
+    let log_file = entry.log.clone();
     let waiter = thread::Builder::new().name("limen-signals".into()).spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP && ignore_hangup {
+                if let Some(Err(fault)) = log_file.as_deref().map(log::reopen) {
+                    tracing::error!("{fault}");
+                }
                 continue;
             }
             tracing::info!(signal, "unmounting because of a signal");

@@ -202,6 +202,7 @@ fn a_redis_server_with_a_password_asks_for_it() {
         .args(["--port", "0", "--unixsocket", &socket, "--requirepass", "geheim", "--save", ""])
         .args(["--dir", &place.text("")])
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     while !place.path("redis.sock").exists() {
@@ -254,4 +255,30 @@ fn files_with_secrets_that_everyone_can_read_are_named() {
         1,
         &["every user of this machine can read the file with the password", &key, "Connection refused"],
     );
+}
+
+#[test]
+fn a_volume_in_a_directory_has_the_room_of_its_disk() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::new();
+    let disk = place.text("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = |args: &[&str]| Command::new(args[0]).args(&args[1..]).status().unwrap().success();
+    assert!(mount(&["mount", "-t", "tmpfs", "-o", "size=64m", "none", &disk]));
+    place.format(&["--bucket", &format!("{disk}/data")]).ok();
+    place.mount(&[]).ok();
+    let room = |path: &str| {
+        let stat = rustix::fs::statvfs(path).unwrap();
+        (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+    };
+    fs::write(place.path("mnt/f"), vec![7; 8 << 20]).unwrap();
+    std::fs::File::open(place.path("mnt/f")).unwrap().sync_all().unwrap();
+    let (free, all) = room(&place.mnt());
+    let (on_disk, _) = room(&disk);
+    place.umount(&[]).ok();
+    assert!(mount(&["umount", &disk]));
+    assert_eq!((free, all), (on_disk, on_disk + (8 << 20)));
+    assert!(free <= 56 << 20, "{free}");
 }

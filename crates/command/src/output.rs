@@ -1,9 +1,10 @@
 //! Output on standard output; notes and progress on standard error.
 
+use std::fmt;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::time::Duration;
 
-use indicatif::ProgressStyle;
+use indicatif::{HumanCount, ProgressState, ProgressStyle};
 pub use indicatif::{HumanDuration, ProgressBar};
 use serde_json::Value;
 
@@ -139,27 +140,40 @@ impl Columns {
     }
 }
 
+const SPINNER: &str = "{spinner} {msg}: {human_pos} ({rate})";
+const BAR: &str = "{msg:12} [{bar:30}] {human_pos} of {human_len} ({rate}, {eta} left)";
+const STEPS: &str = "[{bar:30}] {msg}";
+
 /// A progress display for an unknown amount of work; hidden if standard error is not a terminal.
 pub fn progress(what: &'static str) -> ProgressBar {
-    let bar = styled(ProgressBar::new_spinner(), "{spinner} {msg}: {pos} ({per_sec})").with_message(what);
+    let bar = styled(ProgressBar::new_spinner(), SPINNER).with_message(what);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }
 
 /// A progress display for a known amount of work; hidden if standard error is not a terminal.
 pub fn progress_of(what: &'static str, parts: u64) -> ProgressBar {
-    let template = "{msg:12} [{bar:30}] {pos} of {len} ({per_sec})";
-    styled(ProgressBar::new(parts), template).with_message(what)
+    styled(ProgressBar::new(parts), BAR).with_message(what)
 }
 
 /// A progress bar of `steps` steps; hidden if standard error is not a terminal.
 pub fn steps(steps: u64) -> ProgressBar {
-    styled(ProgressBar::new(steps), "[{bar:30}] {msg}")
+    styled(ProgressBar::new(steps), STEPS)
+}
+
+/// The rate without the fractions that indicatif shows.
+fn write_rate(state: &ProgressState, to: &mut dyn fmt::Write) {
+    // If it cannot be written, the line has no rate.
+    let _ = to.write_str(&show_rate(state.per_sec()));
+}
+
+fn show_rate(rate: f64) -> String {
+    format!("{}/s", HumanCount(rate.max(0.0).round() as u64))
 }
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Ok(style) => bar.with_style(style.progress_chars("=> ").with_key("rate", write_rate)),
         Err(_) => bar,
     }
 }
@@ -174,6 +188,20 @@ mod tests {
         table.row("name", "a");
         table.row("format version", 1);
         assert_eq!(table.render(), "name            a\nformat version  1\n");
+    }
+
+    #[test]
+    fn rates_have_no_fraction() {
+        for (rate, shown) in [(140_975.3015, "140,975/s"), (0.4, "0/s"), (-1.0, "0/s"), (f64::NAN, "0/s")] {
+            assert_eq!(show_rate(rate), shown);
+        }
+    }
+
+    #[test]
+    fn templates_are_valid() {
+        for template in [SPINNER, BAR, STEPS] {
+            ProgressStyle::with_template(template).unwrap();
+        }
     }
 
     #[test]

@@ -31,12 +31,23 @@ impl Vfs {
         let Usage { inodes, blocks } = self.base.meta.run(&GetUsage, &BY_KERNEL)?;
         let volume = self.base.meta.volume();
         let or = |limit: u64, unlimited: u64| if limit == 0 { unlimited } else { limit };
-        let all_blocks = or(volume.capacity_bytes, UNLIMITED_BYTES).div_ceil(Usage::BLOCK_BYTES).max(blocks);
+        let within_capacity = match volume.capacity_bytes {
+            0 => None,
+            capacity => Some(capacity.div_ceil(Usage::BLOCK_BYTES).saturating_sub(blocks)),
+        };
+        // A directory has no more room than its disk.
+        let on_disk = self.base.store.free_bytes().map(|bytes| bytes / Usage::BLOCK_BYTES);
+        let unlimited = || (UNLIMITED_BYTES / Usage::BLOCK_BYTES).saturating_sub(blocks);
+        let free_blocks = [within_capacity, on_disk].into_iter().flatten().min().unwrap_or_else(unlimited);
+        let all_blocks = match within_capacity {
+            Some(free) => blocks + free,
+            None => blocks + free_blocks,
+        };
         let all_inodes = or(volume.max_inodes, UNLIMITED_INODES).max(inodes);
         let volume = StatFs {
             block_bytes: Usage::BLOCK_BYTES,
             blocks: all_blocks,
-            free_blocks: all_blocks - blocks,
+            free_blocks,
             inodes: all_inodes,
             free_inodes: all_inodes - inodes,
         };

@@ -12,6 +12,7 @@ use serde_json::Value;
 use types::{Errno, Ino, Name, QuotaId};
 
 use crate::maintenance::require_none;
+use crate::records::usage;
 use crate::target::{Target, path_to_json, show_name};
 use crate::url::Database;
 use crate::users::Users;
@@ -102,7 +103,9 @@ impl Place {
         work: impl FnOnce(&Meta, &mut dyn FnMut(&Retagging) -> bool) -> Result<T, QuotaError>,
     ) -> Result<T, Fault> {
         let interrupt = Interrupt::install()?;
-        let bar = output::progress("inodes");
+        // The number of inodes only estimates the time left.
+        let inodes = usage(&*self.database.engine()).map_or(0, |usage| usage.inodes);
+        let bar = output::progress_of("inodes", inodes);
         let done = work(&self.meta, &mut |done| {
             bar.set_position(done.seen);
             !interrupt.is_set()
