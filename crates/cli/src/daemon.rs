@@ -16,7 +16,7 @@ use command::paths;
 use crate::log;
 use crate::network::PASSWORD_VARIABLE;
 use crate::options::{MountArgs, Options};
-use crate::secrets::warn_if_public;
+use crate::public::warn_if_public;
 use crate::url::MetaUrl;
 
 /// The maximum length of a report. A longer one is truncated.

@@ -22,7 +22,7 @@
 //! | `holders` | which processes hold a mount |
 //! | `staged` | where mounts on this machine keep blocks that wait for upload |
 //! | `store`, `marker`, `adopt` | opening a volume's object store; whether it is this volume's, and works; taking it over |
-//! | `secrets` | passwords off the command line; warnings about files that everyone can read |
+//! | `secrets`, `public` | passwords off the command line; warnings about files that everyone can read |
 //! | `confirm` | asks before something that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
 //! | `log` | logs |
@@ -63,6 +63,7 @@ mod open;
 mod options;
 mod parse;
 mod profile;
+mod public;
 mod quota;
 mod records;
 mod report;

@@ -12,7 +12,7 @@ use engine_tikv::TikvEngine;
 use meta::{Batching, Counting, Engine};
 use pool::{Secret, Url};
 
-use crate::secrets;
+use crate::public;
 
 /// A supported database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl NetworkUrl {
     /// The URL is invalid.
     pub(crate) fn parse(server: Server, text: &str) -> Result<Self, Fault> {
         let shown = without_password(text);
-        secrets::check_password_file(text);
+        public::check_password_file(text);
         match Url::parse(text) {
             Ok(url) => Ok(NetworkUrl { server, url, has_own_password: shown != text, shown }),
             Err(error) => Err(Fault::usage(error).at(shown)),

@@ -17,12 +17,10 @@ use acl::identity::{DomainTable, Sid};
 use acl::sid_rules::SidRules;
 use command::fault::{Fault, OrFault};
 use command::registry;
-use inspect::MountedRules;
 use meta::{Engine, Record, RecordKey};
 
 use crate::target::Target;
 use crate::url::MetaUrl;
-use crate::users::Users;
 
 /// The largest part of a file of names that is read; it holds some 100,000 names.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -32,7 +30,7 @@ const MAX_NAMES: usize = 1 << 16;
 const WBINFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rules of a volume, with the table of domains that their indexes refer to.
-type Rules = (DomainTable, SidRules);
+pub(crate) type Rules = (DomainTable, SidRules);
 
 /// The Windows identities of the volume that a command is about.
 #[derive(Debug, Default)]
@@ -200,7 +198,7 @@ pub(crate) fn rules_of(target: &Target) -> Result<Rules, Fault> {
     }
 }
 
-fn rules_behind(device: u64) -> Result<Rules, Fault> {
+pub(crate) fn rules_behind(device: u64) -> Result<Rules, Fault> {
     let Some(entry) = registry::by_device(device) else { return Ok(Rules::default()) };
     match MetaUrl::parse(&entry.url)? {
         // No command can reach such a volume to give it rules.
@@ -229,21 +227,6 @@ pub(crate) fn table(engine: &dyn Engine) -> Result<DomainTable, Fault> {
     found.ok_or_else(|| {
         Fault::new("the volume's table of Windows domains is damaged").advise("run limen fsck --repair")
     })
-}
-
-/// The rules of the volumes that are mounted on this machine.
-#[derive(Debug)]
-pub(crate) struct OfMounts;
-
-impl MountedRules for OfMounts {
-    fn of(&self, device: u64) -> Result<Rules, String> {
-        rules_behind(device).map_err(|fault| fault.to_string())
-    }
-
-    fn number_of(&self, name: &str, is_group: bool) -> Option<u32> {
-        let users = Users::default();
-        if is_group { users.gid(name).ok() } else { users.uid(name).ok() }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use command::fault::Fault;
 use meta::Volume;
 use types::Errno;
 
-use crate::secrets::warn_if_public;
+use crate::public::warn_if_public;
 use crate::staged;
 
 /// The key of an encrypted volume, if it is not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.

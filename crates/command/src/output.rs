@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn rates_have_no_fraction() {
-        for (rate, shown) in [(140_975.3015, "140,975/s"), (0.4, "0/s"), (-1.0, "0/s"), (f64::NAN, "0/s")] {
+        for (rate, shown) in [(140_975.301_5, "140,975/s"), (0.4, "0/s"), (-1.0, "0/s"), (f64::NAN, "0/s")] {
             assert_eq!(show_rate(rate), shown);
         }
     }

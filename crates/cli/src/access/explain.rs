@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use clap::ValueHint;
 use command::fault::{Fault, OrFault};
 use command::output::{self, Columns};
-use inspect::{Answer, LocalTree, Operation, Route, VolumeTree};
+use inspect::{Answer, LocalTree, MountedRules, Operation, Route, VolumeTree};
 use serde_json::json;
 use types::Errno;
 
 use super::show;
-use crate::sids::{OfMounts, Sids};
+use crate::sids::{Rules, Sids, rules_behind};
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
@@ -94,6 +94,21 @@ pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
             let tree = VolumeTree::of(&*engine, &volume);
             Route::find(&tree, path, want).at(url)
         }
+    }
+}
+
+/// The users of this machine, and the rules of the volumes that are mounted on this machine.
+#[derive(Debug)]
+struct OfMounts;
+
+impl MountedRules for OfMounts {
+    fn of(&self, device: u64) -> Result<Rules, String> {
+        rules_behind(device).map_err(|fault| fault.to_string())
+    }
+
+    fn number_of(&self, name: &str, is_group: bool) -> Option<u32> {
+        let users = Users::default();
+        if is_group { users.gid(name).ok() } else { users.uid(name).ok() }
     }
 }
 
