@@ -282,3 +282,21 @@ fn a_volume_in_a_directory_has_the_room_of_its_disk() {
     assert_eq!((free, all), (on_disk, on_disk + (8 << 20)));
     assert!(free <= 56 << 20, "{free}");
 }
+
+#[test]
+fn an_audit_explains_its_letters_and_sums_up_system_accounts() {
+    let place = Place::formatted();
+    let root = format!("{}:/", place.url());
+    let list = limen(&["access", "audit", &place.url(), "--user", "0", "--list"]).ok();
+    assert!(list.contains("r read, w write, x execute or search"), "{list}");
+    let who = limen(&["access", "audit", "--who", &root]).ok();
+    let listed: Vec<&str> = who.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert!(listed.contains(&"root") && listed.contains(&"everyone"), "{who}");
+    assert!(
+        !listed.contains(&"daemon") && who.contains("system accounts have the access of everyone"),
+        "{who}"
+    );
+    let csv = limen(&["access", "audit", "--who", &root, "--csv"]).ok();
+    assert!(csv.starts_with("user,reached,rights,reached_after,rights_after,by,by_after\n"), "{csv}");
+    assert!(csv.contains("\n\"daemon\",1,r-x,1,r-x,\""), "{csv}");
+}

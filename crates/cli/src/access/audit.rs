@@ -66,7 +66,10 @@ pub(super) struct AuditArgs {
 const AFTER_HELP: &str = "\
 A name is reached if the user can search all directories of the volume above it; directories above the mount point are not
 checked. Files are counted by name, so a file with two names counts twice. The right delete is to remove the name, with
-sticky directories taken into account; own is to change mode and ACL.
+sticky directories taken into account; own is to change mode and ACL. A line of --list begins with the type (d directory,
+- file, o other) and the rights (r read, w write, x execute or search, d delete, o own).
+
+--who lists system accounts (uid 1 to 999) only if their access is not that of everyone else; --json and --csv list all.
 
 Each distinct combination of ACL, owner, group and mode is evaluated once. Directories are read in pages, so memory use does
 not grow with the number of files. The volume can be in use: each page shows the state at one moment.
@@ -241,6 +244,10 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
+/// Explains the letters of a list.
+const LETTERS: &str =
+    "d directory, - file, o other; r read, w write, x execute or search, d delete the name, o own";
+
 /// `rwxdo`, with a dash for each right that is missing.
 fn letters(seen: Seen) -> String {
     let Rights { read, write, execute, delete, own } = seen.rights;
@@ -276,7 +283,7 @@ fn report(
     }
     let mut text = String::new();
     if args.list {
-        text.push('\n');
+        text.push_str(&format!("\n{LETTERS}\n\n"));
     }
     text.push_str(&format!("{}, at {}\n", show::person(person, users), shown(args)));
     text.push_str(&table(&found.before));

@@ -20,6 +20,9 @@ use crate::users::{Person, Users};
 /// Stands for all users that are not listed. This is the highest valid id, which no user is expected to have.
 const NOBODY_ELSE: u32 = u32::MAX - 1;
 
+/// The uids below are of system accounts, UID_MIN of login.defs(5).
+const FIRST_USER: u32 = 1000;
+
 /// The three permissions; each is checked separately.
 const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
 
@@ -175,10 +178,16 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
         text.push_str(&format!("with: {}\n", show_name(what_if.text.as_bytes())));
     }
     text.push('\n');
+    // Every machine has some thirty system accounts, which mostly have the access of everyone else.
+    let everyone = rows.iter().find(|row| row.person.cred.uid == NOBODY_ELSE);
+    let is_alike = |row: &Row| {
+        (1..FIRST_USER).contains(&row.person.cred.uid)
+            && everyone.is_some_and(|everyone| row.before == everyone.before)
+    };
     let shown: Vec<&Row> = match what_if {
         // With a change, the users whose access changes; without, the users with any permission.
         Some(_) => rows.iter().filter(|row| row.before != row.after).collect(),
-        None => rows.iter().filter(|row| row.before.rights != Perm::NONE).collect(),
+        None => rows.iter().filter(|row| row.before.rights != Perm::NONE && !is_alike(row)).collect(),
     };
     let width = shown.iter().map(|row| row.person.name.chars().count()).max().unwrap_or(0);
     for Row { person, before, after } in &shown {
@@ -191,7 +200,11 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
             }
         }
     }
-    let others = rows.len() - shown.len();
+    let alike = rows.iter().filter(|row| row.before.rights != Perm::NONE && is_alike(row)).count();
+    if what_if.is_none() && alike > 0 {
+        text.push_str(&format!("{alike} system accounts have the access of everyone else.\n"));
+    }
+    let others = rows.len() - shown.len() - if what_if.is_none() { alike } else { 0 };
     text.push_str(&match what_if {
         Some(_) => format!("Nothing changes for {others} others.\n"),
         None => format!("{others} others have no access.\n"),
@@ -217,11 +230,13 @@ fn to_json(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> Value {
 }
 
 fn to_csv(rows: &[Row]) -> String {
-    let mut text = "user,reached,rights,reached_after,rights_after\n".to_owned();
+    let mut text = "user,reached,rights,reached_after,rights_after,by,by_after\n".to_owned();
     for Row { person, before, after } in rows {
         let quoted = person.name.replace('"', "\"\"");
         let of = |effective: &Effective| format!("{},{}", u8::from(effective.reached), effective.rights);
-        text.push_str(&format!("\"{quoted}\",{},{}\n", of(before), of(after)));
+        let reason = |effective: &Effective| format!("\"{}\"", effective.by.replace('"', "\"\""));
+        let (by, by_after) = (reason(before), reason(after));
+        text.push_str(&format!("\"{quoted}\",{},{},{by},{by_after}\n", of(before), of(after)));
     }
     text
 }
