@@ -82,10 +82,10 @@ impl Shared {
                 outcomes.extend(batch.done.into_iter().map(|done| outcome(done, read_at)));
                 return Ok(());
             }
-            let mut otherwise = batch.accessed.clone();
-            otherwise.extend(likely(&self.keys, &self.memory, &guard_keys(decided)));
+            let likely = likely(&self.keys, &self.memory, &guard_keys(decided)).into_iter();
+            let likely = likely.filter(|access| is_needed(&self.keys, &self.memory, access));
             let otherwise: Vec<Access> =
-                otherwise.into_iter().filter(|access| is_needed(&self.keys, &self.memory, access)).collect();
+                batch.accessed.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
             let shown: Vec<Access> = batch.shown.iter().cloned().collect();
             let request =
                 request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);

@@ -133,18 +133,17 @@ fn write(write: &Write) -> RequestOp {
     let put = |key: &[u8], value: &Bytes| {
         op(Request::Put(PutRequest { key: Bytes::copy_from_slice(key), value: value.clone() }))
     };
-    let put_if = |result, target, operand, key: &[u8], value: &Bytes| {
-        let key_copy = Bytes::copy_from_slice(key);
+    let put_if_less = |key: &[u8], value: &Bytes| {
+        let (key_copy, operand) = (Bytes::copy_from_slice(key), Some(Operand::Value(value.clone())));
         let compare =
-            Compare { result, target, key: key_copy, operand: Some(operand), range_end: Bytes::new() };
+            Compare { result: LESS, target: VALUE, key: key_copy, operand, range_end: Bytes::new() };
         let txn = TxnRequest { compare: vec![compare], success: vec![put(key, value)], failure: Vec::new() };
         op(Request::Txn(txn))
     };
     match write {
         Write::Put(key, value) => put(key, value),
         // If the key is absent, a comparison of its value fails: `applyCompare`, server/etcdserver/apply.go.
-        Write::PutGreater(key, value) => put_if(LESS, VALUE, Operand::Value(value.clone()), key, value),
-        Write::PutIfAbsent(key, value) => put_if(EQUAL, CREATE, Operand::CreateRevision(0), key, value),
+        Write::PutGreater(key, value) => put_if_less(key, value),
         Write::Delete(key) => delete(key, &[]),
         Write::DeleteSpan(span) => delete(&span.start, &span.end),
     }

@@ -112,7 +112,7 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));
-    let LockSet { sessions, mut inos, mut made, quotas, uncertain_quotas, volume } = locks;
+    let LockSet { sessions, mut inos, mut made, quotas, uncertain_quotas, volume, .. } = locks;
     let most = most_added(txns);
     let mut tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();

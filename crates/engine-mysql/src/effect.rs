@@ -200,6 +200,8 @@ fn other(script: &mut Script, effect: &Effect) {
             script.put(format!("{} ON DUPLICATE KEY UPDATE {set}", insert(&[line])));
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),
+        Effect::CondemnAcl { id } => script.run(statements!("condemn_acl"), &[bytes(&id.to_bytes())]),
+        Effect::DropAcl { id } => script.run(statements!("drop_acl"), &[bytes(&id.to_bytes())]),
         _ => {
             // The rows of `fence` are changed before the row of `session`. Commits lock the former, and renewals
             // change the latter: see guard.rs.

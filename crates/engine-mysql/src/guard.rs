@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::HashMap;
-use meta::{Guard, QuotaKey, Txn, Usage, ahead_of_quota, ahead_of_room};
+use meta::{CONDEMNED, Guard, QuotaKey, Txn, Usage, ahead_of_quota, ahead_of_room};
 use tables::{Line, joined};
 
 use types::{SessionId, Term};
@@ -89,6 +89,11 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
         // each other.
         Guard::Session { session, heartbeat: None } => return other(is_open(*session, Term::NONE, locks)),
         Guard::Term { session, term } => return other(is_open(*session, *term, locks)),
+        Guard::Acl { .. } => {
+            let (row, mode) = (is(&whose, "="), lock_mode(locks));
+            let condition = format!("{row} AND text NOT LIKE '{CONDEMNED}%'{mode}");
+            return other(format!("EXISTS(SELECT 1 FROM `@acl` WHERE {condition})"));
+        }
         Guard::Rows { rows, .. } if rows.is_empty() => return other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
             let is_row = |(nth, slice)| {
@@ -116,8 +121,11 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
 }
 
 fn is_open(session: SessionId, term: Term, locks: bool) -> String {
-    let mode = if locks { " LOCK IN SHARE MODE" } else { "" };
-    format!("EXISTS(SELECT 1 FROM `@fence` WHERE ops = {}{mode})", ops(session, term))
+    format!("EXISTS(SELECT 1 FROM `@fence` WHERE ops = {}{})", ops(session, term), lock_mode(locks))
+}
+
+fn lock_mode(locks: bool) -> &'static str {
+    if locks { " LOCK IN SHARE MODE" } else { "" }
 }
 
 /// The condition that all of these guards of the transactions `part` hold. Rows of one table that must exist are

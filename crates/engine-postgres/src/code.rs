@@ -35,6 +35,7 @@ codes! {
     GUARD_EMPTY = 30;
     GUARD_XATTR = 40;
     GUARD_ROWS = 60;
+    GUARD_ACL = 70;
     GUARD_SETTING = 80;
     GUARD_COUNTER = 90;
     GUARD_ROOM = 100;
@@ -73,10 +74,12 @@ codes! {
     EFFECT_BEGIN_TERM = 17;
     EFFECT_PUT_QUOTA = kind::QUOTA as i64;
     EFFECT_CHARGE = 19;
+    EFFECT_CONDEMN_ACL = 20;
     /// Added to the kind of the rows that an effect removes.
     REMOVED = 100;
     EFFECT_DROP_XATTR = REMOVED + kind::XATTR as i64;
     EFFECT_DROP_LOCKS = REMOVED + kind::LOCK as i64;
+    EFFECT_DROP_ACL = REMOVED + kind::ACL as i64;
     EFFECT_DROP_WAIT = REMOVED + kind::LOCK_WAIT as i64;
     EFFECT_DROP_SESSION = REMOVED + kind::SESSION as i64;
     EFFECT_DROP_ORPHAN = REMOVED + kind::ORPHAN as i64;
@@ -136,6 +139,7 @@ mod tests {
             (GUARD_EMPTY, kind::NOT_EMPTY),
             (GUARD_XATTR, kind::XATTR),
             (GUARD_ROWS, kind::SLICE),
+            (GUARD_ACL, kind::ACL),
             (GUARD_SETTING, kind::SETTING),
             (GUARD_COUNTER, kind::COUNTER),
             (GUARD_ROOM, kind::USAGE),

@@ -35,9 +35,8 @@ pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, Engi
         let parts = txns.chunks(MAX_TXNS).map(|part| claim(shared, part, label));
         return Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
     }
-    let conflict_free_groups =
-        conflict_free_groups(txns).into_iter().flat_map(|group| group.chunks(MAX_TXNS));
-    shared.order.commit(|label| in_parts(conflict_free_groups, |group| commit_group(shared, group, label)))
+    let groups = conflict_free_groups(txns).into_iter().flat_map(|group| group.chunks(MAX_TXNS));
+    shared.order.commit(|label| in_parts(groups, |group| commit_group(shared, group, label)))
 }
 
 /// Checks transactions that have only guards. It takes no lock.

@@ -37,8 +37,7 @@ BEGIN
         FROM @acl l WHERE l.id = ANY (ARRAY(
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
-    IF NOT p_what && ARRAY[:NOT_EMPTY, :XATTR, :SYMLINK, :SLICE, :ACL, :SETTING, :COUNTER, :USAGE, :LOCK, :LOCK_WAIT,
-                           :SESSION, :QUOTA]::bigint[] THEN
+    IF :DIRENT >= ALL (p_what) THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -123,8 +122,7 @@ BEGIN
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
         WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
             AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
-    IF NOT g_what && ARRAY[:GUARD_EMPTY, :GUARD_XATTR, :GUARD_ROWS, :GUARD_SETTING, :GUARD_COUNTER, :GUARD_ROOM,
-                           :GUARD_LOCKS, :GUARD_SESSION, :GUARD_TERM, :GUARD_QUOTA]::bigint[] THEN
+    IF :GUARD_DIRENT_ABSENT >= ALL (g_what) THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
@@ -139,6 +137,7 @@ BEGIN
                                   ORDER BY o.seq)
                 FROM (SELECT r.* FROM @slice r WHERE r.ino = g.a AND r.chunk = g.b ORDER BY r.seq LIMIT g.c) o), '')
                 = convert_from(g.x, 'UTF8')
+            WHEN :GUARD_ACL THEN EXISTS (SELECT FROM @acl r WHERE r.id = g.x AND r.text NOT LIKE '!%')
             WHEN :GUARD_SETTING THEN (SELECT r.value FROM @setting r WHERE r.name = convert_from(g.x, 'UTF8'))
                 IS NOT DISTINCT FROM convert_from(g.y, 'UTF8')
             WHEN :GUARD_COUNTER THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.a
@@ -231,7 +230,7 @@ END $f$;
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
         changing bigint[], -- the transactions that have effects
-        stages int, -- the largest number of stages of a transaction (see the crate tables)
+        stages int, acls int, -- the largest number of stages of a transaction (see the crate tables); how to lock the ACLs
         numbers boolean, -- whether to lock the counters
         in_full boolean, -- whether to check all guards in full, because the faster checks do not cover one of them
         recheck boolean, -- whether to check guards on inodes and dirents after the locks are taken
@@ -373,12 +372,16 @@ BEGIN
         DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_WAIT AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
-    IF v_kinds && '{:EFFECT_PUT_ACL}' THEN -- store ACLs
-        INSERT INTO @acl (id, text)
+    IF v_kinds && '{:EFFECT_PUT_ACL,:EFFECT_CONDEMN_ACL,:EFFECT_DROP_ACL}' THEN -- ACLs; ! precedes the text of a condemned one
+        INSERT INTO @acl AS r (id, text)
         SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_ACL ORDER BY e.x, e.i
-        ON CONFLICT DO NOTHING;
+        ON CONFLICT (id) DO UPDATE SET text = substr(r.text, 2) WHERE r.text LIKE '!%';
+        UPDATE @acl r SET text = '!' || r.text FROM unnest(p.r_t, p.r_what, p.r_x) e (t, what, x)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_CONDEMN_ACL AND r.id = e.x AND r.text NOT LIKE '!%';
+        DELETE FROM @acl r USING unnest(p.r_t, p.r_what, p.r_x) e (t, what, x)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_ACL AND r.id = e.x AND r.text LIKE '!%';
     END IF;
     IF v_kinds && '{:EFFECT_PUT_ORPHAN,:EFFECT_DROP_ORPHAN}' THEN -- orphans
         INSERT INTO @orphan (session, ino)
@@ -464,7 +467,7 @@ DECLARE
     v_session bigint;
     v_locked boolean;
 BEGIN
-    -- Every call takes its locks in the same order: sessions by number, room, new quotas, inodes by number, counters by
+    -- Every call takes its locks in the same order: sessions by number, ACLs, room, new quotas, inodes by number, counters by
     -- name, quotas by key, shared slices, a shard of the usage.
     --
     -- A commit that is guarded by a session or by one of its terms holds the session's lock shared until it
@@ -474,24 +477,25 @@ BEGIN
     -- other. An assignment costs less than PERFORM.
     IF p.s <> '{}' THEN
         FOREACH v_session IN ARRAY p.s LOOP
-            IF v_session = ANY (p.s_alone) THEN
-                v_locked := pg_advisory_xact_lock('@session'::regclass::oid::int, (v_session & 2147483647)::int) IS NULL;
-            ELSE
-                v_locked := pg_advisory_xact_lock_shared('@session'::regclass::oid::int, (v_session & 2147483647)::int)
-                    IS NULL;
-            END IF;
+            v_locked := CASE WHEN v_session = ANY (p.s_alone)
+                THEN pg_advisory_xact_lock('@session'::regclass::oid::int, (v_session & 2147483647)::int)
+                ELSE pg_advisory_xact_lock_shared('@session'::regclass::oid::int, (v_session & 2147483647)::int) END IS NULL;
         END LOOP;
+    END IF;
+    -- A commit that makes an inode refer to an ACL holds this lock shared. A commit that condemns ACLs holds it exclusively.
+    IF p.acls > 0 THEN
+        v_locked := CASE WHEN p.acls > 1 THEN pg_advisory_xact_lock('@acl'::regclass::oid::int, 0)
+            ELSE pg_advisory_xact_lock_shared('@acl'::regclass::oid::int, 0) END IS NULL;
+        v_full := v_full OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
+            WHERE g.what = :GUARD_ACL AND NOT EXISTS (SELECT FROM @acl r WHERE r.id = p.g_x[g.i] AND r.text NOT LIKE '!%'));
     END IF;
     -- Whether there is room depends on what other commits add at the same time, at most 64 inodes and 65,536
     -- blocks each (checked below). Far from the limit that does not matter. Near the limit, only one call at
     -- a time adds anything, and it waits for its turn before it locks any inode.
     IF p.room THEN
         v_alone := v_alone OR (SELECT r.tight FROM @room#(p) r);
-        IF v_alone THEN
-            PERFORM pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int);
-        ELSE
-            PERFORM pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int);
-        END IF;
+        v_locked := CASE WHEN v_alone THEN pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int)
+            ELSE pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int) END IS NULL;
         SELECT r.* INTO v_room FROM @room#(p) r;
         IF v_room.tight AND NOT v_alone THEN
             RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
@@ -510,18 +514,12 @@ BEGIN
             PERFORM pg_advisory_xact_lock('@quota'::regclass::oid::int, 0);
         END IF;
     END IF;
-    IF p.lock <> '{}' THEN
-        SELECT v_full OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
-            OR CASE WHEN p.s <> '{}' THEN (
-                SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
-            ) < cardinality(p.s) ELSE false END INTO v_full
-        FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
-              ORDER BY n.ino FOR NO KEY UPDATE) l;
-    ELSIF p.s <> '{}' THEN
-        v_full := v_full OR (
+    SELECT v_full OR coalesce(count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock), false)
+        OR CASE WHEN p.s <> '{}' THEN (
             SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
-        ) < cardinality(p.s);
-    END IF;
+        ) < cardinality(p.s) ELSE false END INTO v_full
+    FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
+          ORDER BY n.ino FOR NO KEY UPDATE) l;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
     END IF;

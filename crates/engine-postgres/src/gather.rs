@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::HashMap;
+use meta::Part::{Access, Acl, Quota, Session};
 use meta::{
     Effect, Guard, Invalidation, QuotaKey, RecordKey, Txn, Usage, ahead_of_quota, ahead_of_room,
     certain_ahead_of_quota,
@@ -69,6 +70,8 @@ pub(crate) struct Head {
     changing: Vec<i64>,
     /// The largest number of stages of a transaction.
     pub(crate) stages: i32,
+    /// How to lock the ACLs: not (0), shared (1), exclusively (2).
+    acls: i32,
     /// Whether to lock the counters: settings or counters are read or changed, the rule of a quota is changed, or the
     /// usage is corrected.
     numbers: bool,
@@ -106,11 +109,10 @@ impl Gathered {
         // Usually one session and the same quotas guard all transactions. Such a guard is sent once, because each takes
         // time.
         let is_common = |guard: &&Guard| {
-            matches!(guard, Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. })
+            matches!(guard.part(), Session(_) | Quota(_) | Acl(_))
                 && txns.iter().all(|txn| txn.guards.contains(guard))
         };
-        let first = txns.first().map(|txn| &txn.guards[..]).unwrap_or_default();
-        let common: Vec<&Guard> = first.iter().filter(is_common).collect();
+        let common: Vec<&Guard> = txns.iter().take(1).flat_map(|txn| &txn.guards).filter(is_common).collect();
         let mut ahead = Ahead { txns, room: ahead, quotas: HashMap::default() };
         common.iter().for_each(|guard| all.guard(0, guard, &mut ahead));
         // SQL arrays are indexed from 1.
@@ -127,15 +129,16 @@ impl Gathered {
                 all.effects(t, &txn.effects);
             } else {
                 all.head.recheck = true;
-                // The quotas of a transaction without effects are not locked, and the server checks quotas outside
+                // The quotas and ACLs of a transaction without effects are not locked, and the server checks them outside
                 // of the full check only if it locks some.
-                all.head.full |= txn.guards.iter().any(|guard| matches!(guard, Guard::Quota { .. }));
+                all.head.full |= txn.guards.iter().any(|guard| matches!(guard.part(), Quota(_) | Acl(_)));
             }
         }
         // An insert that may replace dirents does not fail if a dirent exists, so `DirentAbsent` is checked before it.
         all.head.recheck |= !all.head.fresh;
-        let LockSet { sessions, inos, volume, quotas, uncertain_quotas, .. } = &all.to_lock;
+        let LockSet { sessions, inos, volume, acls, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;
+        all.head.acls = acls.map_or(0, |is_exclusive| 1 + i32::from(is_exclusive));
         all.head.new_quotas = !uncertain_quotas.is_empty();
         for key in quotas {
             let (kind, number) = key.to_numbers();
@@ -163,7 +166,7 @@ impl Gathered {
 
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
-        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages];
+        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages, &head.acls];
         let Head { numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas, .. } =
             head;
         let flags = [numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas];
@@ -179,76 +182,80 @@ impl Gathered {
     /// Adds a guard of transaction `t`. Its values begin with those of the record key that decides it.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: &mut Ahead<'_>) {
         use RecordKey::{Counter, Empty, Locks, Settings, Slices};
-        self.head.full |= matches!(guard.key(), Empty(_) | Settings | Counter(_) | Slices(..) | Locks(_));
-        let guards = &mut self.guards;
-        match guard {
-            Guard::Access { ino, rev } => guards.push(&[t, code::GUARD_ACCESS, int(ino.0), int(*rev)], &[]),
-            Guard::InodeAbsent { ino } => guards.push(&[t, code::GUARD_INODE_ABSENT, int(ino.0)], &[]),
-            Guard::Links { ino, nlink } => guards.push(&[t, code::GUARD_LINKS, int(ino.0), int(*nlink)], &[]),
-            Guard::ParentIs { ino, parent } => {
-                guards.push(&[t, code::GUARD_PARENT_IS, int(ino.0), int(parent.0)], &[])
+        let key = guard.key();
+        self.head.full |= matches!(key, Empty(_) | Settings | Counter(_) | Slices(..) | Locks(_));
+        let mut line = tables::row_key(&key);
+        let mut and = |number: u64, what: i64| {
+            line.numbers.push(Some(number.into()));
+            what
+        };
+        let what = match guard {
+            Guard::Access { rev, .. } => and(*rev, code::GUARD_ACCESS),
+            Guard::InodeAbsent { .. } => code::GUARD_INODE_ABSENT,
+            Guard::Links { nlink, .. } => and((*nlink).into(), code::GUARD_LINKS),
+            Guard::ParentIs { parent, .. } => and(parent.0, code::GUARD_PARENT_IS),
+            Guard::Size { size, .. } => and(*size, code::GUARD_SIZE),
+            Guard::XattrBlocks { least, most, .. } => {
+                and((*most).into(), 0);
+                and((*least).into(), code::GUARD_XATTR_BLOCKS)
             }
-            Guard::Size { ino, size } => guards.push(&[t, code::GUARD_SIZE, int(ino.0), int(*size)], &[]),
-            Guard::XattrBlocks { ino, least, most } => {
-                let numbers = [t, code::GUARD_XATTR_BLOCKS, int(ino.0), int(*most), int(*least)];
-                guards.push(&numbers, &[])
-            }
-            Guard::Quota { key, outer, inodes, blocks } => {
-                let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.txns, *key));
-                let (kind, number) = key.to_numbers();
-                let [what, kind, number] = [code::GUARD_QUOTA, kind.into(), int(number)];
-                guards.push(&[Some(t), Some(what), Some(kind), Some(number), outer.map(|id| int(id.0))], &[]);
+            Guard::Quota { key: quota, outer, inodes, blocks } => {
+                let ahead = ahead.quotas.entry(*quota).or_insert_with(|| ahead_of_quota(ahead.txns, *quota));
                 // A transaction that adds nothing passes even if the quota is exceeded.
                 for (what, more, ahead) in [
                     (code::GUARD_QUOTA_INODES, *inodes, ahead.0),
                     (code::GUARD_QUOTA_BLOCKS, *blocks, ahead.1),
                 ] {
                     if more > 0 {
-                        guards.push(&[t, what, kind, number, bound(more.saturating_add(ahead))], &[]);
+                        line.numbers.push(Some(bound(more.saturating_add(ahead)).into()));
+                        self.guards.line(&[t, what], &line);
+                        line.numbers.pop();
                     }
                 }
+                line.numbers.push(outer.map(|id| id.0.into()));
+                code::GUARD_QUOTA
             }
-            Guard::DirentIs { parent, name, ino } => {
-                guards.push(&[t, code::GUARD_DIRENT_IS, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
+            Guard::DirentIs { ino, .. } => and(ino.0, code::GUARD_DIRENT_IS),
+            Guard::DirentAbsent { .. } => code::GUARD_DIRENT_ABSENT,
+            Guard::Empty { .. } => code::GUARD_EMPTY,
+            Guard::Xattr { name, blocks, .. } => {
+                and((*blocks).into(), 0);
+                line.strings.push(Some(name.as_bytes().into()));
+                code::GUARD_XATTR
             }
-            Guard::DirentAbsent { parent, name } => {
-                guards.push(&[t, code::GUARD_DIRENT_ABSENT, int(parent.0)], &[Some(name.as_bytes())]);
+            Guard::Rows { rows, .. } => {
+                and(rows.len() as u64, 0);
+                line.strings.push(Some(rows_text(rows).into_bytes().into()));
+                code::GUARD_ROWS
             }
-            Guard::Empty { ino } => guards.push(&[t, code::GUARD_EMPTY, int(ino.0)], &[]),
-            Guard::Xattr { ino, name, blocks } => {
-                guards.push(&[t, code::GUARD_XATTR, int(ino.0), int(*blocks)], &[Some(name.as_bytes())]);
-            }
-            Guard::Rows { ino, chunk, rows } => {
-                let numbers = [t, code::GUARD_ROWS, int(ino.0), int(chunk.0), rows.len() as i64];
-                guards.push(&numbers, &[Some(rows_text(rows).as_bytes())]);
-            }
+            Guard::Acl { .. } => code::GUARD_ACL,
             Guard::Setting { name, value } => {
-                let value = value.as_deref().map(str::as_bytes);
-                guards.push(&[t, code::GUARD_SETTING], &[Some(name.as_bytes()), value]);
+                let value = value.as_deref().map(|value| value.as_bytes().into());
+                line.strings.extend([Some(name.as_bytes().into()), value]);
+                code::GUARD_SETTING
             }
-            Guard::Counter { counter, value } => {
-                guards.push(&[t, code::GUARD_COUNTER, int(*value)], &[Some(counter.name().as_bytes())]);
-            }
+            Guard::Counter { value, .. } => and(*value, code::GUARD_COUNTER),
             Guard::Room { max_inodes, max_blocks } => {
                 self.head.room = true;
-                let inodes = bound(max_inodes.saturating_sub(ahead.room.inodes));
-                let blocks = bound(max_blocks.saturating_sub(ahead.room.blocks));
-                guards.push(&[t, code::GUARD_ROOM, inodes, blocks], &[]);
+                and(max_inodes.saturating_sub(ahead.room.inodes).min(i64::MAX as u64), 0);
+                and(max_blocks.saturating_sub(ahead.room.blocks).min(i64::MAX as u64), code::GUARD_ROOM)
             }
-            Guard::Locks { ino, locks } => {
-                guards.push(&[t, code::GUARD_LOCKS, int(ino.0)], &[Some(locks_text(locks).as_bytes())]);
+            Guard::Locks { locks, .. } => {
+                line.strings.push(Some(locks_text(locks).into_bytes().into()));
+                code::GUARD_LOCKS
             }
-            Guard::Session { session, heartbeat } => {
-                let (kind, nanos) = (code::GUARD_SESSION, heartbeat.map(Time::nanos));
-                guards.push(&[Some(t), Some(kind), Some(int(session.0)), nanos], &[]);
+            Guard::Session { heartbeat, .. } => {
                 // The session's existence is checked together with the locks.
                 self.head.full |= heartbeat.is_some();
+                line.numbers.push(heartbeat.map(|heartbeat| heartbeat.nanos().into()));
+                code::GUARD_SESSION
             }
             Guard::Term { session, term } => {
-                guards.push(&[t, code::GUARD_TERM, int(session.0), term.0.into()], &[]);
                 self.head.full |= self.terms.insert(*session, *term).is_some_and(|other| other != *term);
+                and(term.0.into(), code::GUARD_TERM)
             }
-        }
+        };
+        self.guards.line(&[t, what], &line);
     }
 
     /// Decides what must be checked for a transaction after its locks are taken.
@@ -264,11 +271,8 @@ impl Gathered {
                 // If two guards require different revisions, one of them fails.
                 self.head.full |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
-            let by_locks = matches!(
-                guard,
-                Guard::Access { .. } | Guard::Session { .. } | Guard::Term { .. } | Guard::Quota { .. }
-            );
-            self.head.recheck |= !by_locks && !matches!(guard, Guard::DirentAbsent { .. });
+            self.head.recheck |= !matches!(guard, Guard::DirentAbsent { .. })
+                && !matches!(guard.part(), Access(_) | Session(_) | Quota(_) | Acl(_));
         }
     }
 
@@ -362,6 +366,7 @@ impl Gathered {
                 let (kind, number) = key.to_numbers();
                 rest.push(&[t, code::EFFECT_CHARGE, kind.into(), int(number), *inodes, *blocks], &[]);
             }
+            Effect::CondemnAcl { id } => rest.line(&[t, code::EFFECT_CONDEMN_ACL], &Line::acl(*id, None)),
             Effect::Share { slice } => rest.push(&[t, code::EFFECT_SHARE, int(slice.0)], &[]),
             _ => {
                 if let Some(key) = tables::removed(effect) {

@@ -63,7 +63,7 @@ CREATE TABLE @symlink (
     target      bytea NOT NULL
 );
 
-CREATE TABLE @acl (               -- each distinct ACL once; rows never change
+CREATE TABLE @acl (               -- each distinct ACL once; text begins with ! if the ACL is condemned
     id          bytea PRIMARY KEY, -- 16 bytes: the hash of its contents
     text        text NOT NULL
 );

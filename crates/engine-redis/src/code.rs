@@ -31,6 +31,7 @@ codes! {
     GUARD_SESSION = "live";
     GUARD_HEARTBEAT = "beat";
     GUARD_TERM = "term";
+    GUARD_ACL = "acls";
 
     EFFECT_PUT_INODE = "node";
     EFFECT_DROP_INODE = "gone";
@@ -52,6 +53,8 @@ codes! {
     EFFECT_PUT_XATTR = "attr";
     EFFECT_DROP_XATTR = "noat";
     EFFECT_PUT_ACL = "acls";
+    EFFECT_CONDEMN_ACL = "cond";
+    EFFECT_DROP_ACL = "noac";
     EFFECT_PUT_SYMLINK = "path";
     EFFECT_PUT_ORPHAN = "orph";
     EFFECT_DROP_ORPHAN = "heir";

@@ -118,6 +118,7 @@ fn add_guard(to: &mut Request, guard: &Guard) {
             to.code(code::GUARD_HEARTBEAT).id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
         }
         Guard::Term { session, term } => to.code(code::GUARD_TERM).fixed(&term.key(*session)),
+        Guard::Acl { id } => to.code(code::GUARD_ACL).fixed(&id.to_bytes()),
     };
 }
 
@@ -180,6 +181,8 @@ fn add_effect(to: &mut Request, effect: &Effect) {
         }
         Effect::DropXattr { ino, name } => to.code(code::EFFECT_DROP_XATTR).id(ino.0).string(name),
         Effect::PutAcl { id, text } => to.code(code::EFFECT_PUT_ACL).fixed(&id.to_bytes()).string(&**text),
+        Effect::CondemnAcl { id } => to.code(code::EFFECT_CONDEMN_ACL).fixed(&id.to_bytes()),
+        Effect::DropAcl { id } => to.code(code::EFFECT_DROP_ACL).fixed(&id.to_bytes()),
         Effect::PutSymlink { ino, target } => to.code(code::EFFECT_PUT_SYMLINK).id(ino.0).string(target),
         Effect::PutOrphan { session, ino } => {
             to.code(code::EFFECT_PUT_ORPHAN).fixed(&rows::orphan(*session, *ino))

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use meta::{Inode, Record, RecordKey, Seq, Snapshot, Usage, Xattrs};
-use types::{Ino, Slice, XattrName};
+use meta::{CONDEMNED, Inode, Record, RecordKey, Seq, Snapshot, Usage, Xattrs};
+use types::{AclId, Ino, Slice, XattrName};
 
 use crate::code;
 use crate::error::Malformed;
@@ -56,7 +56,7 @@ fn take(key: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Resu
         RecordKey::Xattrs(ino) => Record::Xattrs(*ino, Arc::new(xattrs(answer.take()?)?)),
         RecordKey::Symlink(ino) => Record::Symlink(*ino, answer.take()?),
         RecordKey::Slices(ino, chunk) => Record::Slices(*ino, *chunk, slices(answer.take()?)?),
-        RecordKey::Acl(id) => Record::Acl(*id, answer.take::<Option<String>>()?.map(Arc::from)),
+        RecordKey::Acl(id) => acl(*id, answer.take()?),
         RecordKey::Settings => Record::Settings(answer.take()?),
         RecordKey::Counter(counter) => {
             Record::Counter(*counter, answer.take::<Option<_>>()?.map_or(0, u64::from_be_bytes))
@@ -78,9 +78,14 @@ fn take_inode(ino: Ino, answer: &mut Answer, records: &mut Vec<Record>) -> Resul
     let inode = answer.stored(|bytes| rows::inode(ino, bytes))?;
     records.push(Record::Inode(ino, inode));
     for id in inode.iter().flat_map(Inode::acls) {
-        records.push(Record::Acl(id, answer.take::<Option<String>>()?.map(Arc::from)));
+        records.push(acl(id, answer.take()?));
     }
     Ok(())
+}
+
+/// An ACL, without the mark of a condemned one.
+pub(crate) fn acl(id: AclId, text: Option<String>) -> Record {
+    Record::Acl(id, text.map(|text| text.strip_prefix(CONDEMNED).unwrap_or(&text).into()))
 }
 
 /// Decodes the rows of a chunk. Each row follows the chunk index and the row number, 8 bytes each.

@@ -1,7 +1,6 @@
 //! Scans of ranges of records, in key order.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use meta::{Beside, Inode, Page, Record, Scan, Seq, Snapshot};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
@@ -63,7 +62,7 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
                 // The server sends the text of each ACL once, so only the first inode that has the ACL gets the record.
                 for id in inode.iter().flat_map(Inode::acls) {
                     let text = acls.remove(&id.to_bytes());
-                    records.extend(text.map(|text| Record::Acl(id, text.map(Arc::from))));
+                    records.extend(text.map(|text| read::acl(id, text)));
                 }
             }
             Scan::Inodes { .. } => {
@@ -86,7 +85,7 @@ fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Acls { .. } = scan {
         let (id, text) = rows::member::<16>(bytes)?;
         let text = str::from_utf8(text).map_err(|_| Malformed("an ACL is not UTF-8"))?;
-        return Ok(Record::Acl(AclId::from_bytes(id), Some(text.into())));
+        return Ok(read::acl(AclId::from_bytes(id), Some(text.to_owned())));
     }
     if let Scan::Orphans { .. } = scan {
         let (session, ino) = bytes.split_at_checked(8).ok_or(Malformed("an orphan is too short"))?;

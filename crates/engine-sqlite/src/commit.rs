@@ -192,6 +192,10 @@ impl<'c> Batch<'c> {
                 const SQL: &str = "SELECT 1 FROM term WHERE session = ?1 AND term = ?2";
                 conn.prepare_cached(SQL)?.exists([int(session.0), term.0.into()])?
             }
+            Guard::Acl { id } => {
+                const SQL: &str = "SELECT 1 FROM acl WHERE id = ?1 AND text NOT LIKE '!%'";
+                conn.prepare_cached(SQL)?.exists([&id.to_bytes()[..]])?
+            }
             Guard::Locks { ino, .. } if self.inode(*ino)?.is_none() => false,
             _ => self.record_holds(guard)?,
         })
@@ -267,6 +271,19 @@ impl<'c> Batch<'c> {
                         "UPDATE usage SET inodes = max(inodes + ?1, 0), blocks = max(blocks + ?2, 0)";
                     conn.prepare_cached(SQL)?.execute([inodes, blocks])?;
                 }
+            }
+            Effect::PutAcl { id, .. } => {
+                put_all(conn, effect)?;
+                const SQL: &str = "UPDATE acl SET text = substr(text, 2) WHERE id = ?1 AND text LIKE '!%'";
+                conn.prepare_cached(SQL)?.execute([&id.to_bytes()[..]])?;
+            }
+            Effect::CondemnAcl { id } => {
+                const SQL: &str = "UPDATE acl SET text = '!' || text WHERE id = ?1 AND text NOT LIKE '!%'";
+                conn.prepare_cached(SQL)?.execute([&id.to_bytes()[..]])?;
+            }
+            Effect::DropAcl { id } => {
+                const SQL: &str = "DELETE FROM acl WHERE id = ?1 AND text LIKE '!%'";
+                conn.prepare_cached(SQL)?.execute([&id.to_bytes()[..]])?;
             }
             Effect::PutQuota { key, rule } => quotas::put(conn, *key, rule)?,
             Effect::Charge { key, inodes, blocks } => quotas::charge(conn, *key, *inodes, *blocks)?,

@@ -70,7 +70,7 @@ CREATE TABLE symlink (
     target      BLOB NOT NULL
 ) STRICT;
 
-CREATE TABLE acl (                -- each distinct ACL once; never changed
+CREATE TABLE acl (                -- each distinct ACL once; text begins with ! if it is condemned
     id          BLOB PRIMARY KEY, -- 16 bytes: the hash of its contents
     text        TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

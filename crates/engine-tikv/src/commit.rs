@@ -77,7 +77,7 @@ impl Shared {
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
             first.extend([0, shard].map(|shard| Access::Key(self.keys.usage_shard(shard))));
             let (plan, _) =
-                keyspace::until(self, Some(start), first, |source| self.plan(txns, shard, source))?;
+                keyspace::until(self, Some(start), first, false, |source| self.plan(txns, shard, source))?;
             let (batch, head) = match plan {
                 Plan::Conflict(records) => {
                     outcomes.push(Outcome::Conflict(Snapshot { seq: label, records }));
@@ -179,7 +179,7 @@ impl Shared {
             mutations.push(match write {
                 Write::Put(key, value) => Mutation::Put(key.clone(), seal(value, start)),
                 Write::Delete(key) => Mutation::Delete(key.clone()),
-                Write::PutGreater(..) | Write::PutIfAbsent(..) | Write::DeleteSpan(_) => {
+                Write::PutGreater(..) | Write::DeleteSpan(_) => {
                     return Err(EngineError::permanent("a kind of write that TiKV does not support"));
                 }
             });

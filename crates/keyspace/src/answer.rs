@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Beside, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
+use meta::{Beside, CONDEMNED, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
@@ -153,7 +153,7 @@ impl Reader<'_> {
 
     fn acl(&mut self, id: AclId, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         let text = self.at(self.keys.acl(id), decode_text)?;
-        records.push(Record::Acl(id, text.map(Into::into)));
+        records.push(Record::Acl(id, text.map(|text| acl_text(&text).into())));
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl Reader<'_> {
             Scan::Acls { after, limit } => {
                 self.rows(b'a', self.keys.acl(*after), *limit, |rest, key, value| {
                     let id = AclId::from_bytes(rest.try_into().ok()?);
-                    Some(decode_text(key, value).map(|text| Record::Acl(id, Some(text.into()))))
+                    Some(decode_text(key, value).map(|text| Record::Acl(id, Some(acl_text(&text).into()))))
                 })
             }
             Scan::Quotas { after, limit } => {
@@ -463,4 +463,9 @@ fn just_after(key: &[u8]) -> Vec<u8> {
     let mut after = key.to_vec();
     after.push(0);
     after
+}
+
+/// The text of an ACL without the mark of a condemned one.
+fn acl_text(stored: &str) -> &str {
+    stored.strip_prefix(CONDEMNED).unwrap_or(stored)
 }

@@ -78,7 +78,7 @@ pub trait KeyReader {
 pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
     // An answer from the cache shows which keys are needed: usually the current answer needs the same.
     let first = likely(store.keys(), store.memory(), record_keys);
-    until(store, None, first, |source| answer(store.keys(), record_keys, source))
+    until(store, None, first, true, |source| answer(store.keys(), record_keys, source))
 }
 
 /// Answers a scan as of one moment: returns a page, whether more may follow, and the moment. A short page takes
@@ -89,12 +89,12 @@ pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Re
 /// Those of [`until`].
 pub fn scan(store: &impl KeyReader, scan: &Scan) -> Result<((Vec<Record>, bool), u64), EngineError> {
     let (_, first) = page(store.keys(), scan, &ReadSet::default());
-    until(store, None, first, |source| page(store.keys(), scan, source))
+    until(store, None, first, true, |source| page(store.keys(), scan, source))
 }
 
 /// Reads until there is an answer that depends only on values as of one moment. Returns the answer and that
 /// moment: `at`, or the moment of the first read if `at` is `None`. `first` are the keys and ranges that the
-/// answer probably needs.
+/// answer probably needs. If `cached` is set, keys whose values never change are not read again.
 ///
 /// # Errors
 /// Those of [`KeyReader::fetch`]; a permanent error if the store is damaged.
@@ -102,11 +102,14 @@ pub fn until<T>(
     store: &impl KeyReader,
     at: Option<u64>,
     first: impl IntoIterator<Item = Access>,
+    cached: bool,
     answer: impl Fn(&dyn Source) -> Answer<T>,
 ) -> Result<(T, u64), EngineError> {
     let (keys, memory) = (store.keys(), store.memory());
+    let none = Memory::default();
+    let constants = if cached { memory } else { &none };
     let mut accesses: Vec<Access> =
-        first.into_iter().filter(|access| is_needed(keys, memory, access)).collect();
+        first.into_iter().filter(|access| is_needed(keys, constants, access)).collect();
     if accesses.is_empty() {
         accesses.push(Access::Key(keys.version()));
     }
@@ -116,10 +119,10 @@ pub fn until<T>(
         memory.note_snapshot(keys, &found, read_at);
         read_set.extend(found);
         moment = Some(read_at);
-        let (answered, accessed) = answer(&Fresh { read_set: &read_set, memory, keys });
+        let (answered, accessed) = answer(&Fresh { read_set: &read_set, memory: constants, keys });
         accesses = accessed
             .into_iter()
-            .filter(|access| !read_set.has(access) && is_needed(keys, memory, access))
+            .filter(|access| !read_set.has(access) && is_needed(keys, constants, access))
             .collect();
         match answered {
             Ok(answer) if accesses.is_empty() => return Ok((answer, read_at)),

@@ -1,7 +1,7 @@
 //! Applies effects.
 
 use bytes::Bytes;
-use meta::{Effect, Inode, Quota, QuotaKey};
+use meta::{CONDEMNED, Effect, Inode, Quota, QuotaKey};
 use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
@@ -61,11 +61,25 @@ impl State<'_> {
             }
             Effect::DropXattr { ino, name } => self.delete(self.keys.xattr(*ino, name)),
             Effect::PutAcl { id, text } => {
-                let key = self.keys.acl(*id);
-                if self.options.blind {
-                    self.if_absent.entry(key).or_insert_with(|| encode_bytes(text.as_bytes()));
-                } else if self.value(&key, Assume::Nothing)?.is_none() {
-                    self.put(key, encode_bytes(text.as_bytes()));
+                let found = self.acl(*id, Assume::Absent)?;
+                let kept = found.as_ref().map(|found| found.strip_prefix(CONDEMNED));
+                if let Some(text) = kept.unwrap_or(Some(text)) {
+                    self.put(self.keys.acl(*id), encode_bytes(text.as_bytes()));
+                }
+            }
+            Effect::CondemnAcl { id } => {
+                let found = self.acl(*id, Assume::Nothing)?;
+                if let Some(text) = found.filter(|text| !text.starts_with(CONDEMNED)) {
+                    self.put(self.keys.acl(*id), encode_bytes(format!("{CONDEMNED}{text}").as_bytes()));
+                }
+                if !self.options.blind {
+                    self.untouched.extend((0..=u8::MAX).map(|number| self.keys.acl_users(number)));
+                }
+            }
+            Effect::DropAcl { id } => {
+                let found = self.acl(*id, Assume::Nothing)?;
+                if found.is_some_and(|text| text.starts_with(CONDEMNED)) {
+                    self.delete(self.keys.acl(*id));
                 }
             }
             Effect::PutSymlink { ino, target } => {

@@ -1,10 +1,10 @@
 //! Checks guards.
 
-use meta::{Guard, Inode, xattr_blocks};
-use types::{Ino, SessionId, Term, Time};
+use meta::{CONDEMNED, Guard, Inode, xattr_blocks};
+use types::{AclId, Ino, SessionId, Term, Time};
 
 use crate::keys::Span;
-use crate::shards::term_shard;
+use crate::shards::{acl_users, term_shard};
 use crate::source::{Assume, ReadStop};
 use crate::state::State;
 use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};
@@ -75,7 +75,21 @@ impl State<'_> {
             Guard::Session { session, heartbeat: Some(heartbeat) } => self.beat(*session, *heartbeat)?,
             Guard::Session { session, heartbeat: None } => self.session_exists(*session)?,
             Guard::Term { session, term } => self.is_open(*session, *term)?,
+            Guard::Acl { id } => {
+                self.acl(*id, Assume::Nothing)?.is_some_and(|text| !text.starts_with(CONDEMNED))
+            }
         })
+    }
+
+    /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not conflict
+    /// with each other. So as with terms ([`State::is_open`]), on a store where a claim of one key excludes all other
+    /// claims of it, the transaction claims one of many keys instead of the ACL's, and the one that condemns ACLs
+    /// claims all of them.
+    pub(crate) fn acl(&mut self, id: AclId, assume: Assume) -> Result<Option<String>, ReadStop> {
+        if !self.options.blind {
+            self.untouched.insert(self.keys.acl_users(acl_users(self.options.shard)));
+        }
+        self.decoded(self.keys.acl(id), assume, decode_text)
     }
 
     fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, ReadStop> {

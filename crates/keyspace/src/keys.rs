@@ -13,7 +13,8 @@
 //! | `i` ino `y` | a symlink's target |
 //! | `k` ino | the locks on the inode |
 //! | `w` session owner kind | a waiting lock request |
-//! | `a` id | an ACL's text |
+//! | `a` id | an ACL's text; after a `!` if the ACL is condemned |
+//! | `x` number | never stored: claimed on a store that compares no versions (TiKV), see `State::acl` |
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` shard | what one writer has added to the usage; on a volume with a limit also its reservation |
 //! | `s` session, `o` session ino | a session, an unlinked file that it has open |
@@ -186,6 +187,11 @@ impl Keyspace {
         self.key(b'a', &[&id.to_bytes()])
     }
 
+    /// A key that is claimed but never written: see `State::acl`.
+    pub(crate) fn acl_users(&self, number: u8) -> Vec<u8> {
+        self.key(b'x', &[&[number]])
+    }
+
     pub(crate) fn setting(&self, name: &str) -> Vec<u8> {
         self.key(b't', &[name.as_bytes()])
     }
@@ -248,7 +254,8 @@ impl Keyspace {
         self.key(b'z', &[])
     }
 
-    /// Whether the key's value never changes once it exists: the id of an ACL is the hash of its text.
+    /// Whether reads may use any value that the key ever had: the id of an ACL is the hash of its text. Commits must not,
+    /// because an ACL may be condemned or removed.
     pub fn is_constant(&self, key: &[u8]) -> bool {
         self.rest(key, b'a').is_some()
     }

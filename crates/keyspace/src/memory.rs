@@ -107,7 +107,7 @@ impl Memory {
                 }
                 Write::Delete(key) => self.note(key, None, version),
                 // The key may have kept an earlier value.
-                Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.forget(key),
+                Write::PutGreater(key, _) => self.forget(key),
                 Write::DeleteSpan(_) => {}
             }
         }

@@ -32,7 +32,6 @@ pub enum Write {
     Put(Vec<u8>, Bytes),
     /// Only if the key exists and its value is less than this one, bytewise.
     PutGreater(Vec<u8>, Bytes),
-    PutIfAbsent(Vec<u8>, Bytes),
     Delete(Vec<u8>),
     DeleteSpan(Span),
 }
@@ -41,10 +40,7 @@ impl Write {
     /// The key, or the first one of the range.
     pub fn key(&self) -> &[u8] {
         match self {
-            Write::Put(key, _)
-            | Write::PutGreater(key, _)
-            | Write::PutIfAbsent(key, _)
-            | Write::Delete(key) => key,
+            Write::Put(key, _) | Write::PutGreater(key, _) | Write::Delete(key) => key,
             Write::DeleteSpan(span) => &span.start,
         }
     }
@@ -77,9 +73,6 @@ impl State<'_> {
                 Some(value) => put(&mut puts, key, value),
                 None => delete(&mut deletes, key),
             }
-        }
-        for (key, value) in std::mem::take(&mut self.if_absent) {
-            puts.insert(key.clone(), Write::PutIfAbsent(key, value));
         }
         self.write_usage(&mut puts)?;
         for span in std::mem::take(&mut self.dropped) {

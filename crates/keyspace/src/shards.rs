@@ -90,6 +90,13 @@ pub(crate) fn session_shards(session: SessionId) -> impl Iterator<Item = u64> {
     (0..TERMS as u32).flat_map(move |term| term_shards(session, Term(term)))
 }
 
+/// The number of the key that a transaction which refers to ACLs claims, if it writes this usage shard. Commits at the
+/// same time have different shards, so they rarely have the same key.
+pub(crate) fn acl_users(shard: u64) -> u8 {
+    // The golden ratio (Fibonacci hashing): neighbouring shards get numbers that are far apart.
+    (shard.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
 impl Drop for TakenShard<'_> {
     fn drop(&mut self) {
         self.shards.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);

@@ -48,8 +48,6 @@ pub(crate) struct State<'a> {
     pub(crate) dirents: BTreeMap<(Ino, Name), DirentState>,
     /// Keys that are neither inodes nor dirents.
     pub(crate) values: BTreeMap<Vec<u8>, Option<Bytes>>,
-    /// Keys that are written only if they are absent.
-    pub(crate) if_absent: BTreeMap<Vec<u8>, Bytes>,
     /// Ranges of the store that are deleted.
     pub(crate) dropped: Vec<Span>,
     /// The amounts that the batch adds to the usage.
@@ -114,7 +112,6 @@ impl<'a> State<'a> {
             inode_states: BTreeMap::new(),
             dirents: BTreeMap::new(),
             values: BTreeMap::new(),
-            if_absent: BTreeMap::new(),
             dropped: Vec::new(),
             inodes: 0,
             blocks: 0,

@@ -76,9 +76,6 @@ impl State {
                         *held = StoredValue { value, version };
                     }
                 }
-                Write::PutIfAbsent(key, value) => {
-                    self.keys.entry(key).or_insert(StoredValue { value, version });
-                }
                 Write::Delete(key) => drop(self.keys.remove(&key)),
                 Write::DeleteSpan(span) => self.keys.retain(|key, _| *key < span.start || *key >= span.end),
             }

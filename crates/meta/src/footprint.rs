@@ -82,8 +82,7 @@ impl Part<'_> {
             | Part::Wait(_)
             | Part::Setting(_)
             | Part::Counter(_) => true,
-            // The id of an ACL is its hash, so it does not matter which of two ACLs with the same id is
-            // stored.
+            // Of an ACL that is stored twice the first text is kept, and only a condemned ACL is removed.
             Part::Acl(_) | Part::Entries(_) | Part::Existence(_) | Part::Rows(_) => false,
             Part::Slice(_) | Part::Usage | Part::Quota(_) => false,
             Part::Access(_)
@@ -145,6 +144,7 @@ impl Effect {
                 Footprint { changes_usage: true, ..commuting(Part::XattrBlocks(*ino)) }
             }
             Effect::PutAcl { id, .. } => commuting(Part::Acl(*id)),
+            Effect::CondemnAcl { id } | Effect::DropAcl { id } => ordered(Part::Acl(*id)),
             Effect::PutSymlink { ino, .. } => ordered(Part::Symlink(*ino)),
             Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
                 ordered(Part::Orphan(*session, *ino))
@@ -193,6 +193,7 @@ impl Guard {
             Guard::Room { .. } => Part::Usage,
             Guard::Quota { key, .. } => Part::Quota(*key),
             Guard::Session { session, .. } | Guard::Term { session, .. } => Part::Session(*session),
+            Guard::Acl { id } => Part::Acl(*id),
         }
     }
 }

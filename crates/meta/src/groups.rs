@@ -131,14 +131,12 @@ enum ConflictKey<'t> {
 }
 
 impl<'t> ConflictKey<'t> {
-    /// The conflict key of a part. Parts that no guard checks separately share one key. An ACL needs none,
-    /// because it never changes.
-    fn of(part: Part<'t>) -> Option<Self> {
+    /// The conflict key of a part. Parts that no guard checks separately share one key.
+    fn of(part: Part<'t>) -> Self {
         match part {
-            Part::Acl(_) => None,
-            Part::Symlink(ino) => Some(ConflictKey::Body(ino)),
-            Part::Slice(_) => Some(ConflictKey::Sharing),
-            part => Some(ConflictKey::Part(part)),
+            Part::Symlink(ino) => ConflictKey::Body(ino),
+            Part::Slice(_) => ConflictKey::Sharing,
+            part => ConflictKey::Part(part),
         }
     }
 }
@@ -149,7 +147,7 @@ fn keys_checked(guard: &Guard) -> impl Iterator<Item = ConflictKey<'_>> {
         Part::Dirent(..) | Part::Entries(_) => None,
         _ => part.inode().map(|ino| ConflictKey::Part(Part::Existence(ino))),
     };
-    existence.into_iter().chain(ConflictKey::of(part))
+    existence.into_iter().chain([ConflictKey::of(part)])
 }
 
 /// The conflict keys that an effect changes, each with whether such changes commute (or the last one
@@ -163,7 +161,7 @@ fn changes_of(effect: &Effect) -> impl Iterator<Item = (ConflictKey<'_>, bool)> 
         Part::Existence(ino) => Some((ConflictKey::Body(ino), ORDERED)),
         _ => part.inode().map(|ino| (ConflictKey::Body(ino), COMMUTES)),
     };
-    let of_part = ConflictKey::of(part).map(|key| (key, commutes));
+    let of_part = Some((ConflictKey::of(part), commutes));
     let usage = changes_usage.then_some((ConflictKey::Part(Part::Usage), COMMUTES));
     let sharing = releases_slices.then_some((ConflictKey::Sharing, COMMUTES));
     [of_part, whole, usage, sharing].into_iter().flatten()
@@ -268,6 +266,24 @@ mod tests {
     #[test]
     fn a_retry_is_not_in_the_group_of_its_first_attempt() {
         assert_eq!(lengths(&[create(1, 10, "a"), create(1, 10, "b")]), [1, 1]);
+    }
+
+    #[test]
+    fn stored_acls_commute_and_a_condemned_one_conflicts_with_its_users() {
+        let id = types::AclId(7);
+        let txn = |op, guards: &[Guard], effect: Option<Effect>| Txn {
+            op_id: OpId(op),
+            guards: guards.to_vec(),
+            effects: effect.into_iter().collect(),
+        };
+        let put = |op| txn(op, &[], Some(Effect::PutAcl { id, text: "text".into() }));
+        let uses = |op| txn(op, &[Guard::Acl { id }], None);
+        let condemn = |op| txn(op, &[], Some(Effect::CondemnAcl { id }));
+        assert_eq!(lengths(&[put(1), put(2)]), [2]);
+        assert_eq!(lengths(&[uses(1), uses(2), put(3)]), [3]);
+        assert_eq!(lengths(&[put(1), uses(2)]), [1, 1]);
+        assert_eq!(lengths(&[condemn(1), uses(2)]), [1, 1]);
+        assert_eq!(lengths(&[put(1), condemn(2), put(3)]), [1, 1, 1]);
     }
 
     #[test]

@@ -42,6 +42,7 @@ struct Tables {
     xattrs: BTreeMap<Ino, Arc<Xattrs>>,
     symlinks: BTreeMap<Ino, Arc<[u8]>>,
     acls: BTreeMap<AclId, Arc<str>>,
+    condemned_acls: BTreeSet<AclId>,
     settings: Arc<Settings>,
     counters: BTreeMap<Counter, u64>,
     usage: Usage,
@@ -209,6 +210,7 @@ impl Tables {
                 found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found.heartbeat == heartbeat))
             }
             Guard::Term { session, term } => self.terms.contains(&(*session, *term)),
+            Guard::Acl { id } => self.acls.contains_key(id) && !self.condemned_acls.contains(id),
         }
     }
 
@@ -277,6 +279,17 @@ impl Tables {
             }
             Effect::PutAcl { id, text } => {
                 self.acls.entry(*id).or_insert_with(|| text.clone());
+                self.condemned_acls.remove(id);
+            }
+            Effect::CondemnAcl { id } => {
+                if self.acls.contains_key(id) {
+                    self.condemned_acls.insert(*id);
+                }
+            }
+            Effect::DropAcl { id } => {
+                if self.condemned_acls.remove(id) {
+                    self.acls.remove(id);
+                }
             }
             Effect::PutSymlink { ino, target } => {
                 if self.inodes.contains_key(ino) {

@@ -102,6 +102,11 @@ pub enum Guard {
     /// term has ended. Every change of a mount carries this guard. So the guard must cost no extra round
     /// trip, and commits with it must conflict neither with each other nor with renewals of the session.
     Term { session: SessionId, term: Term },
+    /// The ACL is stored and not condemned. The guard is serialized with [`Effect::CondemnAcl`]: that commit comes
+    /// entirely before or entirely after this transaction. Each transaction that makes an inode refer to an ACL carries
+    /// this guard or [`Effect::PutAcl`]. So it must cost no extra round trip, and such commits must not conflict with
+    /// each other.
+    Acl { id: AclId },
 }
 
 impl Guard {
@@ -127,9 +132,13 @@ impl Guard {
             Guard::Room { .. } => RecordKey::Usage,
             Guard::Quota { key, .. } => RecordKey::Quota(*key),
             Guard::Session { session, .. } | Guard::Term { session, .. } => RecordKey::Session(*session),
+            Guard::Acl { id } => RecordKey::Acl(*id),
         }
     }
 }
+
+/// The character that engines store before the text of a condemned ACL. No storage form of an ACL begins with it.
+pub const CONDEMNED: char = '!';
 
 /// A change to the records. If an effect adds to, changes or removes an inode or row that does not exist, it
 /// does nothing. Directory entries and orphans are separate records: they can be stored although the inodes
@@ -180,8 +189,13 @@ pub enum Effect {
     /// [`Effect::DropXattr`] that changes the size of an attribute; [`Guard::Xattr`] ensures that `delta` is
     /// exact.
     AddXattrBlocks { ino: Ino, delta: i32 },
-    /// Stores an ACL in its storage form under its content hash. If it is stored already, nothing changes.
+    /// Stores an ACL in its storage form under its content hash. If it is stored already, it is kept, and is not
+    /// condemned any more. As [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
     PutAcl { id: AclId, text: Arc<str> },
+    /// Condemns an ACL, if it is stored: [`Effect::DropAcl`] may remove it. Until then it can be read as before.
+    CondemnAcl { id: AclId },
+    /// Removes an ACL, if it is condemned.
+    DropAcl { id: AclId },
     /// Sets the target of a symbolic link.
     PutSymlink { ino: Ino, target: Arc<[u8]> },
     /// Records that the inode has no name left, but `session` has it open.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use meta::{Effect, Inode, Lock, Process, QuotaKey, QuotaRule, RecordKey};
-use types::{ChunkIndex, Ino, Slice};
+use types::{AclId, ChunkIndex, Ino, Slice};
 
 use crate::table::Table;
 use crate::values;
@@ -63,6 +63,14 @@ impl<'v> Line<'v> {
         Line::new(Table::QUOTA, [kind.into(), number], [])
     }
 
+    /// An ACL; without a text, its key.
+    pub fn acl(id: AclId, text: Option<&'v str>) -> Self {
+        let mut line = Line::new(Table::ACL, NO_NUMBERS, []);
+        let text = text.map(|text| text.as_bytes().into());
+        line.strings.extend([Some(Cow::from(id.to_bytes().to_vec()))].into_iter().chain(text.map(Some)));
+        line
+    }
+
     /// A quota without what it counts.
     pub fn rule(key: QuotaKey, rule: &QuotaRule) -> Self {
         Line::new(Table::QUOTA, values::quota(key, rule), [])
@@ -79,10 +87,7 @@ pub fn row_key(key: &RecordKey) -> Line<'_> {
         RecordKey::Xattrs(ino) => of(Table::XATTR, ino),
         RecordKey::Symlink(ino) => of(Table::SYMLINK, ino),
         RecordKey::Slices(ino, chunk) => Line::new(Table::SLICE, [ino.0, chunk.0], []),
-        RecordKey::Acl(id) => {
-            let strings = vec![Some(id.to_bytes().to_vec().into())];
-            Line { strings, ..Line::new(Table::ACL, NO_NUMBERS, []) }
-        }
+        RecordKey::Acl(id) => Line::acl(*id, None),
         RecordKey::Settings => Line::new(Table::SETTING, NO_NUMBERS, []),
         RecordKey::Counter(counter) => Line::new(Table::COUNTER, NO_NUMBERS, [counter.name().as_bytes()]),
         RecordKey::Usage => Line::new(Table::USAGE, NO_NUMBERS, []),
@@ -94,7 +99,7 @@ pub fn row_key(key: &RecordKey) -> Line<'_> {
 }
 
 /// The key of the rows that an effect removes before it puts any. Removals that depend on other rows, such as
-/// a slice that becomes garbage, are not included.
+/// a slice that becomes garbage, are not included. An ACL is removed only if it is condemned.
 pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     Some(match effect {
         Effect::DropDirent { parent, name } => Line::new(Table::DIRENT, [parent.0], [name.as_bytes()]),
@@ -107,6 +112,7 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
         Effect::DropSession { session } => Line::new(Table::SESSION, [session.0], []),
         Effect::DropGarbage { slice } => Line::new(Table::GARBAGE, [slice.0], []),
         Effect::DropQuota { key } => Line::quota(*key),
+        Effect::DropAcl { id } => Line::acl(*id, None),
         _ => return None,
     })
 }
@@ -124,10 +130,7 @@ pub fn put(effect: &Effect) -> Vec<Line<'_>> {
         }
         Effect::PutXattr { ino, name, value } => Line::new(Table::XATTR, [ino.0], [name.as_bytes(), value]),
         Effect::PutSymlink { ino, target } => Line::new(Table::SYMLINK, [ino.0], [&target[..]]),
-        Effect::PutAcl { id, text } => {
-            let strings = vec![Some(id.to_bytes().to_vec().into()), Some(text.as_bytes().into())];
-            Line { strings, ..Line::new(Table::ACL, NO_NUMBERS, []) }
-        }
+        Effect::PutAcl { id, text } => Line::acl(*id, Some(text)),
         Effect::PutLocks { ino, locks } => {
             return locks.iter().map(|lock| Line::lock(*ino, lock)).collect();
         }

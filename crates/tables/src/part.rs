@@ -60,6 +60,9 @@ pub struct LockSet {
     /// guard that names the quota around its own was planned by a client that had read the quota, and no later
     /// quota gets the same id. So each quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
+    /// Whether they change ACLs or make inodes refer to ACLs, and whether the lock on all ACLs is exclusive. It is
+    /// exclusive if an ACL is condemned, because no inode may begin to refer to it at the same time.
+    pub acls: Option<bool>,
     /// Whether they read or change settings, counters, rules of quotas or, by a correction, the usage.
     pub volume: bool,
 }
@@ -72,6 +75,14 @@ impl LockSet {
         }
         if txn.effects.is_empty() {
             return;
+        }
+        let guarded = txn.guards.iter().map(|guard| (guard.part(), false));
+        let changed = txn
+            .effects
+            .iter()
+            .map(|effect| (effect.footprint().part, matches!(effect, Effect::CondemnAcl { .. })));
+        for (_, is_exclusive) in guarded.chain(changed).filter(|(part, _)| matches!(part, Part::Acl(_))) {
+            self.acls = self.acls.max(Some(is_exclusive));
         }
         for part in txn.guards.iter().map(Guard::part) {
             self.inos.extend(part.inode());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use meta::{
-    Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, Quota, QuotaKey, QuotaRule, QuotaState,
-    QuotaTag, Session,
+    CONDEMNED, Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, Quota, QuotaKey, QuotaRule,
+    QuotaState, QuotaTag, Session,
 };
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, QuotaId, SessionId, Slice, SliceId, SliceSource, Time,
@@ -135,7 +135,11 @@ impl<R: RowValues> ReplyRow<R> {
 
     /// The text of an ACL, if it was read and found.
     pub(crate) fn acl_text(&self, at: usize) -> Result<Option<&str>, Malformed> {
-        if self.row.bytes(at)?.is_some() { self.text(at).map(Some) } else { Ok(None) }
+        if self.row.bytes(at)?.is_none() {
+            return Ok(None);
+        }
+        let text = self.text(at)?;
+        Ok(Some(text.strip_prefix(CONDEMNED).unwrap_or(text)))
     }
 
     pub(crate) fn dirent(&self) -> Result<(Ino, Name, Dirent), Malformed> {
@@ -171,7 +175,7 @@ impl<R: RowValues> ReplyRow<R> {
     }
 
     pub(crate) fn acl(&self) -> Result<(AclId, Arc<str>), Malformed> {
-        Ok((self.acl_id(0)?, self.text(1)?.into()))
+        Ok((self.acl_id(0)?, self.acl_text(1)?.unwrap_or_default().into()))
     }
 
     pub(crate) fn lock(&self) -> Result<Lock, Malformed> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem::take;
 
 use host::{HashMap, HashSet};
-use meta::{Access, Effect, Footprint, Inode, Part, QuotaKey};
+use meta::{Access, Effect, Footprint, Inode, Part};
 use types::{Ino, Time};
 
 /// A stage: effects that can be applied kind by kind with the same result as one by one. The kinds, in their
@@ -15,7 +15,8 @@ use types::{Ino, Time};
 /// 3. `changes` of rows of inodes
 /// 4. `others`: these are applied either one by one, or kind by kind in this order: rows of chunks that are
 ///    dropped or replaced; rows that are appended; slices that are shared; garbage that is dropped;
-///    everything else. Of one quota, a stage either puts the rule, or drops it, or charges it.
+///    everything else. Of one quota, a stage either puts the rule, or drops it, or charges it; of one ACL, it
+///    either puts it, or condemns it, or drops it.
 #[derive(Debug, Default)]
 pub struct Stage<'e> {
     pub drops: Vec<Ino>,
@@ -179,8 +180,8 @@ struct Seen<'e> {
     records: HashSet<Part<'e>>,
     /// Whether an effect changes the number of references to a slice, or garbage.
     sharing: bool,
-    /// Each quota, and whether it is only charged.
-    quotas: HashMap<QuotaKey, bool>,
+    /// Each quota and ACL, and whether all changes of it commute: a quota is only charged, an ACL only put.
+    commuting: HashMap<Part<'e>, bool>,
     /// Whether an effect corrects the usage, which must be the last effect of its stage.
     usage_corrected: bool,
 }
@@ -195,7 +196,9 @@ impl<'e> Seen<'e> {
         match part {
             Part::Existence(ino) => self.inodes.contains(&ino),
             Part::Rows(ino) => releases_slices && self.rows.contains(&ino),
-            Part::Quota(key) => self.quotas.get(&key).is_some_and(|charged| !(*charged && commutes)),
+            Part::Quota(_) | Part::Acl(_) => {
+                self.commuting.get(&part).is_some_and(|others| !(*others && commutes))
+            }
             _ => self.records.contains(&part),
         }
     }
@@ -210,7 +213,7 @@ impl<'e> Seen<'e> {
             Part::Rows(ino) => drop(self.rows.insert(ino)),
             Part::Slice(_) => self.sharing = true,
             Part::Usage => self.usage_corrected = true,
-            Part::Quota(key) => drop(self.quotas.insert(key, commutes)),
+            Part::Quota(_) | Part::Acl(_) => drop(self.commuting.insert(part, commutes)),
             _ => {}
         }
         self.inodes.extend(part.inode());
@@ -219,7 +222,7 @@ impl<'e> Seen<'e> {
 
 #[cfg(test)]
 mod tests {
-    use meta::QuotaRule;
+    use meta::{QuotaKey, QuotaRule};
     use types::{ChunkIndex, FileType, Mode, Name, SliceId};
 
     use super::*;

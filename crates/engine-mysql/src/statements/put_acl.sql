@@ -1,4 +1,6 @@
--- Inserts an ACL. The subquery finds an existing one without a lock, which INSERT IGNORE alone would take, so commits
--- that use the same ACL do not wait for each other.
+-- Inserts an ACL, or ends the condemnation of a stored one. A shared lock suffices if it is stored, so commits that use the
+-- same ACL do not wait for each other, and it cannot be condemned before they end.
 
-INSERT IGNORE INTO `@acl` (id, text) SELECT ?1, ?2 FROM DUAL WHERE NOT EXISTS(SELECT 1 FROM `@acl` WHERE id = ?1);
+SELECT COUNT(*) = 0, COALESCE(SUM(text LIKE '!%'), 0) INTO @is_new, @is_condemned FROM `@acl` WHERE id = ?1 LOCK IN SHARE MODE;
+IF @is_new THEN INSERT INTO `@acl` (id, text) VALUES (?1, ?2) ON DUPLICATE KEY UPDATE text = TRIM(LEADING '!' FROM text);
+IF @is_condemned THEN UPDATE `@acl` SET text = TRIM(LEADING '!' FROM text) WHERE id = ?1;

@@ -58,6 +58,9 @@ local entering, entered, newest, earlier = {}, 0, nil, {}
 -- transaction.
 local terms = {}
 
+-- The ACLs that are known to be stored and not condemned. The text of a condemned ACL begins with this character.
+local acls, CONDEMNED = {}, 33
+
 -- By name: the entry with this name, as this script has read or changed it, and the directory that the entry is in.
 local entries, parents = {}, {}
 
@@ -268,7 +271,7 @@ local function make_others()
       [GUARD_LOCKS] = {RECORD_LOCKS, '>c8I4c0c4'}, [GUARD_SETTING] = {RECORD_SETTINGS, '>I4c0I4c0c4'},
       [GUARD_NO_SETTING] = {RECORD_SETTINGS, '>I4c0c4'}, [GUARD_COUNTER] = {RECORD_COUNTER, '>I4c0c8c4'},
       [GUARD_SESSION] = {RECORD_SESSION, 'c8c4'}, [GUARD_HEARTBEAT] = {RECORD_SESSION, 'c8c8c4'},
-      [GUARD_TERM] = {RECORD_SESSION, 'c8c4c4'}, [GUARD_QUOTA] = {RECORD_QUOTA, '>c9I4c0c8c8c4'},
+      [GUARD_TERM] = {RECORD_SESSION, 'c8c4c4'}, [GUARD_ACL] = {RECORD_ACL, 'c16c4'}, [GUARD_QUOTA] = {RECORD_QUOTA, '>c9I4c0c8c8c4'},
     }
     enter()
     settle_times()
@@ -408,7 +411,21 @@ local function make_others()
       if node(a) then put(P .. 'locks', a, b) end
     elseif kind == EFFECT_PUT_ACL then
       a, b, kind, at = fields('>c16I4c0c4', request, at)
-      if not member(P .. 'acls', a) then put(P .. 'acls', a, b) end
+      local found = value(P .. 'acls', a)
+      if not found then
+        put(P .. 'acls', a, b)
+      elseif byte(found, 1) == CONDEMNED then
+        put(P .. 'acls', a, sub(found, 2))
+      end
+    elseif kind == EFFECT_CONDEMN_ACL then
+      a, kind, at = fields('c16c4', request, at)
+      local found = value(P .. 'acls', a)
+      if found and byte(found, 1) ~= CONDEMNED then put(P .. 'acls', a, char(CONDEMNED) .. found) end
+      acls = {}
+    elseif kind == EFFECT_DROP_ACL then
+      a, kind, at = fields('c16c4', request, at)
+      local found = value(P .. 'acls', a)
+      if found and byte(found, 1) == CONDEMNED then drop(P .. 'acls', a) end
     elseif kind == EFFECT_PUT_ORPHAN then
       a, kind, at = fields('c16c4', request, at)
       call('ZADD', P .. 'orphans', '0', a)
@@ -516,6 +533,14 @@ for n = 2, #ARGV do
       if held == nil then
         held = call('ZSCORE', P .. 'terms', a)
         terms[a] = held
+      end
+    elseif kind == GUARD_ACL then
+      a, kind, at = fields('c16c4', request, at)
+      held = acls[a]
+      if not held then
+        -- The texts of ACLs that are not condemned are greater. Counting does not copy the text.
+        held = call('ZLEXCOUNT', P .. 'acls', '(' .. a .. '\0' .. char(CONDEMNED + 1), '(' .. a .. '\1') == 1
+        acls[a] = held
       end
     elseif kind == GUARD_INODE_BYTES then
       a, b, c, kind, at = fields('>c8BI4c0c4', request, at)

@@ -12,7 +12,7 @@ use super::rng::Rng;
 const ROUNDS: usize = 4_000;
 
 /// The number of kinds that [`kind`] names.
-const KINDS: usize = 34;
+const KINDS: usize = 36;
 
 /// A new effect needs a name here, and must then be among the random ones.
 fn kind(effect: &Effect) -> &'static str {
@@ -35,6 +35,8 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::DropXattr { .. } => "DropXattr",
         Effect::AddXattrBlocks { .. } => "AddXattrBlocks",
         Effect::PutAcl { .. } => "PutAcl",
+        Effect::CondemnAcl { .. } => "CondemnAcl",
+        Effect::DropAcl { .. } => "DropAcl",
         Effect::PutSymlink { .. } => "PutSymlink",
         Effect::PutOrphan { .. } => "PutOrphan",
         Effect::DropOrphan { .. } => "DropOrphan",

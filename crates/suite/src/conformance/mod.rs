@@ -4,6 +4,7 @@
 //! panics if the engine breaks the contract. `random` compares an engine with [`MemEngine`](meta::MemEngine)
 //! on random transactions, from a seed that is printed.
 
+mod acls;
 mod batches;
 mod effects;
 mod fixture;
@@ -18,6 +19,7 @@ mod terms;
 mod values;
 mod watching;
 
+pub use acls::*;
 pub use batches::*;
 pub use effects::*;
 pub use guards::*;
@@ -64,6 +66,8 @@ macro_rules! conformance {
             directories_are_scanned_in_order directories_are_scanned_with_inodes inodes_are_scanned_in_order
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit frozen_records_stay_as_they_were
+            acl_guard only_condemned_acls_are_dropped no_inode_begins_to_refer_to_a_condemned_acl
+            no_acl_is_dropped_that_an_inode_refers_to
             names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes
             quota_guard quotas_are_put_charged_and_dropped quotas_are_scanned_in_order quota_tags_are_kept
             charges_are_granted_in_order concurrent_charges_never_exceed_a_limit

@@ -211,7 +211,8 @@ fn create(rng: &mut Rng) -> Txn {
 
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
-    match rng.below(15) {
+    match rng.below(16) {
+        15 => Guard::Acl { id: any_acl(rng) },
         14 => {
             let outer = if rng.one_in(2) { None } else { Some(QuotaId(rng.below(2))) };
             Guard::Quota { key: any_quota(rng), outer, inodes: rng.below(3), blocks: rng.below(3) }
@@ -282,6 +283,8 @@ pub(super) fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
             Effect::PutXattr { ino, name: any_xattr(rng), value }
         }
         16 => Effect::DropXattr { ino, name: any_xattr(rng) },
+        17 if rng.one_in(3) => Effect::CondemnAcl { id: any_acl(rng) },
+        17 if rng.one_in(3) => Effect::DropAcl { id: any_acl(rng) },
         17 => Effect::PutAcl { id: any_acl(rng), text: rng.pick(&["one", "two"]).into() },
         18 if rng.one_in(2) => Effect::PutOrphan { session: any_session(rng), ino },
         18 => Effect::DropOrphan { session: any_session(rng), ino },
