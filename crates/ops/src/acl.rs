@@ -2,7 +2,7 @@
 
 use acl::idmap::Ids;
 use acl::posix::{self, PosixAcl};
-use meta::{Access, AclKind, Effect};
+use meta::{Access, AclKind, Effect, Guard};
 use types::{AclId, Errno, Ino};
 
 use crate::known::Acl;
@@ -120,6 +120,52 @@ impl<O: Op> Op for KeepsUnmapped<'_, O> {
     fn bound_by(&self) -> BoundBy {
         self.op.bound_by()
     }
+}
+
+/// Ensures that every ACL to which a plan makes an inode refer is stored when the transaction commits, and stays stored
+/// as long as the inode refers to it. `limen gc` removes ACLs that it has condemned and that no inode refers to, so a
+/// plan either requires that the ACL is not condemned, or stores it again. If this operation has read the ACL itself,
+/// such a guard may just have failed.
+///
+/// An ACL that the inode has already needs neither: the guard of its access revision covers it. An ACL of another inode,
+/// such as that of the parent, does not: the other inode may lose it before `limen gc` finds the reference of this one.
+pub(crate) fn keep(view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
+    let mut ids: Vec<AclId> = Vec::new();
+    for (at, effect) in effects.iter().enumerate() {
+        let (inode, acls) = match effect {
+            Effect::PutInode(inode) => (None, [inode.access_acl, inode.default_acl]),
+            Effect::SetAccess { ino, access } => (Some(*ino), [access.access_acl, access.default_acl]),
+            _ => continue,
+        };
+        let is_new = |id: &AclId| !id.is_none() && !ids.contains(id);
+        let new: Vec<AclId> = acls.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            continue;
+        }
+        let is_made = |other: &Effect| matches!(other, Effect::PutInode(made) if Some(made.ino) == inode);
+        let before = match inode {
+            Some(ino) if !effects[..at].iter().any(is_made) => view.find_inode(ino)?,
+            _ => None,
+        };
+        ids.extend(
+            new.into_iter().filter(|id| before.is_none_or(|before| before.acls().all(|had| had != *id))),
+        );
+    }
+    for id in ids {
+        if effects.iter().any(|effect| matches!(effect, Effect::PutAcl { id: put, .. } if *put == id)) {
+            continue;
+        }
+        if view.is_stored(id) {
+            view.guard(Guard::Acl { id });
+        } else if let Some(acl) = view.any_acl(id)? {
+            let text = match acl {
+                Acl::Posix(acl) => acl.to_storage(),
+                Acl::Nfs4(acl) => acl.acl().to_storage(),
+            };
+            effects.push(Effect::PutAcl { id, text: text.into() });
+        }
+    }
+    Ok(())
 }
 
 fn put_or_none(view: &View<'_>, acl: Option<&PosixAcl>, effects: &mut Vec<Effect>) -> AclId {

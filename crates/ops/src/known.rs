@@ -157,10 +157,7 @@ pub fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
 /// Parses the text of the ACL with this id. A valid text with another hash is rejected, because it is another
 /// ACL: for example, it may have lost its first entries, which deny something.
 fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
-    let Some(text) = text else {
-        tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is denied");
-        return None;
-    };
+    let text = text?;
     let parsed = match kind {
         AclKind::Nfs4 => Nfs4Acl::from_storage(text)
             .map(|acl| (acl.id(), Acl::Nfs4(Arc::new(nfs4::Compiled::new(acl)))))

@@ -12,6 +12,7 @@
 mod access;
 mod accessed;
 mod acl;
+mod acl_sweep;
 mod backup;
 mod configure;
 mod credential_source;
@@ -44,6 +45,7 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, KeepsUnmapped, SetAcl};
+pub use acl_sweep::{BeginAclSweep, SweepAcls};
 pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;

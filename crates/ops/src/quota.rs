@@ -10,13 +10,14 @@ use crate::view::{PlanStop, View};
 /// The most directory quotas in which an inode counts.
 pub const MAX_NESTED_QUOTAS: usize = 16;
 
-/// Decides what an operation does ([`Op::plan`]), within its quotas.
+/// Decides what an operation does ([`Op::plan`]), within its quotas. The ACLs that it uses are kept (`acl::keep`).
 ///
 /// # Errors
-/// Those of the operation; then EDQUOT if an inode or block that it adds does not fit below a hard limit.
+/// Those of the operation; EIO if an ACL that it uses is not stored or corrupt; then EDQUOT if an inode or block that it adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
     let mut planned = op.plan(view, ctx);
     if let Ok(plan) = &mut planned {
+        crate::acl::keep(view, &mut plan.effects)?;
         count(view, &mut plan.effects, op.bound_by())?;
     }
     planned

@@ -283,7 +283,7 @@ impl<'a> View<'a> {
     }
 
     /// The POSIX ACL with this id; `None` for [`AclId::NONE`]. It needs no guard, because the ACL under an id
-    /// never changes.
+    /// never changes, and is kept as long as an inode refers to it.
     ///
     /// # Errors
     /// EIO if the ACL is not stored or corrupt. Access is then denied; the mode does not decide.
@@ -341,7 +341,10 @@ impl<'a> View<'a> {
         }
         match self.find(&Key::Acl(id)) {
             Some(Value::Acl(Some(acl))) => Ok(Some(acl)),
-            Some(_) => Err(Errno::EIO.into()),
+            Some(_) => {
+                tracing::error!(acl = %id, "an ACL is not stored or corrupt; access that depends on it is denied");
+                Err(Errno::EIO.into())
+            }
             None => self.missing(RecordKey::Acl(id)),
         }
     }
@@ -375,9 +378,11 @@ impl<'a> View<'a> {
         Ok(Some(projection))
     }
 
-    /// Whether this client knows that the ACL is stored, so that it need not be sent again.
+    /// Whether this client knows an ACL that was stored, so that it need not be sent again: a guard checks that it still
+    /// is ([`Guard::Acl`]). `false` if this operation has read the ACL itself, because then such a guard may have failed.
     pub fn is_stored(&self, id: AclId) -> bool {
-        matches!(self.find(&Key::Acl(id)), Some(Value::Acl(Some(_))))
+        let known = || self.known.get(&Key::Acl(id), None);
+        self.find_fresh(&Key::Acl(id)).is_none() && matches!(known(), Some(Value::Acl(Some(_))))
     }
 
     /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client

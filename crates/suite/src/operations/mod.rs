@@ -4,6 +4,7 @@
 //! [`operations!`](crate::operations!) creates one `#[test]` per group of cases. A case panics if a rule is
 //! broken.
 
+mod acl_sweep;
 mod acls;
 mod attrs;
 mod authority;
@@ -45,6 +46,7 @@ pub use writers::{Writers, Written, writers};
 
 /// The cases, grouped like the files of this folder.
 const GROUPS: &[(&str, &[case::Case])] = &[
+    ("acl_sweep", acl_sweep::CASES),
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
     ("doubt", doubt::CASES),
@@ -104,7 +106,7 @@ macro_rules! operations {
     };
     (@common $can:expr, $new:expr) => {
         $crate::operations! { @groups $can, $new;
-            acls attrs doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
+            acl_sweep acls attrs doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
             traverse trips volumes authority
         }
     };
