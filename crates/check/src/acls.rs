@@ -1,42 +1,110 @@
-//! ACLs that no inode refers to any more.
+//! ACLs that no inode refers to any more, and their removal.
+//!
+//! Meanwhile, other clients may make inodes refer to such ACLs. So an ACL is removed in two steps, each after a walk over
+//! all inodes. The first step condemns the ACLs that its walk has not found. From then on, a transaction that makes an
+//! inode refer to one of them either fails or ends the condemnation (`acl::keep` in the crate `ops`). The second walk
+//! finds every reference from before. The second step removes those ACLs that this walk has not found either, and that
+//! are still condemned.
 
 use std::collections::BTreeSet;
 
+use client::{Failure, Meta};
 use meta::{Engine, EngineError, Record, Scan};
+use ops::{Authority, BeginAclSweep, SweepAcls};
 use types::AclId;
 
 use super::{WINDOW, walk};
 
-/// The number of stored ACLs, and how many of them no inode refers to. Unused ACLs are harmless but take
-/// space: an ACL has a hundred to a few thousand bytes, and is stored once.
+/// ACLs condemned or dropped by one commit.
+const AT_ONCE: usize = 128;
+
+/// What [`unused_acls`] and [`drop_unused_acls`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AclCounts {
+    pub stored: u64,
+    /// Those that no inode refers to.
+    pub unused: u64,
+    pub dropped: u64,
+}
+
+/// Counts the stored ACLs. An ACL has a hundred to a few thousand bytes, and is stored once.
 ///
 /// # Errors
 /// Those of the database.
-pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
-    let (mut stored, mut unused) = (0, 0);
+pub fn unused_acls(engine: &dyn Engine) -> Result<AclCounts, EngineError> {
+    let mut counts = AclCounts::default();
+    for_each_window(engine, WINDOW, &mut counts, |_| Ok::<_, EngineError>(()))?;
+    Ok(counts)
+}
+
+/// Removes the ACLs that no inode refers to. Safe while other clients change the volume. If several clients call this at
+/// the same time, only the last one that began removes anything.
+///
+/// # Errors
+/// Those of the database. EBUSY: another client began to remove ACLs; this one has removed some.
+pub fn drop_unused_acls(meta: &Meta) -> Result<AclCounts, Failure> {
+    drop_in_windows(meta, WINDOW)
+}
+
+pub(crate) fn drop_in_windows(meta: &Meta, window: usize) -> Result<AclCounts, Failure> {
+    let by_tool = Authority::Kernel { revisions: None };
+    let engine = &**meta.engine();
+    let (mut counts, mut dropped, mut has_begun) = (AclCounts::default(), 0, false);
+    for_each_window(engine, window, &mut counts, |mut unused| {
+        if !std::mem::replace(&mut has_begun, true) {
+            meta.run(&BeginAclSweep, &by_tool)?;
+        }
+        let ids: Vec<AclId> = unused.iter().copied().collect();
+        ids.chunks(AT_ONCE).try_for_each(|ids| meta.run(&SweepAcls { ids, drop: false }, &by_tool))?;
+        retain_unused(engine, &mut unused)?;
+        let ids: Vec<AclId> = unused.into_iter().collect();
+        ids.chunks(AT_ONCE).try_for_each(|ids| meta.run(&SweepAcls { ids, drop: true }, &by_tool))?;
+        dropped += ids.len() as u64;
+        Ok::<_, Failure>(())
+    })?;
+    Ok(AclCounts { dropped, ..counts })
+}
+
+/// Calls `each` with the unused ACLs among each so many stored ones.
+fn for_each_window<E: From<EngineError>>(
+    engine: &dyn Engine,
+    window: usize,
+    counts: &mut AclCounts,
+    mut each: impl FnMut(BTreeSet<AclId>) -> Result<(), E>,
+) -> Result<(), E> {
     let mut after = AclId::NONE;
     loop {
         let mut left: BTreeSet<AclId> = BTreeSet::new();
-        for page in (Scan::Acls { after, limit: walk::PAGE }).pages(|scan| engine.scan(scan)) {
+        for page in (Scan::Acls { after, limit: walk::PAGE.min(window) }).pages(|scan| engine.scan(scan)) {
             left.extend(page?.iter().filter_map(|record| match record {
                 Record::Acl(id, _) => Some(*id),
                 _ => None,
             }));
-            if left.len() >= WINDOW {
+            if left.len() >= window {
                 break;
             }
         }
-        let is_last = left.len() < WINDOW;
+        let is_last = left.len() < window;
         after = left.last().copied().unwrap_or(after);
-        stored += left.len() as u64;
-        walk::inodes(engine, |inode| {
-            left.remove(&inode.access_acl);
-            left.remove(&inode.default_acl);
-            Ok::<_, EngineError>(())
-        })?;
-        unused += left.len() as u64;
+        counts.stored += left.len() as u64;
+        if !left.is_empty() {
+            retain_unused(engine, &mut left)?;
+        }
+        counts.unused += left.len() as u64;
+        if !left.is_empty() {
+            each(left)?;
+        }
         if is_last {
-            return Ok((stored, unused));
+            return Ok(());
         }
     }
+}
+
+/// Leaves the ACLs that no inode refers to.
+fn retain_unused(engine: &dyn Engine, ids: &mut BTreeSet<AclId>) -> Result<(), EngineError> {
+    walk::inodes(engine, |inode| {
+        ids.remove(&inode.access_acl);
+        ids.remove(&inode.default_acl);
+        Ok::<_, EngineError>(())
+    })
 }

@@ -20,7 +20,7 @@ mod totals;
 mod tree;
 mod walk;
 
-pub use acls::unused_acls;
+pub use acls::{AclCounts, drop_unused_acls, unused_acls};
 pub use paths::find_paths;
 pub use problem::{Location, Problem};
 pub use quotas::Difference;

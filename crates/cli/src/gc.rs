@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use check::SliceWindow;
+use check::{AclCounts, SliceWindow};
 use chunk::{BlockStore, ChunkError, StoredBlock};
 use client::{Failure, Meta};
 use command::fault::{Fault, OrFault};
@@ -11,7 +11,7 @@ use command::units::show_size;
 use meta::{Engine, EngineError, Record, Scan, Session, Volume};
 use ops::{Authority, Reap, ReapAll};
 use serde_json::json;
-use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
+use types::{BLOCK_BYTES, Errno, Ino, SessionId, SliceId};
 use vfs::process::has_ended;
 
 use crate::maintenance;
@@ -26,7 +26,8 @@ use crate::url::Database;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A mount removes data that its files no longer refer to. This command removes the rest: objects that a mount stored but did
-not refer to in the metadata before it was killed, and data and open files that the next mount would remove.
+not refer to in the metadata before it was killed, data and open files that the next mount would remove, and ACLs that no
+file has any more.
 It is safe while the volume is mounted, here or elsewhere: it keeps every object that a mount could still refer to.
 
 Examples:
@@ -66,7 +67,9 @@ struct Found {
     object_bytes: u64,
     /// Unreferenced objects that are kept: they are too young, or a mount could still refer to them.
     kept: u64,
-    acls: (u64, u64),
+    acls: AclCounts,
+    /// Why unused ACLs are kept.
+    acls_kept: Option<&'static str>,
 }
 
 pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
@@ -92,8 +95,10 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
         maintenance::require_none(&url, &meta)?;
         left.remove(&meta).at(&url)?;
         collect(&meta, &volume, &store, &mut found)?;
+        left.drop_acls(&meta, &mut found).at(&url)?;
     } else {
         count_garbage(&*engine, &mut found).at(&url)?;
+        found.acls = check::unused_acls(&*engine).at(&url)?;
     }
     let sweeper = Sweeper { delete: args.delete, grace: args.grace, below, mounted };
     let mut seen = 0;
@@ -102,7 +107,6 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
         bar.set_position(seen);
         sweeper.sweep(&store, object, &mut found)
     })?;
-    found.acls = check::unused_acls(&*engine).at(&url)?;
     if args.delete {
         engine.sync().at(&url)?;
     }
@@ -141,6 +145,25 @@ impl Left {
             if meta.run(&ReapAll(&reaps), &by_tool).is_err() {
                 reaps.iter().try_for_each(|reap| meta.run(reap, &by_tool))?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl Left {
+    /// Removes unused ACLs, unless a mount may not respect that they are condemned.
+    fn drop_acls(&self, meta: &Meta, found: &mut Found) -> Result<(), Failure> {
+        if self.living.iter().any(|session| session.version != env!("CARGO_PKG_VERSION")) {
+            found.acls = check::unused_acls(&**meta.engine())?;
+            found.acls_kept = Some("a mount of another limen version may use them");
+            return Ok(());
+        }
+        match check::drop_unused_acls(meta) {
+            Err(Failure::Refused(Errno::EBUSY)) => {
+                found.acls = check::unused_acls(&**meta.engine())?;
+                found.acls_kept = Some("another limen gc removes them");
+            }
+            counts => found.acls = counts?,
         }
         Ok(())
     }
@@ -299,9 +322,15 @@ impl Found {
                     self.kept
                 ));
         }
-        let (stored, unused) = self.acls;
-        table.row("ACLs", format!("{unused} of {stored} that nothing refers to; they are kept"));
-        let verdict = match (args.delete, self.garbage + self.objects + self.orphans + self.sessions) {
+        let AclCounts { stored, unused, dropped } = self.acls;
+        table.row("ACLs", format!("{unused} of {stored} that nothing refers to"));
+        if args.delete && unused > dropped {
+            let why =
+                self.acls_kept.unwrap_or("they are in use again, or this command cannot change the volume");
+            table.row("", format!("{} of them are kept: {why}", unused - dropped));
+        }
+        let all = self.garbage + self.objects + self.orphans + self.sessions + unused;
+        let verdict = match (args.delete, all) {
             (_, 0) => "There is nothing to remove.\n",
             (true, _) => "All of this was removed, except what is kept.\n",
             (false, _) => "Nothing was removed; use --delete to remove it.\n",
@@ -318,7 +347,7 @@ impl Found {
             "garbage": { "slices": self.garbage, "bytes": self.garbage_bytes },
             "unreferenced": { "objects": self.objects, "bytes": self.object_bytes },
             "kept_objects": self.kept,
-            "acls": { "stored": self.acls.0, "unused": self.acls.1 },
+            "acls": { "stored": self.acls.stored, "unused": self.acls.unused, "removed": self.acls.dropped },
         })
     }
 }

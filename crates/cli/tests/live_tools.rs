@@ -13,11 +13,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use acl::posix::PosixAcl;
 use common::{Place, Said, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Random, refused};
 use meta::{Effect, Engine, Process, Txn};
-use rustix::fs::{FlockOperation, copy_file_range, flock};
+use rustix::fs::{FlockOperation, XattrFlags, copy_file_range, flock, getxattr, setxattr};
 use rustix::io::Errno;
 use serde_json::Value;
 use servers::{Kind, Server};
@@ -86,6 +87,10 @@ impl Live {
 
     fn end_clean(self) {
         self.place.umount(&[]).ok();
+        self.end_clean_unmounted();
+    }
+
+    fn end_clean_unmounted(self) {
         assert_eq!(self.sessions(), 0);
         let found = self.json(&["fsck", "--data", "--json"]);
         assert_eq!(found["clean"], true, "{found:#}");
@@ -160,6 +165,59 @@ fn garbage_collection_next_to_writers_keeps_data_in_use(kind: Option<Kind>) {
         );
     }
     live.end_clean();
+}
+
+/// Files are created under a default ACL and get ever new ACLs, while ACLs that no file has are removed.
+fn unused_acls_are_removed_next_to_writers(kind: Option<Kind>) {
+    let Some(live) = Live::new(kind) else { return };
+    let acl =
+        |uid| PosixAcl::from_text(&format!("u::rwx,u:{uid}:rwx,g::r-x,m::rwx,o::r-x")).unwrap().to_xattr();
+    let set = |path: &Path, which: &str, uid: u32| {
+        setxattr(path, which, &acl(uid), XattrFlags::empty()).unwrap();
+    };
+    fs::create_dir(live.at("d")).unwrap();
+    set(&live.at("d"), "system.posix_acl_default", 1000);
+    fs::write(live.at("many"), b"text").unwrap();
+    let done = AtomicBool::new(false);
+    let removed = thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            let (mut removed, mut rounds) = (0, 0);
+            while !done.load(Ordering::Relaxed) || rounds < 3 {
+                removed += live.json(&["gc", "--delete", "--json"])["acls"]["removed"].as_u64().unwrap();
+                rounds += 1;
+            }
+            removed
+        });
+        let _stop = Stop(&done);
+        let (began, mut uid) = (Instant::now(), 2000);
+        while uid < 2300 || began.elapsed() < Duration::from_secs(4) {
+            uid += 1;
+            set(&live.at("many"), "system.posix_acl_access", uid);
+            let (file, dir) = (live.at("d/file"), live.at("d/dir"));
+            fs::write(&file, b"text").unwrap();
+            fs::create_dir(&dir).unwrap();
+            for (path, which) in [(&file, "system.posix_acl_access"), (&dir, "system.posix_acl_default")] {
+                getxattr(path, which, &mut [0; 100][..]).unwrap();
+            }
+            fs::remove_file(&file).unwrap();
+            fs::remove_dir(&dir).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        collector.join().unwrap()
+    });
+    // On the embedded engine nothing is removed while the volume is mounted.
+    assert_eq!(removed > 100, kind.is_some(), "{removed} ACLs were removed");
+    let last = getxattr(live.at("many"), "system.posix_acl_access", &mut [0; 100][..]);
+    assert!(last.is_ok());
+    live.place.umount(&[]).ok();
+    live.run(&["gc", "--delete"]).ok();
+    let found = live.json(&["gc", "--json"]);
+    assert_eq!(
+        (found["acls"]["stored"].as_u64(), found["acls"]["unused"].as_u64()),
+        (Some(2), Some(0)),
+        "{found:#}"
+    );
+    live.end_clean_unmounted();
 }
 
 fn repair_and_destroy_refuse_a_mounted_volume(kind: Option<Kind>) {
@@ -257,6 +315,7 @@ macro_rules! on {
             $kind,
             $condition,
             garbage_collection_next_to_writers_keeps_data_in_use,
+            unused_acls_are_removed_next_to_writers,
             repair_and_destroy_refuse_a_mounted_volume,
             fsck_next_to_writers_finds_no_problem,
             changed_settings_reach_running_mounts

@@ -10,7 +10,7 @@ use ops::{Admit, Authority, GetInode, Numbering, SetNfs4Acl, XattrMode};
 use types::{AclId, Caps, Cred, Ino, Mode};
 
 use super::{Sample, WINDOW, access};
-use crate::unused_acls;
+use crate::{AclCounts, unused_acls};
 
 const TABLE: &str = "S-1-5-21-1-2-3 S-1-5-32";
 const ACL: &str = "D::7:w,A::5:rwa,A::1-1105:rwax,A:g:2-544:r,A::OWNER@:rwaxC,A::EVERYONE@:r";
@@ -150,7 +150,7 @@ fn damage_is_found_under_its_code_and_a_repair_grants_nothing() {
     }
     let s = Sample::of(AclKind::Nfs4);
     s.damage(CASES.last().unwrap().1(&s));
-    assert_eq!(unused_acls(&*s.engine).unwrap(), (2, 1));
+    assert_eq!(unused_acls(&*s.engine).unwrap(), AclCounts { stored: 2, unused: 1, dropped: 0 });
 }
 
 #[test]
