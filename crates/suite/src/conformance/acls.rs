@@ -104,7 +104,7 @@ pub fn only_condemned_acls_are_dropped(engine: &dyn Engine) {
     assert_eq!(acl(), there);
     assert_eq!(read(engine, &[RecordKey::Inode(Ino(3))]).last(), Some(&there));
     let all = scan(engine, &Scan::Acls { after: AclId::NONE, limit: 9 }).snapshot.records;
-    assert_eq!(all, [there.clone()]);
+    assert_eq!(all, std::slice::from_ref(&there));
     // To store it ends that, and keeps the text.
     apply(engine, vec![Effect::PutAcl { id: ID, text: "other".into() }]);
     drop();
