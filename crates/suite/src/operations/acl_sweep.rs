@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use meta::{Engine, Record, RecordKey, Scan};
-use ops::{AclType, BeginAclSweep, SweepAcls};
+use ops::{AclType, BeginAclSweep, MakeKind, SweepAcls};
 use types::{AclId, Errno, Ino};
 
 use super::case::{Case, Factory};
@@ -104,13 +105,13 @@ fn a_condemned_acl_is_kept_if_it_is_used(factory: Factory<'_>) {
     sweep(&tool, &all, false).unwrap();
     check(&client(c.engine()));
     // A directory that is made now gets the default ACL of its parent, and the parent then loses it.
-    c.mkdir(dir, "heir").unwrap();
+    c.make(dir, "heir", MakeKind::Directory, 0o700).unwrap();
     c.create(dir, "g").unwrap();
     c.set_acl(dir, AclType::Default, None).unwrap();
     c.rmdir(dir, "sub").unwrap();
     c.unlink(dir, "f").unwrap();
     sweep(&tool, &all, true).unwrap();
-    assert_eq!(stored(c.engine()), all);
+    assert!(all.is_subset(&stored(c.engine())));
     check(&client(c.engine()));
     // An inode keeps the ACLs that it has, even if they are condemned.
     sweep(&tool, &all, false).unwrap();
@@ -176,7 +177,7 @@ fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
         let _end = End(&ended);
         let tool = client(a.engine());
         tool.run(&BeginAclSweep).unwrap();
-        let mut dropped = 0;
+        let (mut dropped, began) = (0, Instant::now());
         for round in 0.. {
             let mut ids = unused(tool.engine(), stored(tool.engine()));
             sweep(&tool, &ids, false).unwrap();
@@ -186,7 +187,7 @@ fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
             if round >= 30 && dropped >= 30 || threads.iter().any(|thread| thread.is_finished()) {
                 break;
             }
-            assert!(round < 5_000, "{dropped} ACLs are removed");
+            assert!(began.elapsed() < Duration::from_secs(60), "{dropped} ACLs are removed");
         }
     });
     check(&client(a.engine()));
