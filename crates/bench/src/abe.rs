@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use acl::posix::{Entry, Perm, PosixAcl, Tag};
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::{self, Columns};
 use command::statistics::Statistics;
@@ -229,9 +229,9 @@ impl Measured {
 ///
 /// # Errors
 /// This user is not root; the file system fails; the user interrupted the command.
-pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
+pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), CliError> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new("this benchmark lists as another user, which only root can do")
+        return Err(CliError::new("this benchmark lists as another user, which only root can do")
             .advise("run it as root"));
     }
     let scratch = Scratch::make(&args.path)?;
@@ -262,14 +262,14 @@ pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
 }
 
 /// Lets every user list a created directory, whatever this process's umask is.
-fn open_to_all(dir: &Path, made: io::Result<()>) -> Result<(), Fault> {
+fn open_to_all(dir: &Path, made: io::Result<()>) -> Result<(), CliError> {
     let opened = made.and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o755)));
     opened.at(dir.display())
 }
 
 /// Creates the tree with several threads. Returns whether it has ACLs, because not every file system supports
 /// them.
-fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, Fault> {
+fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, CliError> {
     let rights = Rights::of(dir).at(dir.display())?;
     let next = AtomicUsize::new(0);
     let content = vec![b'x'; FILE_BYTES];
@@ -361,13 +361,13 @@ fn measure(
     case: Case,
     by_acl: bool,
     interrupt: &Interrupt,
-) -> Result<Measured, Fault> {
+) -> Result<Measured, CliError> {
     let many: Vec<u32> = (FIRST_GROUP..=LETS_IN).collect();
     let few: Vec<u32> = many.iter().copied().take(FEW_GROUPS - 1).chain([LETS_IN]).collect();
     debug_assert_eq!((few.len(), many.len()), (FEW_GROUPS, MANY_GROUPS));
     let groups = [few, many];
     let mut result = Measured { case, by_acl, cold: Default::default(), warm: Default::default() };
-    let walk = |groups: &[u32]| -> Result<Walk, Fault> {
+    let walk = |groups: &[u32]| -> Result<Walk, CliError> {
         interrupt.check()?;
         let before = scratch.probe.ask()?;
         let mut walk = as_user(groups, || walk(dir)).map_err(|error| unseen(dir, &error))?;
@@ -429,18 +429,18 @@ fn as_user<T: Send>(groups: &[u32], work: impl FnOnce() -> io::Result<T> + Send)
     outcome.unwrap_or_else(|_| Err(io::Error::other("the thread that lists has panicked")))
 }
 
-fn unseen(dir: &Path, error: &io::Error) -> Fault {
-    let fault = Fault::new(format!("user {USER} cannot list the tree: {error}")).at(dir.display());
+fn unseen(dir: &Path, error: &io::Error) -> CliError {
+    let failed = CliError::new(format!("user {USER} cannot list the tree: {error}")).at(dir.display());
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            fault.advise("let others search the directories above it (chmod o+x)")
+            failed.advise("let others search the directories above it (chmod o+x)")
         }
-        _ => fault,
+        _ => failed,
     }
 }
 
 /// Drops the kernel's cached names and inodes of all file systems.
-fn forget_names() -> Result<(), Fault> {
+fn forget_names() -> Result<(), CliError> {
     let path = "/proc/sys/vm/drop_caches";
     fs::write(path, "2").at(path)
 }

@@ -6,7 +6,7 @@ use acl::identity::DomainTable;
 use acl::nfs4::{Nfs4Acl, Scope};
 use acl::posix::{Entry, Perm, PosixAcl, Tag};
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::{self, Columns};
 use rustix::fs::{XattrFlags, getxattr_query, setxattr};
@@ -70,7 +70,7 @@ struct Given {
 ///
 /// # Errors
 /// The file system fails; the user interrupted the command.
-pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
+pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), CliError> {
     // A file system with NFSv4 ACLs has no POSIX ACLs.
     let nfs4 = getxattr_query(&args.path, NFS4_ACL).is_ok();
     let mut variants = variants(nfs4)?;
@@ -89,10 +89,10 @@ pub(crate) fn run(args: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
     output::result(args.json, || to_json(args, &variants), || to_text(args, &variants))
 }
 
-fn variants(nfs4: bool) -> Result<[Variant; 3], Fault> {
+fn variants(nfs4: bool) -> Result<[Variant; 3], CliError> {
     let variant = |name, title, acl| Variant { name, title, acl, series: Series::default() };
     let acls = if nfs4 { nfs4_acls() } else { posix_acls() };
-    let [minimal, named] = acls.map_err(Fault::new)?;
+    let [minimal, named] = acls.map_err(CliError::new)?;
     Ok([
         variant("none", "", None),
         variant("minimal", "minimal: loss", Some(minimal)),
@@ -136,19 +136,19 @@ fn nfs4_acls() -> Result<[Given; 2], String> {
 }
 
 /// Sets the ACL on a directory, so that files created in it inherit it.
-fn give(dir: &Path, acl: Option<&Given>) -> Result<(), Fault> {
+fn give(dir: &Path, acl: Option<&Given>) -> Result<(), CliError> {
     let Some(Given { names, value, .. }) = acl else { return Ok(()) };
     for name in *names {
         setxattr(dir, *name, value, XattrFlags::empty()).map_err(|error| {
-            let fault = Fault::new(format!("cannot set an ACL: {error}")).at(dir.display());
+            let failed = CliError::new(format!("cannot set an ACL: {error}")).at(dir.display());
             match error {
                 Errno::OPNOTSUPP => {
-                    fault.advise("this file system, or this mount of it, does not support ACLs")
+                    failed.advise("this file system, or this mount of it, does not support ACLs")
                 }
                 Errno::NOSPC | Errno::TOOBIG | Errno::INVAL => {
-                    fault.advise("this file system does not support an ACL of 454 entries")
+                    failed.advise("this file system does not support an ACL of 454 entries")
                 }
-                _ => fault,
+                _ => failed,
             }
         })?;
     }

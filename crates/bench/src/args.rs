@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueHint};
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 
 use crate::big::VolumeOf;
@@ -51,12 +51,12 @@ enum Comparison {
 ///
 /// # Errors
 /// The file system or the mount in memory fails; the user interrupted the command.
-pub fn run(args: &BenchArgs, volume_of: VolumeOf<'_>) -> Result<(), Fault> {
+pub fn run(args: &BenchArgs, volume_of: VolumeOf<'_>) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     match (&args.comparison, &args.path) {
         (Some(Comparison::Acl(args)), _) => acl::run(args, &interrupt),
         (Some(Comparison::Abe(args)), _) => abe::run(args, &interrupt),
         (None, Some(path)) => files::run(path, &args.files, volume_of, &interrupt),
-        (None, None) => Err(Fault::usage("no path is given").advise("name a directory to measure")),
+        (None, None) => Err(CliError::usage("no path is given").advise("name a directory to measure")),
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::{self, Columns};
 use command::statistics::own_cpu;
@@ -28,7 +28,7 @@ const PATTERN_BYTES: usize = 8 << 20;
 
 /// Reads the settings of the volume with a metadata URL; `None` for a volume in memory, which only its own mount
 /// can open.
-pub type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, Fault>;
+pub type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, CliError>;
 
 /// The times of all rounds.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(crate) fn run(
     volume_of: VolumeOf<'_>,
     rounds: usize,
     interrupt: &Interrupt,
-) -> Result<Big, Fault> {
+) -> Result<Big, CliError> {
     let bucket = bucket(scratch, volume_of)?;
     let other = match (store, &bucket) {
         (Some(store), _) => Some(Scratch::make(store)?),
@@ -108,13 +108,13 @@ fn pass(
     figures: &mut Figures,
     forget: &dyn Fn() -> io::Result<()>,
     interrupt: &Interrupt,
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     let path = scratch.path().join("big");
     let fail = |error: io::Error| match interrupt.check() {
-        Err(fault) => fault,
-        Ok(()) => Fault::new(format!("cannot write or read the big file: {error}")).at(path.display()),
+        Err(failed) => failed,
+        Ok(()) => CliError::new(format!("cannot write or read the big file: {error}")).at(path.display()),
     };
-    let timed = |work: &mut dyn FnMut() -> io::Result<()>| -> Result<Pass, Fault> {
+    let timed = |work: &mut dyn FnMut() -> io::Result<()>| -> Result<Pass, CliError> {
         let before = (Instant::now(), own_cpu(), scratch.probe.ask()?);
         work().map_err(fail)?;
         let wall = before.0.elapsed();
@@ -151,14 +151,14 @@ fn pass(
     })?);
     interrupt.check()?;
     if read != bytes {
-        return Err(Fault::new(format!("wrote {bytes} bytes, but read {read}")).at(path.display()));
+        return Err(CliError::new(format!("wrote {bytes} bytes, but read {read}")).at(path.display()));
     }
     fs::remove_file(&path).map_err(fail)
 }
 
 /// The directory of the objects, if `scratch` is on a limenfs mount and its volume stores them in a directory that
 /// exists on this machine.
-fn bucket(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, Fault> {
+fn bucket(scratch: &Scratch, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, CliError> {
     let Some(entry) = scratch.probe.entry() else { return Ok(None) };
     let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };
     let bucket = PathBuf::from(volume.bucket);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::{self, Columns};
 use command::statistics::own_cpu;
@@ -47,7 +47,7 @@ pub(crate) fn run(
     args: &Options,
     volume_of: VolumeOf<'_>,
     interrupt: &Interrupt,
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     let scratch = Scratch::make(path)?;
     let floor = if args.floor { Some(Floor::mount()?) } else { None };
     let floor_scratch = floor.as_ref().and_then(Floor::scratch);

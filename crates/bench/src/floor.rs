@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 
 use crate::scratch::Scratch;
@@ -25,7 +25,7 @@ impl Floor {
     ///
     /// # Errors
     /// The mount fails.
-    pub(crate) fn mount() -> Result<Self, Fault> {
+    pub(crate) fn mount() -> Result<Self, CliError> {
         let dir = env::temp_dir().join(format!("limen-floor.{}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir).at(dir.display())?;
         let mut floor = Floor { scratch: None, dir: dir.clone() };
@@ -73,10 +73,10 @@ fn limen(subcommand: &str) -> Command {
     command
 }
 
-fn succeed(output: Output) -> Result<(), Fault> {
+fn succeed(output: Output) -> Result<(), CliError> {
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Fault::new("cannot mount a volume in memory").at(said.trim()))
+    Err(CliError::new("cannot mount a volume in memory").at(said.trim()))
 }

@@ -1,6 +1,6 @@
 //! The limenfs mount that a benchmark measures, and its statistics.
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use command::registry::{self, Entry};
 use command::statistics::Statistics;
@@ -19,8 +19,8 @@ impl Probe {
         let Some(entry) = entry else { return Probe { entry, transport: None } };
         match Statistics::query(&entry) {
             Ok(found) => Probe { entry: Some(entry), transport: found.transport() },
-            Err(fault) => {
-                output::note(fault);
+            Err(error) => {
+                output::note(error);
                 Probe { entry: None, transport: None }
             }
         }
@@ -40,7 +40,7 @@ impl Probe {
     ///
     /// # Errors
     /// The mount answered when it was found, but no longer answers.
-    pub(crate) fn ask(&self) -> Result<Option<Statistics>, Fault> {
+    pub(crate) fn ask(&self) -> Result<Option<Statistics>, CliError> {
         self.entry.as_ref().map(Statistics::query).transpose()
     }
 }

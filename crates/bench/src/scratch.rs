@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::output::ProgressBar;
@@ -40,7 +40,7 @@ impl Scratch {
     ///
     /// # Errors
     /// `path` is not a directory, or not writable.
-    pub(crate) fn make(path: &Path) -> Result<Self, Fault> {
+    pub(crate) fn make(path: &Path) -> Result<Self, CliError> {
         let make = || {
             let scratch = fs::canonicalize(path)?.join(format!(".limen-bench.{}", std::process::id()));
             fs::DirBuilder::new().mode(0o700).create(&scratch)?;
@@ -62,7 +62,7 @@ impl Scratch {
     ///
     /// # Errors
     /// A file or directory cannot be removed.
-    pub(crate) fn remove(&self, dir: &Path) -> Result<(), Fault> {
+    pub(crate) fn remove(&self, dir: &Path) -> Result<(), CliError> {
         clean(dir)
     }
 
@@ -70,7 +70,7 @@ impl Scratch {
     ///
     /// # Errors
     /// The mount no longer answers; the user interrupted the command.
-    pub(crate) fn settle(&self, interrupt: &Interrupt) -> Result<(), Fault> {
+    pub(crate) fn settle(&self, interrupt: &Interrupt) -> Result<(), CliError> {
         let until = Instant::now() + MAX_SETTLE;
         while let Some(before) = self.probe.ask()? {
             let asked = Instant::now();
@@ -96,8 +96,8 @@ impl Scratch {
         load: &Load,
         bar: &ProgressBar,
         interrupt: &Interrupt,
-        prepare: impl FnOnce(&Path) -> Result<(), Fault>,
-    ) -> Result<Vec<Sample>, Fault> {
+        prepare: impl FnOnce(&Path) -> Result<(), CliError>,
+    ) -> Result<Vec<Sample>, CliError> {
         let dir = self.dir.join(name);
         fs::create_dir(&dir).at(dir.display())?;
         let samples = prepare(&dir).and_then(|()| suite::round(&dir, load, &self.probe, bar, interrupt));
@@ -110,7 +110,7 @@ impl Scratch {
     ///
     /// # Errors
     /// Those of [`Scratch::round`].
-    pub(crate) fn warm_up(&self, load: &Load, interrupt: &Interrupt) -> Result<(), Fault> {
+    pub(crate) fn warm_up(&self, load: &Load, interrupt: &Interrupt) -> Result<(), CliError> {
         let few = Load { files: load.files.min(100 * load.threads), ..load.clone() };
         self.round("warm-up", &few, &ProgressBar::hidden(), interrupt, |_| Ok(())).map(drop)
     }
@@ -118,16 +118,16 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(fault) = clean(&self.dir) {
-            output::note(fault);
+        if let Err(error) = clean(&self.dir) {
+            output::note(error);
         }
     }
 }
 
-fn clean(path: &Path) -> Result<(), Fault> {
+fn clean(path: &Path) -> Result<(), CliError> {
     let removed = remove(path, CLEANERS, &ProgressBar::hidden(), &|| false)?;
     match removed.failures.first() {
         None => Ok(()),
-        Some((path, error)) => Err(Fault::new(format!("cannot clean up: {error}")).at(path.display())),
+        Some((path, error)) => Err(CliError::new(format!("cannot clean up: {error}")).at(path.display())),
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::ProgressBar;
 use command::remove::remove;
@@ -42,7 +42,7 @@ pub(crate) fn round(
     probe: &Probe,
     bar: &ProgressBar,
     interrupt: &Interrupt,
-) -> Result<Vec<Sample>, Fault> {
+) -> Result<Vec<Sample>, CliError> {
     let mut shares = Vec::with_capacity(load.threads);
     for thread in 0..load.threads {
         // The first threads take the remainder, one file each.
@@ -76,7 +76,7 @@ fn phase(
     renamed: bool,
     probe: &Probe,
     interrupt: &Interrupt,
-) -> Result<Option<Sample>, Fault> {
+) -> Result<Option<Sample>, CliError> {
     let barrier = Barrier::new(shares.len());
     let work = |share: &Share| {
         barrier.wait();
@@ -111,12 +111,12 @@ pub(crate) fn wall<'t>(threads: impl Iterator<Item = &'t Range<Instant>> + Clone
     begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun)
 }
 
-fn remove_links(shares: &[Share], interrupt: &Interrupt) -> Result<(), Fault> {
+fn remove_links(shares: &[Share], interrupt: &Interrupt) -> Result<(), CliError> {
     for share in shares {
         let hidden = ProgressBar::hidden();
         let removed = remove(&share.links(), shares.len(), &hidden, &|| interrupt.is_set())?;
         if let Some((path, error)) = removed.failures.first() {
-            return Err(Fault::new(format!("cannot remove a link: {error}")).at(path.display()));
+            return Err(CliError::new(format!("cannot remove a link: {error}")).at(path.display()));
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use check::Problem;
 use chunk::{BlockStore, MEMORY};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::registry;
 use meta::{Counter, Engine, Volume};
 use ops::{Authority, Configure};
@@ -12,7 +12,7 @@ use ops::{Authority, Configure};
 use crate::maintenance::{Exclusive, Tool};
 use crate::marker;
 use crate::records::next_slice;
-use crate::store::{open_without_key, store_fault};
+use crate::store::{open_without_key, store_error};
 use crate::url::{Database, MetaUrl};
 
 /// So many slice numbers are skipped: more than mounts of another database can have used since the dump from which this
@@ -23,7 +23,11 @@ const SKIPPED_SLICES: u64 = 1 << 40;
 const LAST_SLICE: u64 = 1 << 62;
 
 /// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
-pub(crate) fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
+pub(crate) fn configure(
+    url: &MetaUrl,
+    engine: Arc<dyn Engine>,
+    change: &Configure,
+) -> Result<Volume, CliError> {
     url.client(engine.clone(), 1)?.run(change, &Authority::Kernel { revisions: None }).at(url)?;
     engine.sync().at(url)?;
     url.volume(&*engine)
@@ -40,9 +44,9 @@ pub(crate) fn adopt_store(
     database: &Database,
     volume: &Volume,
     tool: Tool,
-) -> Result<Volume, Fault> {
+) -> Result<Volume, CliError> {
     if volume.storage == MEMORY {
-        return Err(Fault::usage("--adopt-store does not apply to --storage memory")
+        return Err(CliError::usage("--adopt-store does not apply to --storage memory")
             .at(url)
             .advise("omit it"));
     }
@@ -64,7 +68,7 @@ pub(crate) fn adopt_store(
 ///
 /// # Errors
 /// There is such a mount, or the database of a mount of a volume with the same name cannot be read.
-pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result<(), Fault> {
+pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result<(), CliError> {
     let own = url.to_string();
     for entry in registry::all() {
         if entry.volume != name || entry.url == own || !entry.process.is_alive() {
@@ -78,7 +82,7 @@ pub(crate) fn refuse_used_store(url: &MetaUrl, name: &str, uuid: &str) -> Result
         let what = format!(
             "volume '{name}' is mounted at {mountpoint} by process {pid} from another database, {by}"
         );
-        return Err(Fault::new(what).at(url).advise(format!(
+        return Err(CliError::new(what).at(url).advise(format!(
             "run limen umount {mountpoint} first; with --force that mount loses the object store"
         )));
     }
@@ -96,20 +100,20 @@ fn skip_slices(
     engine: Arc<dyn Engine>,
     volume: &Volume,
     store: &BlockStore,
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     let stored = next_slice(&*engine).at(url)?;
     let mut last = stored;
     let listed = store.for_each_block(&mut |block| {
         last = last.max(if block.id.0 < LAST_SLICE { block.id.0 } else { 0 });
         Ok(())
     });
-    listed.map_err(|error| store_fault(volume, &error))?;
+    listed.map_err(|error| store_error(volume, &error))?;
     let problem =
         Problem::Counter { counter: Counter::Slice, stored, last: last.saturating_add(SKIPPED_SLICES) };
     match check::repair(&url.client(engine, 1)?, &problem).at(url)? {
         true => Ok(()),
         false => {
-            Err(Fault::new("the slice numbers cannot be raised").at(url).advise("run the command again"))
+            Err(CliError::new("the slice numbers cannot be raised").at(url).advise("run the command again"))
         }
     }
 }

@@ -8,7 +8,7 @@ use chunk::{
     BackupId, BlockStore, Encryption, FILE, MARKER, MEMORY, StorageConfig, StoreOptions, StoredBackup,
 };
 use clap::{Subcommand, ValueHint};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
 use command::units::show_size;
 use dump::Checked;
@@ -18,14 +18,14 @@ use types::Time;
 
 use crate::adopt::{adopt_store, refuse_used_store};
 use crate::confirm::confirm;
-use crate::dump::dump_fault;
+use crate::dump::dump_error;
 use crate::format::storage_parser;
 use crate::load::{self, Input};
 use crate::maintenance::Tool;
 use crate::marker::{self, Marker};
 use crate::records::usage;
 use crate::status::rfc3339;
-use crate::store::{KeyArgs, key_source, open_store, open_without_key, store_fault, unlock};
+use crate::store::{KeyArgs, key_source, open_store, open_without_key, store_error, unlock};
 use crate::target::volume_url;
 use crate::url::MetaUrl;
 
@@ -143,7 +143,7 @@ fn parse_backup(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("'{text}' is not the number of a backup: limen backup ls shows the numbers"))
 }
 
-pub(crate) fn run(args: &BackupArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &BackupArgs) -> Result<(), CliError> {
     match &args.action {
         Action::Ls(args) => list(args),
         Action::Create(args) => create(args),
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &BackupArgs) -> Result<(), Fault> {
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Fault> {
+fn list(args: &ListArgs) -> Result<(), CliError> {
     let store = match &args.url {
         Some(url) => {
             let url = volume_url(url)?;
@@ -219,12 +219,12 @@ fn to_text(found: &[Found], marker: Option<&Marker>) -> String {
     columns.render()
 }
 
-fn create(args: &CreateArgs) -> Result<(), Fault> {
+fn create(args: &CreateArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     refuse_memory(&volume, &url)?;
     let store = open_store(&volume, &args.keys, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })?;
-    let check_owner = || marker::verify(&volume, &store).map(drop).map_err(|fault| fault.to_string());
+    let check_owner = || marker::verify(&volume, &store).map(drop).map_err(|failed| failed.to_string());
     marker::verify(&volume, &store)?;
     let engine = database.engine();
     let bar = output::progress_of("inodes", usage(&*engine).at(&url)?.inodes);
@@ -233,20 +233,20 @@ fn create(args: &CreateArgs) -> Result<(), Fault> {
         Ok(())
     });
     bar.finish_and_clear();
-    let (backup, note) = made.map_err(|error| dump_fault(&error, &url))?;
+    let (backup, note) = made.map_err(|error| dump_error(&error, &url))?;
     let (name, inodes, size) = (&note.name, note.inodes, show_size(note.bytes));
     let text = format!("Backed up volume '{name}': {inodes} inodes, {size}, as backup {}.\n", backup.0);
     output::result(args.json, || to_json(&(backup, Ok(Some(note.clone()))), None), || text)?;
     if let Err(error) = backup::remove_old(&store, backup) {
-        output::note(format!("cannot remove old backups: {}", store_fault(&volume, &error)));
+        output::note(format!("cannot remove old backups: {}", store_error(&volume, &error)));
     }
     Ok(())
 }
 
-fn restore(args: &RestoreArgs) -> Result<(), Fault> {
+fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     let url = MetaUrl::parse(&args.url)?;
     if let MetaUrl::Memory(_) = url {
-        return Err(Fault::usage("a volume in memory exists only within its mount").at(&url));
+        return Err(CliError::usage("a volume in memory exists only within its mount").at(&url));
     }
     let place = Place::new(&args.place)?;
     let store = place.open(None)?;
@@ -257,7 +257,7 @@ fn restore(args: &RestoreArgs) -> Result<(), Fault> {
         let other = other.name;
         let what =
             format!("the backup is of volume '{name}', but the object store belongs to volume '{other}'");
-        return Err(Fault::new(what)
+        return Err(CliError::new(what)
             .at(&place.config.bucket)
             .advise("check --bucket, or choose another backup with --id"));
     }
@@ -345,18 +345,18 @@ fn choose(
     place: &Place,
     id: Option<u64>,
     marker: Option<&Marker>,
-) -> Result<(BackupId, Note), Fault> {
+) -> Result<(BackupId, Note), CliError> {
     let all = store.backups()?;
     let bucket = &place.config.bucket;
-    let fault = |what: String| Fault::new(what).at(bucket);
+    let error = |what: String| CliError::new(what).at(bucket);
     let note = |id: BackupId| Note::read(store, id).what(format!("cannot use backup {}", id.0)).at(bucket);
     if let Some(id) = id {
         let Some(found) = all.iter().find(|backup| backup.id.0 == id) else {
-            return Err(none(fault(format!("there is no backup {id}")), &all));
+            return Err(none(error(format!("there is no backup {id}")), &all));
         };
         return match note(found.id)? {
             Some(note) => Ok((found.id, note)),
-            None => Err(fault(format!("backup {id} is not complete")).advise("choose another one")),
+            None => Err(error(format!("backup {id} is not complete")).advise("choose another one")),
         };
     }
     let other = "limen backup ls shows those of other databases; choose one with --id";
@@ -371,7 +371,7 @@ fn choose(
                 let what = format!(
                     "the backups are of several databases, and the object {MARKER} that names one is missing"
                 );
-                return Err(fault(what).advise(other));
+                return Err(error(what).advise(other));
             }
             (None, newest) => newest.is_none(),
         };
@@ -384,17 +384,17 @@ fn choose(
         Some(chosen) => Ok(chosen),
         None if are_others => {
             let what = "no backup was made by the database that the object store belongs to".to_owned();
-            Err(fault(what).advise(other))
+            Err(error(what).advise(other))
         }
-        None => Err(none(fault("there is no complete backup".to_owned()), &all)),
+        None => Err(none(error("there is no complete backup".to_owned()), &all)),
     }
 }
 
 /// The error if there is no backup.
-fn none(fault: Fault, all: &[StoredBackup]) -> Fault {
+fn none(error: CliError, all: &[StoredBackup]) -> CliError {
     match all.is_empty() {
-        true => fault.advise("check --storage and --bucket: there are no backups at all"),
-        false => fault.advise("limen backup ls shows what there is"),
+        true => error.advise("check --storage and --bucket: there are no backups at all"),
+        false => error.advise("limen backup ls shows what there is"),
     }
 }
 
@@ -405,12 +405,12 @@ fn origin(loaded: &str) -> Option<BackupId> {
 }
 
 /// The key of an encrypted backup.
-fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
+fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
     if note.encryption.is_empty()
         && let Some(source) = key_source(keys)
     {
         // Otherwise, a changed object store could make a volume from records that nobody with the key has written.
-        return Err(Fault::usage("the backup is not encrypted").at(source).advise(format!(
+        return Err(CliError::usage("the backup is not encrypted").at(source).advise(format!(
             "if the volume was encrypted, the object store was changed; if it never was, omit {source}"
         )));
     }
@@ -419,23 +419,23 @@ fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
 }
 
 /// The note of a backup is not encrypted, but the dump is.
-fn refuse_other(note: &Note, checked: &Checked) -> Result<(), Fault> {
+fn refuse_other(note: &Note, checked: &Checked) -> Result<(), CliError> {
     let Volume { uuid, encryption, .. } = &checked.volume;
     match *uuid == note.volume && *encryption == note.encryption {
         true => Ok(()),
         false => {
-            Err(Fault::new("the object that describes the backup was changed")
+            Err(CliError::new("the object that describes the backup was changed")
                 .advise("choose another backup"))
         }
     }
 }
 
-fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), Fault> {
+fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), CliError> {
     match volume.storage == MEMORY {
-        true => {
-            Err(Fault::usage("a volume with --storage memory has no backups: its objects end with its mount")
-                .at(url))
-        }
+        true => Err(CliError::usage(
+            "a volume with --storage memory has no backups: its objects end with its mount",
+        )
+        .at(url)),
         false => Ok(()),
     }
 }
@@ -447,13 +447,13 @@ struct Place {
 }
 
 impl Place {
-    fn new(args: &PlaceArgs) -> Result<Place, Fault> {
+    fn new(args: &PlaceArgs) -> Result<Place, CliError> {
         let Some(bucket) = &args.bucket else {
-            return Err(Fault::usage("a restore needs the object store")
+            return Err(CliError::usage("a restore needs the object store")
                 .advise("name it with --storage and --bucket"));
         };
         if args.storage == MEMORY {
-            return Err(Fault::usage("objects in memory end with their mount").at("--storage memory"));
+            return Err(CliError::usage("objects in memory end with their mount").at("--storage memory"));
         }
         let bucket = match args.storage.as_str() {
             FILE => absolute(bucket).usage().at(bucket)?.to_string_lossy().into_owned(),
@@ -462,7 +462,7 @@ impl Place {
         Ok(Place { config: StorageConfig { storage: args.storage.clone(), bucket } })
     }
 
-    fn open(&self, encryption: Option<Encryption>) -> Result<Arc<BlockStore>, Fault> {
+    fn open(&self, encryption: Option<Encryption>) -> Result<Arc<BlockStore>, CliError> {
         let options = StoreOptions { cache_bytes: 0, encryption, ..StoreOptions::default() };
         BlockStore::open_with(&self.config, options)
             .at(&self.config.bucket)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use acl::nfs4::{AclInherit, AclMode};
 use chunk::MEMORY;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, HumanDuration, Table};
 use command::units::{parse_size, parse_whole, show_size};
 use meta::{AclKind, Volume};
@@ -103,7 +103,7 @@ const ACL_INHERITS: &[Choice<AclInherit>] = &[
     (AclInherit::PassthroughX, "Like passthrough, but a file is executable only if its create mode says so"),
 ];
 
-pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, mut volume) = url.open_volume()?;
     let change = Configure {
@@ -119,10 +119,10 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     };
     refuse_fixed(args, &volume, &change)?;
     if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
-        return Err(Fault::usage("--aclmode and --aclinherit need a volume with NFSv4 ACLs").at(&url));
+        return Err(CliError::usage("--aclmode and --aclinherit need a volume with NFSv4 ACLs").at(&url));
     }
     if !volume.encryption.is_empty() && args.inline.is_some_and(|bytes| bytes > 0) {
-        return Err(Fault::usage("--inline stores data in the metadata, which is not encrypted").at(&url));
+        return Err(CliError::usage("--inline stores data in the metadata, which is not encrypted").at(&url));
     }
     if args.adopt_store {
         let tool = Tool { name: "limen config --adopt-store", force: Some(args.force) };
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
 }
 
 /// Refuses to change settings that are fixed. Naming their current value is allowed.
-fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Result<(), Fault> {
+fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Result<(), CliError> {
     let fixed = [
         (
             "acl",
@@ -156,7 +156,7 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Resul
             && asked != is
             && !(name == "acl" && change.posix_acls)
         {
-            return Err(Fault::usage(format!("{name} is '{is}' and cannot be changed: {why}"))
+            return Err(CliError::usage(format!("{name} is '{is}' and cannot be changed: {why}"))
                 .at(format!("--{name} {asked}"))
                 .advise("create another volume with limen format and copy the files; nothing was changed"));
         }
@@ -164,7 +164,7 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Resul
     Ok(())
 }
 
-fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault> {
+fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), CliError> {
     let usage = usage(&*database.engine()).at(url)?;
     let beyond = |used: u64, limit: u64| limit != 0 && used > limit;
     let (bytes, inodes) = (used_bytes(&usage), usage.inodes);

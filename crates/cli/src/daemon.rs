@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::absolute;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use command::paths;
 
@@ -27,7 +27,7 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// # Errors
 /// The arguments are invalid; the volume cannot be opened; the log file cannot be created; the background
 /// process reports an error, or ends without a report.
-pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
+pub(crate) fn start(args: &MountArgs) -> Result<(), CliError> {
     // Report errors that can be found now before a log file is created.
     let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     let rights = args.rights.with(&options.rights)?;
@@ -83,7 +83,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
 }
 
 /// Prints the notes that the background process reports, until it serves requests or fails.
-fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
+fn follow(mut child: Child, log: &str) -> Result<(), CliError> {
     let mut lines = child.stdout.take().map(BufReader::new);
     let mut next = || -> Option<String> {
         let mut line = Vec::new();
@@ -94,13 +94,13 @@ fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
     while let Some(line) = next() {
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("note", text) => output::note(text),
-            ("fault", text) => return Err(Fault::new(text)),
+            ("error", text) => return Err(CliError::new(text)),
             ("ready", _) => return Ok(()),
             _ => {}
         }
     }
     let how = child.wait().map_or_else(|error| error.to_string(), describe);
-    Err(Fault::new(format!("the background process ended before it served: {how}"))
+    Err(CliError::new(format!("the background process ended before it served: {how}"))
         .advise(format!("see its log {log}")))
 }
 

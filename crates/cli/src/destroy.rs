@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chunk::{BlockStore, HeldStaging, MARKER};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use command::units::show_size;
 use meta::Volume;
@@ -18,7 +18,7 @@ use crate::maintenance::{DESTROY, Exclusive, Tool};
 use crate::marker;
 use crate::records::{usage, used_bytes};
 use crate::staged;
-use crate::store::{open_without_key, store_fault};
+use crate::store::{open_without_key, store_error};
 use crate::url::{self, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) struct DestroyArgs {
 /// How often to check, while objects are removed, that the maintenance of this tool is still announced.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
@@ -80,9 +80,9 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
         bar.finish_and_clear();
         destroyed.map_err(|error| match error.downcast_ref() {
             Some(error) => {
-                store_fault(&volume, error).advise("no metadata was removed; run limen destroy again")
+                store_error(&volume, error).advise("no metadata was removed; run limen destroy again")
             }
-            None => Fault::new(&error).at(&url),
+            None => CliError::new(&error).at(&url),
         })?;
     }
     exclusive.make_final().at(&url)?;
@@ -106,29 +106,33 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     drop(lock);
     // The marker is removed last, because a volume is not served or destroyed without its marker.
     if let Some(Err(error)) = store.map(|store| store.remove_marker()) {
-        let fault = store_fault(&volume, &error);
-        return Err(fault.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
+        let failed = store_error(&volume, &error);
+        return Err(failed.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
     }
     output::print(&format!("Volume '{}' and {removed} objects are removed.\n", volume.name))
 }
 
 /// Locks the staging directories, so that no other process on this machine uploads staged blocks. A process
 /// needs no session to upload them.
-fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, Fault> {
+fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, CliError> {
     let name = &volume.name;
     match HeldStaging::take(places) {
         Ok(Ok(held)) => Ok(held),
-        Ok(Err(area)) => {
-            Err(Fault::new(format!("a process is still uploading blocks of volume '{name}'")).at(area.display()).advise(
-                "nothing was removed; wait until its limen umount returns, or end that process (fuser shows it)",
-            ))
+        Ok(Err(area)) => Err(CliError::new(format!(
+            "a process is still uploading blocks of volume '{name}'"
+        ))
+        .at(area.display())
+        .advise(
+            "nothing was removed; wait until its limen umount returns, or end that process (fuser shows it)",
+        )),
+        Err(error) => {
+            Err(error).what(format!("cannot lock the blocks of volume '{name}' that wait for upload"))
         }
-        Err(error) => Err(error).what(format!("cannot lock the blocks of volume '{name}' that wait for upload")),
     }
 }
 
 /// Opens the object store, and verifies that it is this volume's.
-fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
+fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, CliError> {
     let store = open_without_key(volume).and_then(|store| marker::verify(volume, &store).map(|_| store));
     store.advise(
         "nothing was removed; correct this, or remove only the metadata with limen destroy --keep-objects",

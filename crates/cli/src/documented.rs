@@ -60,7 +60,7 @@ fn help_names_every_scheme_and_no_other() {
         .collect();
     assert_eq!(schemes_in(&help), accepted);
     for scheme in SCHEMES {
-        let url = MetaUrl::parse(scheme.example).unwrap_or_else(|fault| panic!("{fault}"));
+        let url = MetaUrl::parse(scheme.example).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(url.engine(), scheme.engine.name());
         assert_eq!(help.contains(scheme.example), scheme.is_built(), "{}", scheme.example);
     }

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::units::show_size;
@@ -47,12 +47,12 @@ pub(crate) struct DumpArgs {
 /// The name that stands for standard input or output.
 pub(crate) const STANDARD: &str = "-";
 
-pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let form = if args.json { Form::Json } else { Form::Framed };
     let file = args.file.as_deref().filter(|file| *file != Path::new(STANDARD));
     if file.is_none() && form == Form::Framed && io::stdout().is_terminal() {
-        return Err(Fault::usage("a dump is not text").advise("name a file, or use --json"));
+        return Err(CliError::usage("a dump is not text").advise("name a file, or use --json"));
     }
     let (database, volume) = url.open_volume()?;
     let name = &volume.name;
@@ -64,7 +64,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Fault> {
     // Ctrl-C ends the dump, so that no part of it stays behind. A file that exists is never written to.
     let interrupt = Interrupt::install()?;
     let part = with_suffix(file, &format!(".{}.part", std::process::id()));
-    let failed = |error: io::Error| Fault::new(format!("cannot write the dump: {error}")).at(file.display());
+    let failed =
+        |error: io::Error| CliError::new(format!("cannot write the dump: {error}")).at(file.display());
     let out = File::create_new(&part).map_err(failed)?;
     let done = write(&url, &database, BufWriter::new(out), form, Some(&interrupt)).and_then(|(out, tail)| {
         let out = out.into_inner().map_err(|error| failed(error.into_error()))?;
@@ -85,7 +86,7 @@ fn write<W: Write>(
     out: W,
     form: Form,
     interrupt: Option<&Interrupt>,
-) -> Result<(W, Tail), Fault> {
+) -> Result<(W, Tail), CliError> {
     let engine = database.engine();
     let bar = output::progress_of("inodes", usage(&*engine).at(url)?.inodes);
     let head = Head { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
@@ -94,20 +95,20 @@ fn write<W: Write>(
         if interrupt.is_some_and(Interrupt::is_set) { Err(DumpError::Stopped) } else { Ok(()) }
     };
     let written =
-        dump::write(&engine, out, form, head, &mut progress).map_err(|error| dump_fault(&error, url));
+        dump::write(&engine, out, form, head, &mut progress).map_err(|error| dump_error(&error, url));
     bar.finish_and_clear();
     written
 }
 
 /// The error of a dump of the volume at `url`.
-pub(crate) fn dump_fault(error: &DumpError, url: &MetaUrl) -> Fault {
-    let fault = Fault::new(format!("cannot dump the volume: {error}")).at(url);
+pub(crate) fn dump_error(error: &DumpError, url: &MetaUrl) -> CliError {
+    let failed = CliError::new(format!("cannot dump the volume: {error}")).at(url);
     match error {
-        DumpError::Stopped => Fault::new("interrupted: no dump was written").at(url),
+        DumpError::Stopped => CliError::new("interrupted: no dump was written").at(url),
         DumpError::TooFast | DumpError::BusyFile { .. } => {
-            fault.advise("run it again when there are fewer changes, or unmount the volume")
+            failed.advise("run it again when there are fewer changes, or unmount the volume")
         }
-        _ => fault,
+        _ => failed,
     }
 }
 

@@ -9,7 +9,7 @@ use acl::sid_rules::SidRules;
 use chunk::{Cipher, Compression, EncryptionSettings, FILE, MARKER, MEMORY, STORES, StoreOptions};
 use clap::ValueHint;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use command::units::{parse_size, parse_whole};
 use meta::{AclKind, DEFAULT_BACKUP_SECS, DEFAULT_INLINE_BYTES, Engine, Volume, VolumeError};
@@ -18,7 +18,7 @@ use types::{Ino, Time};
 
 use crate::marker;
 use crate::parse::{Choice, one_of, parse_inline, parse_name};
-use crate::store::{self, KeyArgs, open_store, store_fault};
+use crate::store::{self, KeyArgs, open_store, store_error};
 use crate::url::MetaUrl;
 
 #[derive(Debug, clap::Args)]
@@ -86,13 +86,13 @@ const ACLS: &[Choice<AclKind>] = &[
 /// The directories that an object store creates. A format that was interrupted leaves them empty.
 const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
 
-pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
     let url = MetaUrl::parse(&args.url)?;
     let file = match &url {
         MetaUrl::Sqlite(path) => Some(path.as_path()),
         MetaUrl::Network(_) => None,
         MetaUrl::Memory(_) => {
-            return Err(Fault::usage("a volume in memory is created by its mount, new each time")
+            return Err(CliError::usage("a volume in memory is created by its mount, new each time")
                 .at(&url)
                 .advise(format!("run limen mount {url} MOUNTPOINT")));
         }
@@ -141,16 +141,16 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
 ///
 /// # Errors
 /// The kernel provides no UUID.
-pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
+pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, CliError> {
     let storage = MEMORY.to_owned();
     Ok(Volume { storage, uuid: new_uuid()?, created: Time::now(), ..Volume::in_memory(name) })
 }
 
 /// Metadata is not encrypted, so an encrypted volume stores no file data there.
-fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
+fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, CliError> {
     match (args.inline, args.encrypt) {
         (Some(1..), Some(_)) => {
-            Err(Fault::usage("--inline stores data in the metadata, which is not encrypted")
+            Err(CliError::usage("--inline stores data in the metadata, which is not encrypted")
                 .advise("omit --inline or --encrypt"))
         }
         (Some(bytes), _) => Ok(bytes),
@@ -161,7 +161,7 @@ fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
 }
 
 /// The encryption settings that are stored with the volume.
-fn encryption(args: &FormatArgs) -> Result<String, Fault> {
+fn encryption(args: &FormatArgs) -> Result<String, CliError> {
     let Some(cipher) = args.encrypt else { return Ok(String::new()) };
     let (settings, _) = EncryptionSettings::new(cipher, &store::secret(&args.keys)?)?;
     Ok(settings.to_string())
@@ -169,7 +169,7 @@ fn encryption(args: &FormatArgs) -> Result<String, Fault> {
 
 /// Fails if the database already holds a volume. This runs before anything is created, so that a second
 /// format changes nothing.
-fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
+fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), CliError> {
     // An empty file is not a database yet.
     if file.is_some_and(|path| fs::metadata(path).map_or(true, |metadata| metadata.len() == 0)) {
         return Ok(());
@@ -177,32 +177,32 @@ fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
     match Volume::load(&*url.open(true)?.engine()) {
         Err(VolumeError::NotFormatted) => Ok(()),
         Ok(Volume { name, created, .. }) => {
-            Err(url.volume_fault(VolumeError::Exists { name, created: created.to_string() }))
+            Err(url.volume_error(VolumeError::Exists { name, created: created.to_string() }))
         }
-        Err(error) => Err(url.volume_fault(error)),
+        Err(error) => Err(url.volume_error(error)),
     }
 }
 
-fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
+fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), CliError> {
     let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
     if ![FILE, MEMORY].contains(&args.storage.as_str()) {
         // Another volume's objects there would be overwritten, as in a directory.
         marker::refuse_marked(volume, &store)?;
-        let empty = store.direct().is_empty().map_err(|error| store_fault(volume, &error))?;
+        let empty = store.direct().is_empty().map_err(|error| store_error(volume, &error))?;
         if !empty {
-            let fault = Fault::new("the bucket already contains objects").at(&volume.bucket);
-            return Err(fault.advise("choose an empty bucket or prefix with --bucket"));
+            let failed = CliError::new("the bucket already contains objects").at(&volume.bucket);
+            return Err(failed.advise("choose an empty bucket or prefix with --bucket"));
         }
     }
-    store.check().map_err(|error| store_fault(volume, &error))?;
+    store.check().map_err(|error| store_error(volume, &error))?;
     let engine = url.open(true)?.engine();
-    volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
+    volume.format(&*engine).map_err(|error| url.volume_error(error))?;
     // The marker is written after the volume's record. Only one of two concurrent formats can write the
     // record, so the marker names the volume that exists.
     if volume.store_marker {
         let advice = format!("the volume is created; run limen config --adopt-store {url}");
-        marker::put(volume, &store).map_err(|fault| fault.advise(advice))?;
+        marker::put(volume, &store).map_err(|failed| failed.advise(advice))?;
     }
     if !rustix::process::geteuid().is_root() {
         give_root_directory(url, Arc::clone(&engine))?;
@@ -211,7 +211,7 @@ fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<()
 }
 
 /// Makes this user the owner of the root directory, so that a user other than root can write in it.
-fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fault> {
+fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), CliError> {
     let owner = SetAttr {
         ino: Ino::ROOT,
         uid: Some(rustix::process::geteuid().as_raw()),
@@ -221,16 +221,16 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fau
     url.client(engine, 1)?.run(&owner, &Authority::Kernel { revisions: None }).at(url)
 }
 
-fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
+fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError> {
     let bucket = match (&args.bucket, args.storage.as_str()) {
         (Some(_), MEMORY) => {
-            return Err(Fault::usage("--bucket does not apply to --storage memory").advise("omit it"));
+            return Err(CliError::usage("--bucket does not apply to --storage memory").advise("omit it"));
         }
         (None, MEMORY) => return Ok(String::new()),
         (None, FILE) => match database {
             Some(database) => database.with_extension("data"),
             None => {
-                return Err(Fault::usage("a volume on a database server needs a place for its file data")
+                return Err(CliError::usage("a volume on a database server needs a place for its file data")
                     .advise(
                         "write --bucket DIRECTORY with a directory that all machines share, or --storage s3",
                     ));
@@ -241,21 +241,22 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
             let buckets = store.map_or(&[][..], |store| store.buckets);
             let examples: Vec<String> =
                 buckets.iter().map(|(_, example)| format!("--bucket {example}")).collect();
-            return Err(Fault::usage(format!("--storage {kind} needs a bucket"))
+            return Err(CliError::usage(format!("--storage {kind} needs a bucket"))
                 .advise(format!("write for example {}", examples.join(" or "))));
         }
         (Some(bucket), FILE) => absolute(bucket).usage().at(bucket)?,
         (Some(bucket), _) => return Ok(bucket.clone()),
     };
     let text = bucket.to_str().map(str::to_owned);
-    text.ok_or_else(|| Fault::usage("the bucket's path is not UTF-8").at(bucket.display()))
+    text.ok_or_else(|| CliError::usage("the bucket's path is not UTF-8").at(bucket.display()))
 }
 
 /// Fails unless the directory is empty or does not exist. Slice numbers start at 1 in every volume, so a
 /// second volume in the same directory would overwrite the first one's objects.
-fn check_bucket(bucket: &Path) -> Result<(), Fault> {
-    let fail =
-        |error: std::io::Error| Fault::new(format!("cannot read the bucket: {error}")).at(bucket.display());
+fn check_bucket(bucket: &Path) -> Result<(), CliError> {
+    let fail = |error: std::io::Error| {
+        CliError::new(format!("cannot read the bucket: {error}")).at(bucket.display())
+    };
     let advice = "choose an empty or new directory with --bucket";
     if let Ok(text) = fs::read(bucket.join(MARKER)) {
         return Err(marker::taken(&text, bucket.display()));
@@ -268,7 +269,7 @@ fn check_bucket(bucket: &Path) -> Result<(), Fault> {
     for entry in entries {
         let path = entry.map_err(fail)?.path();
         if !is_empty_store_directory(&path) {
-            return Err(Fault::new("the bucket is not empty").at(path.display()).advise(advice));
+            return Err(CliError::new("the bucket is not empty").at(path.display()).advise(advice));
         }
     }
     Ok(())
@@ -296,7 +297,7 @@ pub(crate) fn storage_parser() -> PossibleValuesParser {
 ///
 /// # Errors
 /// The kernel provides none.
-pub(crate) fn new_uuid() -> Result<String, Fault> {
+pub(crate) fn new_uuid() -> Result<String, CliError> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
     let uuid = fs::read_to_string(SOURCE).what("cannot get a UUID").at(SOURCE)?;
     Ok(uuid.trim().to_owned())

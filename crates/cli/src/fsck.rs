@@ -8,7 +8,7 @@ use std::sync::Arc;
 use check::{Checked, Location, Problem};
 use chunk::{BlockStore, StoreOptions};
 use client::Meta;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, ProgressBar};
 use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
@@ -87,9 +87,9 @@ const MAX_ROUNDS: usize = 100;
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     match check_volume(args) {
         Ok(code) => ExitCode::from(code),
-        Err(fault) => {
-            output::note(&fault);
-            ExitCode::from(if fault.exit_code() == 2 { 2 } else { NOT_CHECKED })
+        Err(error) => {
+            output::note(&error);
+            ExitCode::from(if error.exit_code() == 2 { 2 } else { NOT_CHECKED })
         }
     }
 }
@@ -109,7 +109,7 @@ struct Findings {
     unreferenced: Unreferenced,
 }
 
-fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
+fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
     let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
@@ -157,7 +157,7 @@ enum Access {
 }
 
 impl Access {
-    fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Access, Fault> {
+    fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Access, CliError> {
         if args.repair {
             let tool = Tool { name: "limen fsck --repair", force: Some(args.force) };
             let exclusive = Exclusive::begin(url, database, tool)?;
@@ -175,7 +175,7 @@ impl Access {
     }
 }
 
-fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, Fault> {
+fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, CliError> {
     let text = match maintenance::end(url, engine)? {
         Some(Maintenance { tool, host, pid, .. }) => {
             format!(
@@ -200,7 +200,7 @@ struct Fsck<'a> {
 }
 
 impl Fsck<'_> {
-    fn run(&mut self, is_live: bool) -> Result<(), Fault> {
+    fn run(&mut self, is_live: bool) -> Result<(), CliError> {
         self.check_records()?;
         if is_live {
             self.confirm_records()?;
@@ -215,7 +215,7 @@ impl Fsck<'_> {
     }
 
     /// Checks the records, and repairs them if that is asked for.
-    fn check_records(&mut self) -> Result<(), Fault> {
+    fn check_records(&mut self) -> Result<(), CliError> {
         for round in 0..=MAX_ROUNDS {
             let (mut problems, mut unnamed) = (Vec::new(), 0);
             self.findings.checked = self.scan(&mut |problem| match problems.len() < MAX_KEPT {
@@ -232,7 +232,7 @@ impl Fsck<'_> {
 
     /// Checks the records of a mounted volume several more times, and drops the problems that are not found
     /// each time: those were changes in progress.
-    fn confirm_records(&mut self) -> Result<(), Fault> {
+    fn confirm_records(&mut self) -> Result<(), CliError> {
         let is_moving = |problem: &Problem| matches!(problem, Problem::Usage { .. } | Problem::Quota { .. });
         self.findings.left.retain(|problem| !is_moving(problem));
         for _ in 0..CONFIRMED_BY {
@@ -248,7 +248,7 @@ impl Fsck<'_> {
         Ok(())
     }
 
-    fn scan(&self, report: &mut dyn FnMut(Problem)) -> Result<Checked, Fault> {
+    fn scan(&self, report: &mut dyn FnMut(Problem)) -> Result<Checked, CliError> {
         let mut progress = |what: &'static str, count| {
             self.bar.set_message(what);
             self.bar.set_position(count);
@@ -257,7 +257,7 @@ impl Fsck<'_> {
     }
 
     /// Repairs what can be repaired. Returns the number of repaired problems.
-    fn repair(&mut self) -> Result<usize, Fault> {
+    fn repair(&mut self) -> Result<usize, CliError> {
         if self.findings.left.is_empty() {
             return Ok(0);
         }
@@ -286,12 +286,12 @@ impl Fsck<'_> {
         Ok(count)
     }
 
-    fn store(&self) -> Result<Arc<BlockStore>, Fault> {
+    fn store(&self) -> Result<Arc<BlockStore>, CliError> {
         let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
         open_store(self.volume, &self.args.keys, options)
     }
 
-    fn check_data(&mut self) -> Result<(), Fault> {
+    fn check_data(&mut self) -> Result<(), CliError> {
         let store = self.store()?;
         let Fsck { volume, engine, findings, bar, .. } = self;
         marker::verify(volume, &store)?;
@@ -325,7 +325,7 @@ impl Fsck<'_> {
 
     /// Reads the data again, and drops damage that is not found a second time, because that file was removed
     /// while it was read.
-    fn confirm_data(&mut self) -> Result<(), Fault> {
+    fn confirm_data(&mut self) -> Result<(), CliError> {
         let mut again = Vec::new();
         let known = &self.findings.damage;
         let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));

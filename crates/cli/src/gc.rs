@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use check::{AclCounts, SliceWindow};
 use chunk::{BlockStore, ChunkError, StoredBlock};
 use client::{Failure, Meta};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Table};
 use command::units::show_size;
 use meta::{Engine, EngineError, Record, Scan, Session, Volume};
@@ -19,7 +19,7 @@ use crate::marker;
 use crate::parse::parse_span;
 use crate::records::{self, next_slice};
 use crate::sessions::sessions;
-use crate::store::{open_without_key, store_fault};
+use crate::store::{open_without_key, store_error};
 use crate::target::volume_url;
 use crate::url::Database;
 
@@ -72,7 +72,7 @@ struct Found {
     acls_kept: Option<&'static str>,
 }
 
-pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     // On the embedded engine, the volume cannot be mounted while this process holds the lock. Without the
@@ -178,7 +178,7 @@ fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
 }
 
 /// Removes the blocks of slices on the garbage list, then the records of that list.
-fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), Fault> {
+fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), CliError> {
     loop {
         let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE })?;
         if page.snapshot.records.is_empty() {
@@ -188,7 +188,7 @@ fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) 
         for record in &page.snapshot.records {
             let Record::Garbage(garbage) = record else { continue };
             let deleted = store.delete_slice(garbage.slice, garbage.size);
-            deleted.map_err(|error| store_fault(volume, &error))?;
+            deleted.map_err(|error| store_error(volume, &error))?;
             gone.push(garbage.slice);
             found.garbage_bytes += u64::from(garbage.size);
         }
@@ -234,7 +234,7 @@ impl Unreferenced {
         volume: &Volume,
         store: &BlockStore,
         each: &mut dyn FnMut(&Stray) -> Result<(), ChunkError>,
-    ) -> Result<Unreferenced, Fault> {
+    ) -> Result<Unreferenced, CliError> {
         let mut sums = Unreferenced::default();
         check::for_each_slice_window(engine, |window| {
             let walked = store.for_each_block(&mut |block| {
@@ -247,7 +247,7 @@ impl Unreferenced {
                 let of_used_slice = window.get(block.id).is_some();
                 each(&Stray { block, of_used_slice })
             });
-            walked.map_err(|error| store_fault(volume, &error))
+            walked.map_err(|error| store_error(volume, &error))
         })?;
         Ok(sums)
     }

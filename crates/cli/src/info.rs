@@ -12,7 +12,7 @@ use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Table};
 use command::paths;
 use command::units::show_size;
@@ -57,7 +57,7 @@ const MAX_CHUNKS: u64 = 256;
 /// Entries of a directory that are read at a time.
 const PAGE: usize = 1024;
 
-pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &InfoArgs) -> Result<(), CliError> {
     let mut shower = Shower { args, values: Vec::new() };
     let mut open: HashMap<u64, (String, Database)> = HashMap::new();
     for text in &args.paths {
@@ -112,7 +112,7 @@ impl Shower<'_> {
         [shown, raw]: [String; 2],
         ino: Ino,
         parent: impl FnOnce(&Inode) -> Option<u64>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CliError> {
         let found = Details::read(engine, ino).at(&shown)?;
         let parent = parent(&found.inode);
         let totals = match found.inode.kind.is_dir() {
@@ -137,7 +137,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn read(engine: &dyn Engine, dir: Ino, recursive: bool) -> Result<Totals, Fault> {
+    fn read(engine: &dyn Engine, dir: Ino, recursive: bool) -> Result<Totals, CliError> {
         let (mut files, mut directories) = (0, 0);
         let scan = Scan::Dir { parent: dir, after: None, limit: PAGE, beside: Beside::Nothing };
         for page in scan.pages(|scan| engine.scan(scan)) {

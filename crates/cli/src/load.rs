@@ -9,7 +9,7 @@ use std::sync::Arc;
 use backup::Note;
 use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use dump::{Checked, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
@@ -46,10 +46,10 @@ pub(crate) struct LoadArgs {
     discard: bool,
 }
 
-pub(crate) fn run(args: &LoadArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &LoadArgs) -> Result<(), CliError> {
     let url = MetaUrl::parse(&args.url)?;
     if let MetaUrl::Memory(_) = url {
-        return Err(Fault::usage("a volume in memory exists only within its mount").at(&url));
+        return Err(CliError::usage("a volume in memory exists only within its mount").at(&url));
     }
     if args.discard {
         return discard(&url);
@@ -73,9 +73,9 @@ pub(crate) fn load(
     url: &MetaUrl,
     input: &Input,
     verify: bool,
-    accept: impl FnOnce(&mut Checked) -> Result<(), Fault>,
-) -> Result<(Database, Checked), Fault> {
-    let failed = |error: DumpError| load_fault(error, url, input);
+    accept: impl FnOnce(&mut Checked) -> Result<(), CliError>,
+) -> Result<(Database, Checked), CliError> {
+    let failed = |error: DumpError| load_error(error, url, input);
     let bar = output::progress("inodes checked");
     let checked = input.open().and_then(|dump| dump::check(dump, &mut |inodes| bar.set_position(inodes)));
     bar.finish_and_clear();
@@ -113,25 +113,25 @@ fn store(
     dump: Reader,
     bar: &output::ProgressBar,
 ) -> Result<(), DumpError> {
-    let random = new_uuid().map_err(|fault| io::Error::other(fault.to_string()))?;
+    let random = new_uuid().map_err(|error| io::Error::other(error.to_string()))?;
     dump::load(engine, checked, dump, &random, &mut |inodes| bar.set_position(inodes))
 }
 
 /// Removes what an interrupted load has stored.
-fn discard(url: &MetaUrl) -> Result<(), Fault> {
+fn discard(url: &MetaUrl) -> Result<(), CliError> {
     let database = url.open(false)?;
     let engine = database.engine();
     match Volume::load(&*engine) {
         Err(VolumeError::Loading) => {}
         Ok(volume) => {
-            return Err(Fault::new(format!("volume '{}' is complete", volume.name)).at(url).advise(
+            return Err(CliError::new(format!("volume '{}' is complete", volume.name)).at(url).advise(
                 "remove it with limen destroy, with --keep-objects if another database uses its objects",
             ));
         }
-        Err(error) => return Err(url.volume_fault(error)),
+        Err(error) => return Err(url.volume_error(error)),
     }
     dump::discard(&*engine)
-        .map_err(|error| Fault::new(error).at(url).advise("run limen load --discard again"))?;
+        .map_err(|error| CliError::new(error).at(url).advise("run limen load --discard again"))?;
     drop(engine);
     drop(database);
     if let MetaUrl::Sqlite(path) = url {
@@ -151,11 +151,11 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    fn new(path: Option<&Path>) -> Result<Input, Fault> {
+    fn new(path: Option<&Path>) -> Result<Input, CliError> {
         match path.filter(|path| *path != Path::new(STANDARD)) {
             Some(path) => Ok(Input::Path(path.to_owned())),
             None => copy().map(Input::Copy).map_err(|error| {
-                Fault::new(format!("cannot keep a copy of standard input: {error}"))
+                CliError::new(format!("cannot keep a copy of standard input: {error}"))
                     .at(env::temp_dir().display())
                     .advise("write the dump to a file first, and name it")
             }),
@@ -183,8 +183,8 @@ fn copy() -> io::Result<File> {
     Ok(file)
 }
 
-fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
-    let fault = Fault::new(&error);
+fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
+    let failed = CliError::new(&error);
     let is_empty = match input {
         Input::Path(path) => path.metadata().is_ok_and(|metadata| metadata.len() == 0),
         Input::Copy(file) => file.metadata().is_ok_and(|metadata| metadata.len() == 0),
@@ -196,29 +196,29 @@ fn load_fault(error: DumpError, url: &MetaUrl, input: &Input) -> Fault {
         Input::Backup(_, backup, _) => format!("backup {}", backup.0),
     };
     match error {
-        DumpError::Newer { .. } => fault.at(input).advise("use that version of limen; nothing was changed"),
-        DumpError::CutOff { line: 0 } if is_empty => Fault::new("the file is empty, so it is not a dump")
+        DumpError::Newer { .. } => failed.at(input).advise("use that version of limen; nothing was changed"),
+        DumpError::CutOff { line: 0 } if is_empty => CliError::new("the file is empty, so it is not a dump")
             .at(input)
             .advise("name a file that limen dump wrote"),
-        DumpError::NotADump => fault.at(input).advise("name a file that limen dump wrote"),
+        DumpError::NotADump => failed.at(input).advise("name a file that limen dump wrote"),
         DumpError::CutOff { .. } | DumpError::Damaged { .. } => {
-            fault.at(input).advise("copy the dump again, or load another one; nothing was changed")
+            failed.at(input).advise("copy the dump again, or load another one; nothing was changed")
         }
-        DumpError::Io(error) => Fault::new(format!("cannot read the dump: {error}")).at(input),
+        DumpError::Io(error) => CliError::new(format!("cannot read the dump: {error}")).at(input),
         DumpError::NotEmpty => {
-            fault.at(url).advise("name an empty database, or another table_prefix; nothing was changed")
+            failed.at(url).advise("name an empty database, or another table_prefix; nothing was changed")
         }
-        DumpError::OtherDump => fault.at(url).advise(format!(
+        DumpError::OtherDump => failed.at(url).advise(format!(
             "load that one to the end, or remove what it stored with limen load --discard {url}; nothing was changed"
         )),
         DumpError::Discarded => {
-            fault.at(url).advise(format!("run limen load --discard {url} again; nothing was changed"))
+            failed.at(url).advise(format!("run limen load --discard {url} again; nothing was changed"))
         }
-        DumpError::OtherProcess => fault.at(url).advise("wait until it is done"),
-        DumpError::Differs(_) => fault
+        DumpError::OtherProcess => failed.at(url).advise("wait until it is done"),
+        DumpError::Differs(_) => failed
             .at(url)
             .advise("if the volume was mounted since the load, that can be the reason; otherwise load the dump again"),
-        DumpError::NotLoading | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => fault,
-        DumpError::Engine(_) => fault.at(url).advise("run the command again: it goes on where it ended"),
+        DumpError::NotLoading | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => failed,
+        DumpError::Engine(_) => failed.at(url).advise("run the command again: it goes on where it ended"),
     }
 }

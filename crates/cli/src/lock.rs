@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::Fault;
+use command::error::CliError;
 use engine_sqlite::{LockError, MountLock};
 
 use crate::url::Database;
@@ -30,6 +30,6 @@ pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<Moun
     }
 }
 
-pub(crate) fn lock_fault(path: &Path, error: &io::Error) -> Fault {
-    Fault::new(format!("cannot lock the volume: {error}")).at(path.display())
+pub(crate) fn lock_error(path: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("cannot lock the volume: {error}")).at(path.display())
 }

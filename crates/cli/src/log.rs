@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::paths;
 use command::registry;
 use tracing::callsite::Identifier;
@@ -39,7 +39,7 @@ pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 ///
 /// # Errors
 /// The filter in `LIMEN_LOG` is malformed.
-pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>) -> Result<(), Fault> {
+pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>) -> Result<(), CliError> {
     let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
     subscriber(&filter, file, spans)?.init();
     Ok(())
@@ -47,7 +47,11 @@ pub(crate) fn init(default: &str, file: Option<File>, spans: Option<BoxedLayer>)
 
 /// The layers are a list, not nested, because of what they cost: a nested layer without a filter would let the
 /// macros of `tracing` build every span and event, of all levels, before the log's filter drops it.
-fn subscriber(filter: &str, file: Option<File>, spans: Option<BoxedLayer>) -> Result<impl Subscriber, Fault> {
+fn subscriber(
+    filter: &str,
+    file: Option<File>,
+    spans: Option<BoxedLayer>,
+) -> Result<impl Subscriber, CliError> {
     let filter = EnvFilter::try_new(filter)
         .usage()
         .at(format!("environment variable {VARIABLE}"))
@@ -179,7 +183,7 @@ where
 ///
 /// # Errors
 /// The user has no state directory.
-pub(crate) fn default_path(volume: &str) -> Result<PathBuf, Fault> {
+pub(crate) fn default_path(volume: &str) -> Result<PathBuf, CliError> {
     let used: Vec<PathBuf> = registry::all()
         .into_iter()
         .filter(|entry| entry.process.is_alive())
@@ -191,12 +195,12 @@ pub(crate) fn default_path(volume: &str) -> Result<PathBuf, Fault> {
     Ok(free.unwrap_or(first))
 }
 
-fn unnumbered_path(volume: &str) -> Result<PathBuf, Fault> {
+fn unnumbered_path(volume: &str) -> Result<PathBuf, CliError> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(format!("/var/log/limen-{volume}.log")));
     }
     let state = paths::state_directory().ok_or_else(|| {
-        Fault::new("no default directory for the log: neither XDG_STATE_HOME nor HOME is set")
+        CliError::new("no default directory for the log: neither XDG_STATE_HOME nor HOME is set")
             .advise("name a file with --log")
     })?;
     Ok(state.join(format!("{volume}.log")))
@@ -206,7 +210,7 @@ fn unnumbered_path(volume: &str) -> Result<PathBuf, Fault> {
 ///
 /// # Errors
 /// Those of [`open`].
-pub(crate) fn reopen(path: &Path) -> Result<(), Fault> {
+pub(crate) fn reopen(path: &Path) -> Result<(), CliError> {
     let file = open(path)?;
     rustix::stdio::dup2_stderr(&file).what("cannot write the log").at(path.display())
 }
@@ -215,7 +219,7 @@ pub(crate) fn reopen(path: &Path) -> Result<(), Fault> {
 ///
 /// # Errors
 /// The directory or file cannot be created, renamed or opened.
-pub(crate) fn open(path: &Path) -> Result<File, Fault> {
+pub(crate) fn open(path: &Path) -> Result<File, CliError> {
     let opened = || {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;

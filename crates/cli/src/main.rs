@@ -91,7 +91,7 @@ mod warmup;
 
 use std::process::ExitCode;
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 
 use crate::args::Command;
@@ -103,16 +103,16 @@ fn main() -> ExitCode {
     secrets::hide();
     match run(help::parse().command) {
         Ok(code) => code,
-        Err(fault) => {
-            if !fault.is_reported() {
-                output::note(&fault);
+        Err(error) => {
+            if !error.is_reported() {
+                output::note(&error);
             }
-            ExitCode::from(fault.exit_code())
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, Fault> {
+fn run(command: Command) -> Result<ExitCode, CliError> {
     // A mount sets up its own log. All other commands print to the terminal, and log only if LIMEN_LOG is
     // set.
     if !matches!(command, Command::Mount(_)) {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Failure, Meta};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use command::process::host_name;
 use engine_sqlite::{LockError, MountLock};
@@ -15,7 +15,7 @@ use ops::{Authority, BeginMaintenance, EndMaintenance, FinalMaintenance};
 use types::Time;
 use vfs::process::{is_process_here, process_has_ended, this_process};
 
-use crate::lock::{lock_fault, take_lock};
+use crate::lock::{lock_error, take_lock};
 use crate::sessions::{describe, list, living, session_times};
 use crate::url::{Database, MetaUrl};
 
@@ -56,12 +56,12 @@ impl Exclusive {
     /// # Errors
     /// The volume is mounted: the message names each session that can be alive. Another tool works on the
     /// volume. Errors of the database.
-    pub(crate) fn begin(url: &MetaUrl, database: &Database, tool: Tool) -> Result<Exclusive, Fault> {
+    pub(crate) fn begin(url: &MetaUrl, database: &Database, tool: Tool) -> Result<Exclusive, CliError> {
         let engine = database.engine();
         let lock = match take_lock(database, false) {
             Ok(lock) => lock,
             Err(LockError::AlreadyMounted { holder, .. }) => return Err(held(url, &*engine, tool, &holder)),
-            Err(LockError::Io { path, error }) => return Err(lock_fault(&path, &error)),
+            Err(LockError::Io { path, error }) => return Err(lock_error(&path, &error)),
         };
         let meta = url.client(engine.clone(), 1)?;
         let maintenance = Maintenance {
@@ -106,11 +106,11 @@ impl Exclusive {
     ///
     /// # Errors
     /// Another process ended the maintenance; errors of the database.
-    pub(crate) fn make_final(&mut self) -> Result<(), Fault> {
+    pub(crate) fn make_final(&mut self) -> Result<(), CliError> {
         let last = match self.meta.run(&FinalMaintenance(self.maintenance.clone()), &BY_TOOL) {
             Err(Failure::Refused(_)) => {
                 self.check()?;
-                return Err(Fault::new("the maintenance is not announced"));
+                return Err(CliError::new("the maintenance is not announced"));
             }
             done => done?,
         };
@@ -129,7 +129,7 @@ impl Exclusive {
     ///
     /// # Errors
     /// A session was renewed, or a new one began; errors of the database.
-    fn remove_silent(&self, url: &MetaUrl, tool: Tool, alive: Vec<Session>) -> Result<(), Fault> {
+    fn remove_silent(&self, url: &MetaUrl, tool: Tool, alive: Vec<Session>) -> Result<(), CliError> {
         let wait = session_times()?.remove_after;
         let all = list(&alive);
         output::note(format!("waiting {} to see whether these sessions are renewed: {all}", seconds(wait)));
@@ -175,7 +175,7 @@ impl Drop for Exclusive {
     }
 }
 
-fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -> Result<(), Fault> {
+fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -> Result<(), CliError> {
     let mut replaces = None;
     loop {
         let begin = BeginMaintenance { maintenance: maintenance.clone(), replaces };
@@ -214,7 +214,7 @@ pub(crate) fn announced(engine: &dyn Engine) -> Result<Option<Maintenance>, Engi
 }
 
 /// The error of a tool that cannot lock the database file, because a mount or another tool holds the lock.
-fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
+fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> CliError {
     if let Ok(Some(other)) = announced(engine)
         && !process_has_ended(other.pid, &other.process)
     {
@@ -222,7 +222,7 @@ fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     }
     match living(engine) {
         Ok(alive) if !alive.is_empty() => mounted(url, tool, &alive),
-        _ => Fault::new(format!(
+        _ => CliError::new(format!(
             "{} needs exclusive use of the volume, but process {holder} uses it",
             tool.name
         ))
@@ -232,7 +232,7 @@ fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
 }
 
 /// The error of a mount or a tool that starts while the tool `other` works on the volume.
-pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
+pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> CliError {
     let Maintenance { tool, host, pid, since, is_final, .. } = other;
     let advice = match is_final {
         true => {
@@ -243,7 +243,7 @@ pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
         ),
     };
     let what = format!("'{tool}' works on the volume, as process {pid} on {host} since {since}");
-    Fault::new(what).at(url).advise(advice)
+    CliError::new(what).at(url).advise(advice)
 }
 
 /// Ends the maintenance of a tool if the administrator knows that the tool has ended, but this machine cannot
@@ -251,7 +251,7 @@ pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
 ///
 /// # Errors
 /// The tool runs on this machine; the maintenance is final, so records may be gone; errors of the database.
-pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maintenance>, Fault> {
+pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maintenance>, CliError> {
     let meta = url.client(engine, 1)?;
     let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).at(url)? else { return Ok(None) };
     if announced.is_final {
@@ -259,7 +259,7 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
     }
     if is_here(&announced) {
         let Maintenance { tool, pid, .. } = announced;
-        return Err(Fault::new(format!(
+        return Err(CliError::new(format!(
             "'{tool}' still works on the volume, as process {pid} on this machine"
         ))
         .at(url)
@@ -275,7 +275,7 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
 ///
 /// # Errors
 /// A tool may be working on the volume; a removal of the volume was interrupted; errors of the database.
-pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
+pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), CliError> {
     let Some(announced) = meta.run(&ops::GetMaintenance, &BY_TOOL).at(url)? else { return Ok(()) };
     if !process_has_ended(announced.pid, &announced.process) {
         return Err(under_maintenance(url, &announced));
@@ -284,7 +284,7 @@ pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
         return Err(partly_removed(url));
     }
     if announced.tool == DESTROY {
-        return Err(Fault::new("the removal of this volume was started and interrupted: file data may be lost")
+        return Err(CliError::new("the removal of this volume was started and interrupted: file data may be lost")
             .at(url)
             .advise(format!(
                 "run limen destroy again; to read the files that are left, run limen fsck --end-maintenance {url} first"
@@ -296,13 +296,13 @@ pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
     }
 }
 
-fn partly_removed(url: &MetaUrl) -> Fault {
-    Fault::new("the removal of this volume was started, and some of its records are gone")
+fn partly_removed(url: &MetaUrl) -> CliError {
+    CliError::new("the removal of this volume was started, and some of its records are gone")
         .at(url)
         .advise(format!("run {DESTROY} again; on another machine, with --force"))
 }
 
-fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
+fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> CliError {
     let what = format!("{} needs exclusive use of the volume, but it is mounted: {}", tool.name, list(alive));
     let wait = seconds(session_times().unwrap_or_default().remove_after);
     let more = match (url, tool.force) {
@@ -317,7 +317,7 @@ fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
             "; if that machine no longer exists, any other mount of the volume removes its session after {wait}"
         ),
     };
-    Fault::new(what).at(url).advise(format!("unmount it there first{more}"))
+    CliError::new(what).at(url).advise(format!("unmount it there first{more}"))
 }
 
 fn seconds(time: Duration) -> String {

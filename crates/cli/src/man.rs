@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Command, ValueHint};
 use clap_mangen::Man;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use rustix::fs::Mode;
 
@@ -26,7 +26,7 @@ pub(crate) struct ManArgs {
 }
 
 /// `top` is the definition of `limen`.
-pub(crate) fn run(args: &ManArgs, top: Command) -> Result<(), Fault> {
+pub(crate) fn run(args: &ManArgs, top: Command) -> Result<(), CliError> {
     const FAILED: &str = "cannot write the manual pages";
     let pages = pages(top).what(FAILED)?;
     // Every user reads manual pages, but the usual umask of this program denies others everything.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use chunk::{BlockStore, ChunkError, DirectStore, MARKER, MEMORY, StoreCheck};
 use client::Meta;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use meta::Volume;
 use ops::{Authority, Configure};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use types::Errno;
 
 use crate::records::next_slice;
 use crate::report::Report;
-use crate::store::{open_without_key, store_fault};
+use crate::store::{open_without_key, store_error};
 
 /// Timeout of all checks of a store before a mount serves.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -54,12 +54,12 @@ pub(crate) struct Use {
 ///
 /// # Errors
 /// The store is another volume's; its marker is missing or damaged; it cannot be read.
-pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault> {
-    check_owner(volume, store.direct()).map_err(Wrong::fault)
+pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, CliError> {
+    check_owner(volume, store.direct()).map_err(Wrong::error)
 }
 
 /// Why the store cannot be used for a volume, as far as can be told within a few seconds.
-pub(crate) fn trouble(volume: &Volume) -> Option<Fault> {
+pub(crate) fn trouble(volume: &Volume) -> Option<CliError> {
     if volume.storage == MEMORY {
         return None;
     }
@@ -72,9 +72,9 @@ pub(crate) fn trouble(volume: &Volume) -> Option<Fault> {
 }
 
 /// The error if the store does not answer in time.
-fn silent(volume: &Volume, limit: Duration) -> Fault {
+fn silent(volume: &Volume, limit: Duration) -> CliError {
     let (name, limit) = (&volume.name, limit.as_secs());
-    Fault::new(format!("the object store of volume '{name}' does not answer within {limit} s"))
+    CliError::new(format!("the object store of volume '{name}' does not answer within {limit} s"))
         .at(&volume.bucket)
         .advise("check that it exists and that this machine can reach it")
 }
@@ -85,15 +85,20 @@ fn silent(volume: &Volume, limit: Duration) -> Fault {
 /// # Errors
 /// Those of [`verify`]; the store does not work. With write-back, a store that does not work is only
 /// reported, and checked again before anything is written to it.
-pub(crate) fn admit(meta: &Meta, store: &Arc<BlockStore>, wanted: Use, report: &Report) -> Result<(), Fault> {
+pub(crate) fn admit(
+    meta: &Meta,
+    store: &Arc<BlockStore>,
+    wanted: Use,
+    report: &Report,
+) -> Result<(), CliError> {
     let volume = meta.volume();
     let check = match admit_or_why(meta, store, wanted, ANSWER_WITHIN, report) {
-        Err(Wrong::Unreachable(fault)) if wanted.writeback => {
-            report.note(&format!("{fault}; until it works, written data stays on the local disk"));
+        Err(Wrong::Unreachable(error)) if wanted.writeback => {
+            report.note(&format!("{error}; until it works, written data stays on the local disk"));
             Some(later_check(volume.clone()))
         }
         done => {
-            done.map_err(Wrong::fault)?;
+            done.map_err(Wrong::error)?;
             None
         }
     };
@@ -103,7 +108,7 @@ pub(crate) fn admit(meta: &Meta, store: &Arc<BlockStore>, wanted: Use, report: &
 /// The check of a store that did not answer when the volume was mounted.
 fn later_check(volume: Volume) -> StoreCheck {
     StoreCheck::new(move |store| {
-        find_owner(&volume, *store, true).map(drop).map_err(|wrong| wrong.fault().to_string())
+        find_owner(&volume, *store, true).map(drop).map_err(|wrong| wrong.error().to_string())
     })
 }
 
@@ -115,15 +120,15 @@ fn later_check(volume: Volume) -> StoreCheck {
 pub(crate) fn adopt(
     volume: &Volume,
     store: &BlockStore,
-    before: impl FnOnce() -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    before: impl FnOnce() -> Result<(), CliError>,
+) -> Result<(), CliError> {
     match check_owner(volume, store.direct()) {
         Ok(Owner::Ours) => Ok(()),
         Ok(Owner::Unmarked) | Err(Wrong::Unmarked(_)) => {
             before()?;
             put(volume, store)
         }
-        Err(wrong) => Err(wrong.fault()),
+        Err(wrong) => Err(wrong.error()),
     }
 }
 
@@ -131,20 +136,20 @@ pub(crate) fn adopt(
 ///
 /// # Errors
 /// The store fails to write it.
-pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
+pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), CliError> {
     let mut line = json!({ "volume": volume.uuid, "name": volume.name, "format": meta::FORMAT_VERSION });
     if !volume.loaded.is_empty() {
         line["loaded"] = volume.loaded.as_str().into();
     }
-    store.put_marker(&format!("{line}\n")).map_err(|error| store_fault(volume, &error))
+    store.put_marker(&format!("{line}\n")).map_err(|error| store_error(volume, &error))
 }
 
 /// Checks that no volume has marked the store, before a new volume uses it.
 ///
 /// # Errors
 /// The store has a marker, or cannot be read.
-pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
-    match store.direct().marker().map_err(|error| store_fault(volume, &error))? {
+pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), CliError> {
+    match store.direct().marker().map_err(|error| store_error(volume, &error))? {
         Some(text) => Err(taken(&text, &volume.bucket)),
         None => Ok(()),
     }
@@ -159,12 +164,12 @@ pub(crate) fn of(store: &BlockStore) -> Result<Option<Marker>, ChunkError> {
 }
 
 /// The error if a new volume is to use `place`, which has this marker.
-pub(crate) fn taken(text: &[u8], place: impl Display) -> Fault {
+pub(crate) fn taken(text: &[u8], place: impl Display) -> CliError {
     let whose = match read(text) {
         Some(Marker { uuid, name, .. }) => format!("volume '{name}' ({uuid})"),
         None => "another volume".to_owned(),
     };
-    Fault::new(format!("the object store belongs to {whose}")).at(place).advise(format!(
+    CliError::new(format!("the object store belongs to {whose}")).at(place).advise(format!(
         "choose another place with --bucket; if that volume no longer exists, remove the object {MARKER} there first"
     ))
 }
@@ -174,21 +179,21 @@ pub(crate) fn taken(text: &[u8], place: impl Display) -> Fault {
 enum Wrong {
     /// The marker is missing or damaged, or names another database of this volume. The user can have it
     /// written again with `limen config --adopt-store`.
-    Unmarked(Fault),
+    Unmarked(CliError),
     /// The store fails, or does not answer. It may work later.
-    Unreachable(Fault),
-    Other(Fault),
+    Unreachable(CliError),
+    Other(CliError),
 }
 
 impl Wrong {
-    fn fault(self) -> Fault {
+    fn error(self) -> CliError {
         match self {
-            Wrong::Unmarked(fault) | Wrong::Unreachable(fault) | Wrong::Other(fault) => fault,
+            Wrong::Unmarked(error) | Wrong::Unreachable(error) | Wrong::Other(error) => error,
         }
     }
 
     fn fails(volume: &Volume, error: &ChunkError) -> Self {
-        Wrong::Unreachable(store_fault(volume, error))
+        Wrong::Unreachable(store_error(volume, error))
     }
 }
 
@@ -209,21 +214,24 @@ fn check_owner(volume: &Volume, store: DirectStore<'_>) -> Result<Owner, Wrong> 
             );
             let advice = "if no mount uses the other one, take the store over with limen config --adopt-store; never use \
                           both, because each would remove objects of the other";
-            Err(Wrong::Unmarked(Fault::new(what).at(bucket).advise(advice)))
+            Err(Wrong::Unmarked(CliError::new(what).at(bucket).advise(advice)))
         }
         Some(Some(Marker { uuid: marked, name: other, .. })) => {
             let what = format!("the object store holds volume '{other}' ({marked}), not '{name}' ({uuid})");
-            Err(Wrong::Other(Fault::new(what).at(bucket).advise("check what the volume's bucket points to")))
+            Err(Wrong::Other(
+                CliError::new(what).at(bucket).advise("check what the volume's bucket points to"),
+            ))
         }
         Some(None) => {
-            let fault = Fault::new(format!("the object {MARKER} in the object store is damaged")).at(bucket);
+            let failed =
+                CliError::new(format!("the object {MARKER} in the object store is damaged")).at(bucket);
             let advice = "if it is the right store, mark it with limen config --adopt-store";
-            Err(Wrong::Unmarked(fault.advise(advice)))
+            Err(Wrong::Unmarked(failed.advise(advice)))
         }
         None if volume.store_marker || !volume.loaded.is_empty() => {
             let what =
                 format!("the object store does not belong to volume '{name}': it has no object {MARKER}");
-            Err(Wrong::Unmarked(Fault::new(what).at(bucket).advise(CHECK_MOUNTED)))
+            Err(Wrong::Unmarked(CliError::new(what).at(bucket).advise(CHECK_MOUNTED)))
         }
         None => Ok(Owner::Unmarked),
     }
@@ -235,7 +243,7 @@ fn find_owner(volume: &Volume, store: DirectStore<'_>, has_stored: bool) -> Resu
     let is_empty = || store.is_empty().map_err(|error| Wrong::fails(volume, &error));
     if owner == Owner::Unmarked && has_stored && is_empty()? {
         let what = format!("the object store is empty, but volume '{}' has stored data", volume.name);
-        return Err(Wrong::Other(Fault::new(what).at(&volume.bucket).advise(CHECK_MOUNTED)));
+        return Err(Wrong::Other(CliError::new(what).at(&volume.bucket).advise(CHECK_MOUNTED)));
     }
     Ok(owner)
 }
@@ -333,7 +341,7 @@ mod tests {
         let admit = |limit| admit_or_why(&meta, &store, wanted, limit, &Report::foreground());
         let wrong = admit(Duration::from_millis(10)).unwrap_err();
         assert!(matches!(wrong, Wrong::Unreachable(_)), "{wrong:?}");
-        assert!(wrong.fault().to_string().contains("does not answer"));
+        assert!(wrong.error().to_string().contains("does not answer"));
         faults.clear();
         admit(ANSWER_WITHIN).unwrap();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bench::mdtest::{Counters, OpenVolume, Options};
 use chunk::StoreOptions;
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output;
 use vfs::{Vfs, VfsOptions};
@@ -46,7 +46,7 @@ pub(crate) struct MdtestArgs {
     keys: KeyArgs,
 }
 
-pub(crate) fn run(args: &MdtestArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &MdtestArgs) -> Result<(), CliError> {
     // An error of the command line is reported before anything is opened.
     args.options.check()?;
     let url = MetaUrl::parse(&args.url)?;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use backup::Backups;
 use chunk::{BlockStore, MEMORY, Pending};
 use command::counters::Counters;
+use command::error::{CliError, ErrorAt};
 use command::exporter::Exporter;
-use command::fault::{Fault, OrFault};
 use command::paths;
 use command::process::{Process, host_name};
 use command::registry::{self, Entry};
@@ -48,16 +48,16 @@ const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 /// How long an ending mount waits while the store accepts no block; then blocks stay on the local disk.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &MountArgs) -> Result<(), CliError> {
     if args.background && !args.report {
         log::init("off", None, None)?;
         return daemon::start(args);
     }
     let report = if args.report { Report::background() } else { Report::foreground() };
-    serve(args, &report).map_err(|fault| report.fault(fault))
+    serve(args, &report).map_err(|error| report.error(error))
 }
 
-fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
+fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let file = match &args.log {
         Some(path) if !args.report => Some(log::open(path)?),
         _ => None,
@@ -102,7 +102,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         Database::Sqlite(_) | Database::Memory(_) => Arc::clone(&engine),
     };
     if !traversers.is_empty() && meta.volume().acl != AclKind::Nfs4 {
-        return Err(Fault::usage(
+        return Err(CliError::usage(
             "--bypass-traverse needs a volume with NFSv4 ACLs: on other volumes the kernel checks directory search itself",
         )
         .at(&url)
@@ -180,9 +180,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
         Ok(()) => entry.remove(),
-        Err(fault) => {
-            tracing::error!("{fault}");
-            entry.failure = Some(fault.to_string());
+        Err(error) => {
+            tracing::error!("{error}");
+            entry.failure = Some(error.to_string());
             entry.write()?;
         }
     }
@@ -204,7 +204,7 @@ fn owner_check(vfs: &Arc<Vfs>, store: &Arc<BlockStore>) -> OwnerCheck {
     let (meta, store) = (Arc::clone(vfs.meta()), Arc::clone(store));
     Box::new(move || match marker::verify(meta.volume(), &store) {
         Ok(_) => Ok(()),
-        Err(fault) => Err(fault.to_string()),
+        Err(error) => Err(error.to_string()),
     })
 }
 
@@ -212,7 +212,7 @@ fn owner_check(vfs: &Arc<Vfs>, store: &Arc<BlockStore>) -> OwnerCheck {
 ///
 /// # Errors
 /// The store accepts no block for [`UPLOAD_TIMEOUT`]. The blocks stay on the local disk.
-fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
+fn wait_uploads(store: &BlockStore) -> Result<(), CliError> {
     let log_pending = |pending: &Pending| {
         let Pending { blocks, bytes, uploaded, error, .. } = pending;
         tracing::info!(
@@ -230,7 +230,7 @@ fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
         let Pending { blocks, bytes, error, .. } = pending;
         let reason = error.unwrap_or_default();
         let size = show_size(bytes);
-        Fault::new(format!(
+        CliError::new(format!(
             "the object store does not accept {blocks} blocks ({size}), which stay on the local disk: {reason}"
         ))
         .advise(
@@ -255,7 +255,7 @@ fn serve_mounted(
     entry: &mut Entry,
     metrics: Option<TcpListener>,
     endpoints: &mut (Option<Endpoint>, Option<Exporter>),
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     // From here on, signals are held back until there is a mount to unmount.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).what("cannot handle signals")?;
     let handle = signals.handle();
@@ -287,9 +287,9 @@ fn serve_mounted(
         Ok(()) => Endpoint::start(entry, counters)
             .inspect_err(|error| tracing::warn!(%error, "cannot serve statistics: limen bench and limen umount cannot query this mount"))
             .ok(),
-        Err(fault) => {
-            let fault = fault.advise("limen info will not work here, and limen umount will not wait");
-            report.note(&fault.to_string());
+        Err(error) => {
+            let error = error.advise("limen info will not work here, and limen umount will not wait");
+            report.note(&error.to_string());
             None
         }
     };
@@ -305,8 +305,8 @@ fn serve_mounted(
     let waiter = thread::Builder::new().name("limen-signals".into()).spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP && ignore_hangup {
-                if let Some(Err(fault)) = log_file.as_deref().map(log::reopen) {
-                    tracing::error!("{fault}");
+                if let Some(Err(error)) = log_file.as_deref().map(log::reopen) {
+                    tracing::error!("{error}");
                 }
                 continue;
             }
@@ -323,7 +323,7 @@ fn serve_mounted(
     ready
 }
 
-fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), Fault> {
+fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), CliError> {
     let metadata = fs::metadata(mountpoint).at(mountpoint.display())?;
     entry.device = metadata.dev();
     entry.mountpoint = PathBuf::from(mountpoint);

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
-use command::fault::Fault;
+use command::error::CliError;
 use engine_etcd::EtcdEngine;
 use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
@@ -62,12 +62,12 @@ pub(crate) struct Network {
 impl NetworkUrl {
     /// # Errors
     /// The URL is invalid.
-    pub(crate) fn parse(server: Server, text: &str) -> Result<Self, Fault> {
+    pub(crate) fn parse(server: Server, text: &str) -> Result<Self, CliError> {
         let shown = without_password(text);
         public::check_password_file(text);
         match Url::parse(text) {
             Ok(url) => Ok(NetworkUrl { server, url, has_own_password: shown != text, shown }),
-            Err(error) => Err(Fault::usage(error).at(shown)),
+            Err(error) => Err(CliError::usage(error).at(shown)),
         }
     }
 
@@ -93,7 +93,7 @@ impl NetworkUrl {
     ///
     /// # Errors
     /// Those of the engine.
-    pub(crate) fn open(&self, create: bool) -> Result<Network, Fault> {
+    pub(crate) fn open(&self, create: bool) -> Result<Network, CliError> {
         macro_rules! open {
             ($engine:ident) => {
                 self.opened($engine::open(&self.url, create), $engine::server, $engine::warnings)
@@ -108,8 +108,8 @@ impl NetworkUrl {
         }
     }
 
-    fn open_fault(&self, text: &str) -> Fault {
-        open_fault(text, self.url.password.is_some())
+    fn open_error(&self, text: &str) -> CliError {
+        open_error(text, self.url.password.is_some())
     }
 
     fn opened<E: Engine + 'static, O: Display, S: Display>(
@@ -117,9 +117,9 @@ impl NetworkUrl {
         engine: Result<E, O>,
         server: impl FnOnce(&E) -> Result<String, S>,
         warnings: impl FnOnce(&E) -> Vec<String>,
-    ) -> Result<Network, Fault> {
-        let engine = engine.map_err(|error| self.open_fault(&error.to_string()))?;
-        let server = server(&engine).map_err(|error| self.open_fault(&error.to_string()))?;
+    ) -> Result<Network, CliError> {
+        let engine = engine.map_err(|error| self.open_error(&error.to_string()))?;
+        let server = server(&engine).map_err(|error| self.open_error(&error.to_string()))?;
         let warnings = warnings(&engine);
         let sent: Counted = Arc::new(Counting::new(Arc::new(engine)));
         let engine = Arc::new(Batching::new(Arc::clone(&sent), MAX_IN_FLIGHT));
@@ -128,22 +128,22 @@ impl NetworkUrl {
 }
 
 /// The error of a server, without names of types of its client library, and with what to do.
-fn open_fault(text: &str, has_password: bool) -> Fault {
+fn open_error(text: &str, has_password: bool) -> CliError {
     let mut text = text.to_owned();
     for (raw, plain) in RAW {
         text = text.replace(raw, plain);
     }
     let advice = ADVICE.iter().find(|(parts, _)| parts.iter().any(|part| text.contains(part)));
-    let fault = Fault::new(&text);
+    let error = CliError::new(&text);
     match advice {
         Some((_, Advice::Login)) if has_password => {
-            fault.advise("check the user and the password: the first line of ?password_file=FILE in the URL, or LIMEN_META_PASSWORD")
+            error.advise("check the user and the password: the first line of ?password_file=FILE in the URL, or LIMEN_META_PASSWORD")
         }
-        Some((_, Advice::Login)) => fault.advise(
+        Some((_, Advice::Login)) => error.advise(
             "a password is needed: name a file with ?password_file=FILE in the URL, or set LIMEN_META_PASSWORD",
         ),
-        Some((_, Advice::Text(advice))) => fault.advise(advice),
-        None => fault,
+        Some((_, Advice::Text(advice))) => error.advise(advice),
+        None => error,
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn errors_of_servers_say_what_to_do() {
-        let said = |text, has_password| open_fault(text, has_password).to_string();
+        let said = |text, has_password| open_error(text, has_password).to_string();
         let needed = said("redis://h (h:1): NOAUTH Authentication required.", false);
         assert!(
             needed.contains("the server needs a password") && needed.contains("LIMEN_META_PASSWORD"),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Meta;
-use command::fault::Fault;
+use command::error::CliError;
 use engine_sqlite::{LockError, MountLock};
 use meta::{Counting, Volume};
 use vfs::process::process_has_ended;
 
 use crate::format::volume_in_memory;
-use crate::lock::{lock_fault, take_lock};
+use crate::lock::{lock_error, take_lock};
 use crate::maintenance;
 use crate::network::Counted;
 use crate::sessions::{list, living};
@@ -26,9 +26,9 @@ const LIFETIME_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Another process holds the lock; the message lists the mounts of the volume.
-pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
+pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, CliError> {
     take_lock(database, shared).map_err(|error| match error {
-        LockError::Io { path, error } => lock_fault(&path, &error),
+        LockError::Io { path, error } => lock_error(&path, &error),
         LockError::AlreadyMounted { holder, .. } => in_use(url, database, shared, &holder),
     })
 }
@@ -37,11 +37,11 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 ///
 /// # Errors
 /// Those of [`MetaUrl::open`].
-pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
+pub(crate) fn open(url: &MetaUrl) -> Result<Database, CliError> {
     let MetaUrl::Memory(name) = url else { return url.open(false) };
     let database = url.open(true)?;
     let volume: Volume = volume_in_memory(name)?;
-    volume.format(&*database.engine()).map_err(|error| url.volume_fault(error))?;
+    volume.format(&*database.engine()).map_err(|error| url.volume_error(error))?;
     Ok(database)
 }
 
@@ -50,7 +50,11 @@ pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
 ///
 /// # Errors
 /// The database holds no volume, or one that this version of limen cannot read.
-pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
+pub(crate) fn open_meta(
+    url: &MetaUrl,
+    database: &Database,
+    shared: bool,
+) -> Result<(Counted, Meta), CliError> {
     let engine = Arc::new(Counting::new(database.engine()));
     let meta = url.client(engine.clone(), CACHED_RECORDS)?;
     if let Database::Network(_) = database {
@@ -66,7 +70,7 @@ pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Res
 }
 
 /// The error of a mount of the embedded engine that cannot lock the database file.
-fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
+fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> CliError {
     let engine = database.engine();
     if let Ok(Some(tool)) = maintenance::announced(&*engine)
         && !process_has_ended(tool.pid, &tool.process)
@@ -78,13 +82,14 @@ fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fau
     let alive = living(&*engine).unwrap_or_default();
     if alive.is_empty() {
         // A tool, or a mount that is just beginning or ending.
-        return Fault::new(format!("{what} by process {holder}")).advise("wait until that process has ended");
+        return CliError::new(format!("{what} by process {holder}"))
+            .advise("wait until that process has ended");
     }
-    let fault = Fault::new(what).at(list(&alive));
+    let error = CliError::new(what).at(list(&alive));
     // An exclusive holder writes its process id to the lock file; shared holders write nothing.
     match holder.parse::<u32>() {
-        Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
-        _ => fault.advise("unmount it there first, or mount it with -o shared everywhere"),
+        Err(_) if !shared => error.advise("mount it with -o shared here too, or unmount it there first"),
+        _ => error.advise("unmount it there first, or mount it with -o shared everywhere"),
     }
 }
 
@@ -95,8 +100,8 @@ mod tests {
     #[test]
     fn holder_without_a_session_is_named_as_a_process() {
         let url = MetaUrl::parse("mem://v").unwrap();
-        let fault = in_use(&url, &open(&url).unwrap(), false, "7");
+        let error = in_use(&url, &open(&url).unwrap(), false, "7");
         let message = "volume 'v' is already in use by process 7: wait until that process has ended";
-        assert_eq!(fault.to_string(), message);
+        assert_eq!(error.to_string(), message);
     }
 }

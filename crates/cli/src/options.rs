@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
 use clap::ValueHint;
+use command::error::CliError;
 use command::exporter::MetricsAddress;
-use command::fault::Fault;
 use command::units::parse_size;
 use meta::Volume;
 use vfs::AtimeMode;
@@ -204,7 +204,7 @@ impl Options {
     ///
     /// # Errors
     /// An option is unknown, or its value is invalid.
-    pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, Fault> {
+    pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, CliError> {
         let mut options = Options {
             fuse: fuse::Options {
                 allow_other: is_root,
@@ -226,7 +226,7 @@ impl Options {
             rights: RightsArgs::default(),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-            let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
+            let wrong = |what: String| CliError::usage(what).at(format!("-o {option}"));
             let is_known = match option.split_once('=') {
                 None => options.set_flag(option),
                 Some((key, value)) => options.set_value(key, value).map_err(wrong)?,
@@ -238,8 +238,8 @@ impl Options {
             }
         }
         if options.writeback && options.cache_dir.is_none() {
-            let fault = Fault::usage("write-back needs a local directory for blocks that wait for upload");
-            return Err(fault
+            let error = CliError::usage("write-back needs a local directory for blocks that wait for upload");
+            return Err(error
                 .at("-o writeback")
                 .advise("name a directory on a local disk with -o cache_dir=DIR"));
         }
@@ -364,7 +364,7 @@ fn known() -> String {
 mod tests {
     use super::*;
 
-    fn parse(list: &str) -> Result<Options, Fault> {
+    fn parse(list: &str) -> Result<Options, CliError> {
         Options::parse(&[list.to_owned()], true)
     }
 
@@ -432,9 +432,9 @@ mod tests {
             "abe=on",
             "workers",
         ] {
-            let fault = parse(list).unwrap_err();
-            assert_eq!(fault.exit_code(), 2);
-            assert!(fault.to_string().contains(list.split(',').next_back().unwrap()), "{fault}");
+            let error = parse(list).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(list.split(',').next_back().unwrap()), "{error}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::{ValueEnum, ValueHint};
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use command::statistics::profile;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ enum By {
     Path,
 }
 
-pub(crate) fn run(args: &ProfileArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &ProfileArgs) -> Result<(), CliError> {
     let entry = mount_of(&args.path)?;
     let mut lines = profile(&entry)?;
     let users = Users::default();
@@ -113,8 +113,8 @@ impl Recorded {
     ///
     /// # Errors
     /// The line has an unknown format.
-    fn add(&mut self, line: &Value, by: &[By]) -> Result<(), Fault> {
-        self.try_add(line, by).ok_or_else(|| Fault::new("the mount's profile has an unknown format"))
+    fn add(&mut self, line: &Value, by: &[By]) -> Result<(), CliError> {
+        self.try_add(line, by).ok_or_else(|| CliError::new("the mount's profile has an unknown format"))
     }
 
     fn try_add(&mut self, line: &Value, by: &[By]) -> Option<()> {

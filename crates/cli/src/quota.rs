@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use command::units::{parse_size, parse_whole, show_size};
 use meta::{Quota, QuotaKey, QuotaRule, QuotaState, Usage, blocks_of};
@@ -117,7 +117,7 @@ struct DeleteArgs {
     id: Option<u64>,
 }
 
-pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode, Fault> {
+pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode, CliError> {
     let done = match &args.command {
         QuotaCommand::Set(args) => set(args),
         QuotaCommand::Get(args) => get(args),
@@ -128,13 +128,13 @@ pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode, Fault> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn list(args: &ListArgs) -> Result<(), Fault> {
+fn list(args: &ListArgs) -> Result<(), CliError> {
     let place = Place::open(&args.target)?;
     let quotas = place.quotas()?;
     show(&place, &quotas, args.json)
 }
 
-fn set(args: &SetArgs) -> Result<(), Fault> {
+fn set(args: &SetArgs) -> Result<(), CliError> {
     let limits = QuotaLimits {
         max_inodes: args.inodes.map(limit).transpose()?,
         max_blocks: args.bytes.map(|bytes| limit(blocks_of(bytes))).transpose()?,
@@ -142,7 +142,7 @@ fn set(args: &SetArgs) -> Result<(), Fault> {
         soft_blocks: args.soft_bytes.map(|bytes| limit(blocks_of(bytes))).transpose()?,
     };
     if limits == QuotaLimits::default() {
-        return Err(Fault::usage("there is nothing to set")
+        return Err(CliError::usage("there is nothing to set")
             .advise("give --bytes, --inodes, --soft-bytes or --soft-inodes; 0 means no limit"));
     }
     let place = Place::open(&args.whose.target)?;
@@ -155,7 +155,7 @@ fn set(args: &SetArgs) -> Result<(), Fault> {
             (rule.is_some_and(|rule| rule.state == QuotaState::Settled), rule)
         }
     };
-    require_order(limits, &rule.unwrap_or_default()).map_err(|fault| fault.at(&place.shown))?;
+    require_order(limits, &rule.unwrap_or_default()).map_err(|error| error.at(&place.shown))?;
     let _lock = place.lock(!counted)?;
     let key = place.walk(|meta, progress| match key {
         Some(key) => meta.set_owner_quota(key, limits, progress).map(|()| key),
@@ -167,14 +167,14 @@ fn set(args: &SetArgs) -> Result<(), Fault> {
     show(&place, &set, args.json)
 }
 
-fn get(args: &GetArgs) -> Result<(), Fault> {
+fn get(args: &GetArgs) -> Result<(), CliError> {
     let place = Place::open(&args.whose.target)?;
     let quotas = place.quotas()?;
     let key = match args.whose.owner()? {
         Some(key) => key,
         None => match place.directory_quota()? {
             Some((id, _)) => QuotaKey::Directory(id),
-            None => return Err(Fault::new("the directory has no quota").at(&place.shown)),
+            None => return Err(CliError::new("the directory has no quota").at(&place.shown)),
         },
     };
     let found: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
@@ -184,7 +184,7 @@ fn get(args: &GetArgs) -> Result<(), Fault> {
     show(&place, &found, args.json)
 }
 
-fn delete(args: &DeleteArgs) -> Result<(), Fault> {
+fn delete(args: &DeleteArgs) -> Result<(), CliError> {
     let place = Place::open(&args.whose.target)?;
     if let Some(key) = args.whose.owner()? {
         // Counting continues without a limit, so that a new limit needs no walk.
@@ -202,7 +202,7 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
         id => id,
     };
     let Some(id) = id else {
-        return Err(Fault::new("the directory has no quota").at(&place.shown));
+        return Err(CliError::new("the directory has no quota").at(&place.shown));
     };
     let _lock = place.lock(true)?;
     place.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;
@@ -210,10 +210,10 @@ fn delete(args: &DeleteArgs) -> Result<(), Fault> {
 }
 
 /// A limit as it is stored; 0 means no limit.
-fn limit(number: u64) -> Result<u64, Fault> {
+fn limit(number: u64) -> Result<u64, CliError> {
     match number {
         0 => Ok(QuotaRule::NO_LIMIT),
-        QuotaRule::NO_LIMIT.. => Err(Fault::usage(format!(
+        QuotaRule::NO_LIMIT.. => Err(CliError::usage(format!(
             "a limit of {number} is too large: write a smaller one, or 0 for no limit"
         ))),
         _ => Ok(number),
@@ -222,7 +222,7 @@ fn limit(number: u64) -> Result<u64, Fault> {
 
 /// # Errors
 /// A limit is given that would leave the soft limit above the hard limit, so that it would never warn.
-fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), Fault> {
+fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), CliError> {
     let is_wrong = |(soft, old_soft): (Option<u64>, u64), (hard, old_hard): (Option<u64>, u64)| {
         let (new_soft, new_hard) = (soft.unwrap_or(old_soft), hard.unwrap_or(old_hard));
         soft.or(hard).is_some() && new_soft > new_hard && new_soft != QuotaRule::NO_LIMIT
@@ -230,7 +230,7 @@ fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), Fault> 
     let inodes = is_wrong((limits.soft_inodes, present.soft_inodes), (limits.max_inodes, present.max_inodes));
     let blocks = is_wrong((limits.soft_blocks, present.soft_blocks), (limits.max_blocks, present.max_blocks));
     if inodes || blocks {
-        return Err(Fault::usage("a soft limit must not be above the hard limit")
+        return Err(CliError::usage("a soft limit must not be above the hard limit")
             .advise("give both limits; a soft limit of 0 removes it"));
     }
     Ok(())
@@ -238,16 +238,16 @@ fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), Fault> 
 
 impl Whose {
     /// The error if the user or group has no quota.
-    fn without_quota(&self, place: &str) -> Fault {
+    fn without_quota(&self, place: &str) -> CliError {
         let whose = match (&self.user, &self.group) {
             (Some(user), _) => format!("user '{user}'"),
             (None, Some(group)) => format!("group '{group}'"),
             (None, None) => "the directory".to_owned(),
         };
-        Fault::new(format!("{whose} has no quota")).at(place).advise("limen quota list shows all quotas")
+        CliError::new(format!("{whose} has no quota")).at(place).advise("limen quota list shows all quotas")
     }
 
-    fn owner(&self) -> Result<Option<QuotaKey>, Fault> {
+    fn owner(&self) -> Result<Option<QuotaKey>, CliError> {
         let users = Users::default();
         Ok(match (&self.user, &self.group) {
             (Some(user), _) => Some(QuotaKey::User(users.uid(user)?)),
@@ -257,7 +257,7 @@ impl Whose {
     }
 }
 
-fn show(place: &Place, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), Fault> {
+fn show(place: &Place, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), CliError> {
     let users = Users::default();
     let mut paths: HashMap<Ino, Vec<u8>> = HashMap::new();
     for root in quotas.iter().map(|(_, quota)| quota.rule.root).filter(|root| *root != Ino(0)) {

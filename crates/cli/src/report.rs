@@ -1,12 +1,12 @@
 //! The reports of a process that serves a mount. They go to its log; in the background, they also go to the
 //! command that waits for the process.
 //!
-//! A report is a line on standard output: any number of `note TEXT`, then `ready` or `fault TEXT`.
+//! A report is a line on standard output: any number of `note TEXT`, then `ready` or `error TEXT`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
-use command::fault::Fault;
+use command::error::CliError;
 
 /// Where a process that serves a mount reports its start: in the foreground only to its log, in the
 /// background also to the process that waits for it.
@@ -48,21 +48,21 @@ impl Report {
     }
 
     /// Reports why the mount does not serve or did not end cleanly.
-    pub(crate) fn fault(&self, fault: Fault) -> Fault {
+    pub(crate) fn error(&self, error: CliError) -> CliError {
         if !self.background {
-            return fault;
+            return error;
         }
-        tracing::error!("{fault}");
+        tracing::error!("{error}");
         // After `ready`, no process waits any more; the log has the error.
-        let _ = say("fault", &fault.to_string());
-        fault.mark_reported()
+        let _ = say("error", &error.to_string());
+        error.mark_reported()
     }
 
     /// Reports that the mount serves requests.
     ///
     /// # Errors
     /// The process that waited is gone, so the user does not expect the mount.
-    pub(crate) fn ready(&self) -> Result<(), Fault> {
+    pub(crate) fn ready(&self) -> Result<(), CliError> {
         if !self.background {
             return Ok(());
         }
@@ -71,7 +71,8 @@ impl Report {
             OpenOptions::new().write(true).open("/dev/null")
         };
         let quiet = null().and_then(|null| Ok(rustix::stdio::dup2_stdout(null)?));
-        quiet.map_err(|error| Fault::new(format!("the command that waited for the mount is gone: {error}")))
+        quiet
+            .map_err(|error| CliError::new(format!("the command that waited for the mount is gone: {error}")))
     }
 }
 

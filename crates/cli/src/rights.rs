@@ -6,7 +6,7 @@ use std::process::Command;
 
 use acl::idmap::{ANONYMOUS, IdMap, Ids, MapError, Squash, UNMAPPED};
 use acl::nfs4::Traversers;
-use command::fault::Fault;
+use command::error::CliError;
 
 use crate::users::Users;
 
@@ -51,7 +51,7 @@ impl RightsArgs {
     ///
     /// # Errors
     /// An option that takes one value is given in both places.
-    pub(crate) fn with(&self, listed: &RightsArgs) -> Result<RightsArgs, Fault> {
+    pub(crate) fn with(&self, listed: &RightsArgs) -> Result<RightsArgs, CliError> {
         let twice = [
             ("uid_map", self.uid_map.is_some() && listed.uid_map.is_some()),
             ("gid_map", self.gid_map.is_some() && listed.gid_map.is_some()),
@@ -59,7 +59,7 @@ impl RightsArgs {
             ("anon_gid", self.anon_gid.is_some() && listed.anon_gid.is_some()),
         ];
         if let Some((option, _)) = twice.into_iter().find(|(_, is_so)| *is_so) {
-            return Err(Fault::usage("this option is given both with -o and without").at(option));
+            return Err(CliError::usage("this option is given both with -o and without").at(option));
         }
         Ok(RightsArgs {
             abe: self.abe || listed.abe,
@@ -77,7 +77,7 @@ impl RightsArgs {
     ///
     /// # Errors
     /// A user or group is unknown, or its id is unmapped; there are too many.
-    pub(crate) fn traversers(&self, ids: &Ids) -> Result<Traversers, Fault> {
+    pub(crate) fn traversers(&self, ids: &Ids) -> Result<Traversers, CliError> {
         let known = Users::default();
         let (mut users, mut groups) = (Vec::new(), Vec::new());
         for text in &self.bypass_traverse {
@@ -89,16 +89,16 @@ impl RightsArgs {
                 _ => (!is_number, text.as_str()),
             };
             let here = if is_group { known.gid(name) } else { known.uid(name) };
-            let here = here.map_err(|fault| fault.at(at()))?;
+            let here = here.map_err(|error| error.at(at()))?;
             let id = if is_group { ids.group_in_volume(here) } else { ids.user_in_volume(here) };
             if id == UNMAPPED {
-                return Err(Fault::usage("the id map does not map this id into the volume").at(at()));
+                return Err(CliError::usage("the id map does not map this id into the volume").at(at()));
             }
             (if is_group { &mut groups } else { &mut users }).push(id);
         }
         let all = Traversers::new(&users, &groups);
         all.ok_or_else(|| {
-            Fault::usage(format!("at most {} users and groups are allowed", Traversers::MAX))
+            CliError::usage(format!("at most {} users and groups are allowed", Traversers::MAX))
                 .at("--bypass-traverse")
         })
     }
@@ -108,10 +108,10 @@ impl RightsArgs {
     /// # Errors
     /// A map is invalid, or does not map the anonymous id; an anonymous id is given without squashing; root
     /// and all callers are to be squashed.
-    pub(crate) fn ids(&self) -> Result<Ids, Fault> {
+    pub(crate) fn ids(&self) -> Result<Ids, CliError> {
         let squash = match (self.root_squash, self.all_squash) {
             (true, true) => {
-                return Err(Fault::usage("--root-squash and --all-squash exclude each other")
+                return Err(CliError::usage("--root-squash and --all-squash exclude each other")
                     .advise("omit one of them"));
             }
             (true, false) => Some(Squash::Root),
@@ -122,13 +122,13 @@ impl RightsArgs {
             (read("--uid-map", self.uid_map.as_deref())?, read("--gid-map", self.gid_map.as_deref())?);
         let anonymous = (self.anon_uid.unwrap_or(ANONYMOUS), self.anon_gid.unwrap_or(ANONYMOUS));
         if squash.is_none() && (self.anon_uid.is_some() || self.anon_gid.is_some()) {
-            return Err(Fault::usage("--anon-uid and --anon-gid have no effect without squashing")
+            return Err(CliError::usage("--anon-uid and --anon-gid have no effect without squashing")
                 .advise("add --root-squash or --all-squash"));
         }
         let maps = [("--uid-map", &users, anonymous.0), ("--gid-map", &groups, anonymous.1)];
         for (option, map, id) in maps {
             if squash.is_some() && map.as_ref().is_some_and(|map| map.to_here(id).is_none()) {
-                return Err(Fault::usage(format!("the map does not contain the anonymous id {id}"))
+                return Err(CliError::usage(format!("the map does not contain the anonymous id {id}"))
                     .at(option)
                     .advise("add a range for it, or choose another id with --anon-uid and --anon-gid"));
             }
@@ -140,7 +140,7 @@ impl RightsArgs {
     ///
     /// # Errors
     /// Those of [`RightsArgs::ids`].
-    pub(crate) fn pass_to(&self, command: &mut Command) -> Result<(), Fault> {
+    pub(crate) fn pass_to(&self, command: &mut Command) -> Result<(), CliError> {
         // The contents of a map file are passed instead of its path, because the process runs in another
         // directory.
         let ids = self.ids()?;
@@ -187,13 +187,13 @@ pub(crate) fn add_ranges(map: &mut Option<String>, value: &str) -> Result<(), St
     Ok(())
 }
 
-fn read(option: &str, asked: Option<&str>) -> Result<Option<IdMap>, Fault> {
+fn read(option: &str, asked: Option<&str>) -> Result<Option<IdMap>, CliError> {
     let Some(asked) = asked else { return Ok(None) };
-    let wrong = |error: MapError| Fault::usage(error).at(format!("{option} {asked}"));
+    let wrong = |error: MapError| CliError::usage(error).at(format!("{option} {asked}"));
     if asked.starts_with(|c: char| c.is_ascii_digit()) {
         return asked.parse().map(Some).map_err(wrong);
     }
-    let failed = |error: std::io::Error| Fault::usage(error).at(format!("{option} {asked}"));
+    let failed = |error: std::io::Error| CliError::usage(error).at(format!("{option} {asked}"));
     if fs::metadata(asked).map_err(failed)?.len() > MAX_MAP_BYTES {
         return Err(wrong(MapError::TooLong));
     }
@@ -241,8 +241,8 @@ mod tests {
             (RightsArgs { anon_uid: Some(5), ..args() }, "--root-squash"),
             (RightsArgs { root_squash: true, uid_map: map("0:0:1000"), ..args() }, "anonymous id 65534"),
         ] {
-            let fault = args.ids().unwrap_err();
-            assert!(fault.to_string().contains(part), "{fault}");
+            let error = args.ids().unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
         }
         assert!(RightsArgs { root_squash: true, uid_map: map("0:0:65535"), ..args() }.ids().is_ok());
     }
@@ -260,12 +260,12 @@ mod tests {
         assert!(of(&[]).traversers(&plain).unwrap().is_empty());
         for text in ["", "u:", "g:", "no such group", "u:no-such-user", "x:1", "4294967295", "g:-1", "u:g:1"]
         {
-            let fault = of(&[text]).traversers(&plain).unwrap_err();
-            assert!(fault.to_string().contains("--bypass-traverse"), "{text}: {fault}");
+            let error = of(&[text]).traversers(&plain).unwrap_err();
+            assert!(error.to_string().contains("--bypass-traverse"), "{text}: {error}");
         }
         let users: Vec<String> = (0..65).map(|uid| uid.to_string()).collect();
-        let fault = RightsArgs { bypass_traverse: users, ..args() }.traversers(&plain).unwrap_err();
-        assert!(fault.to_string().contains("64"), "{fault}");
+        let error = RightsArgs { bypass_traverse: users, ..args() }.traversers(&plain).unwrap_err();
+        assert!(error.to_string().contains("64"), "{error}");
         let mapped = Ids { users: Some("1000:5000:10".parse().unwrap()), ..plain };
         assert_eq!(Some(of(&["5003"]).traversers(&mapped).unwrap()), Traversers::new(&[1003], &[]));
         assert!(of(&["7"]).traversers(&mapped).is_err());

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::remove::{Removed, remove, split};
@@ -33,7 +33,7 @@ pub(crate) struct RmrArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &RmrArgs) -> Result<(), CliError> {
     // All paths are checked before anything is removed.
     let mounts = MountInfo::all(Path::new("/proc/self")).what("cannot list the mounts")?;
     let mounts: Vec<PathBuf> = mounts.into_iter().map(|mount| mount.mount_point).collect();
@@ -60,19 +60,19 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
     interrupt.check()?;
     match failed {
         0 => Ok(()),
-        _ => Err(Fault::new(format!("{failed} files or directories could not be removed"))),
+        _ => Err(CliError::new(format!("{failed} files or directories could not be removed"))),
     }
 }
 
 /// Refuses paths that are most likely a mistake: the root directory, a mount point, and a directory with a
 /// mount point below.
-fn refuse(path: &Path, mounts: &[PathBuf]) -> Result<(), Fault> {
+fn refuse(path: &Path, mounts: &[PathBuf]) -> Result<(), CliError> {
     let (parent, name) = split(path)?;
     // If the parent directory does not exist, `remove` reports it.
     let Ok(parent) = fs::canonicalize(parent) else { return Ok(()) };
     let full = parent.join(OsStr::from_bytes(name.to_bytes()));
     match mounts.iter().find(|mount| mount.starts_with(&full)) {
-        Some(mount) => Err(Fault::usage("a file system is mounted there")
+        Some(mount) => Err(CliError::usage("a file system is mounted there")
             .at(mount.display())
             .advise("unmount it first, or name the files in it; nothing was removed")),
         None => Ok(()),

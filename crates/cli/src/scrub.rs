@@ -1,11 +1,11 @@
 //! Reads every byte of every file, and reports the ranges that cannot be read.
 
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
-use command::fault::Fault;
+use command::error::CliError;
 use meta::{Engine, Volume};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
 
-use crate::store::store_fault;
+use crate::store::store_error;
 
 /// A range of a file that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub(crate) fn read_all(
     store: &BlockStore,
     report: &mut dyn FnMut(Damage),
     progress: &mut dyn FnMut(u64),
-) -> Result<u64, Fault> {
+) -> Result<u64, CliError> {
     let mut scrub = Scrub { store, buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
-    let done = check::for_each_chunk::<Fault>(engine, |inode, chunk, rows| {
+    let done = check::for_each_chunk::<CliError>(engine, |inode, chunk, rows| {
         for piece in resolve(rows, 0, CHUNK_BYTES as u32) {
             let at = chunk.start() + u64::from(piece.pos);
             match piece.source {
@@ -42,7 +42,7 @@ pub(crate) fn read_all(
                 }
                 PieceSource::Blocks { id, offset, size } => {
                     let part = Part { id, size, offset, len: piece.len };
-                    scrub.read(inode.ino, at, part).map_err(|error| store_fault(volume, &error))?;
+                    scrub.read(inode.ino, at, part).map_err(|error| store_error(volume, &error))?;
                     progress(scrub.bytes);
                 }
             }

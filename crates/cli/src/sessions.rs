@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use command::fault::Fault;
+use command::error::CliError;
 use meta::{Engine, EngineError, Record, Scan, Session};
 use types::SessionId;
 use vfs::SessionTimes;
@@ -46,11 +46,13 @@ pub(crate) fn describe(session: &Session) -> String {
 /// values.
 const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
 
-pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
+pub(crate) fn session_times() -> Result<SessionTimes, CliError> {
     let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
     let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
     let &[heartbeat, valid_for, remove_after] = &times[..] else {
-        return Err(Fault::usage(format!("{SESSION_MS} needs three numbers of milliseconds, got '{text}'")));
+        return Err(CliError::usage(format!(
+            "{SESSION_MS} needs three numbers of milliseconds, got '{text}'"
+        )));
     };
     Ok(SessionTimes {
         heartbeat: Duration::from_millis(heartbeat),

@@ -8,7 +8,7 @@ use acl::identity::{Domain, DomainIndex, DomainTable};
 use acl::sid_rules::{IdRange, SidRules};
 use clap::{Subcommand, ValueHint};
 use client::{Failure, Meta};
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
 use meta::{AclKind, Volume};
 use ops::{AddSidRule, Authority, Op, RemoveSidRules, SidRulesRefusal};
@@ -99,7 +99,7 @@ fn parse_range(text: &str) -> Result<IdRange, String> {
     text.parse().map_err(wrong)
 }
 
-pub(crate) fn run(args: &SidArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &SidArgs) -> Result<(), CliError> {
     match &args.command {
         SidCommand::Set(args) => {
             let rule = AddSidRule { domain: args.domain.clone(), first_rid: args.first_rid, ids: args.range };
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &SidArgs) -> Result<(), Fault> {
 }
 
 /// Notes a user of this machine whose number is in the range, because entries for a SID would apply to it.
-fn warn(range: IdRange) -> Result<(), Fault> {
+fn warn(range: IdRange) -> Result<(), CliError> {
     let users = Users::default().all()?;
     if let Some(user) = users.iter().find(|user| (range.first()..=range.last()).contains(&user.cred.uid)) {
         output::note(format!(
@@ -134,7 +134,7 @@ struct OpenVolume {
 }
 
 impl OpenVolume {
-    fn open(target: &std::ffi::OsStr) -> Result<OpenVolume, Fault> {
+    fn open(target: &std::ffi::OsStr) -> Result<OpenVolume, CliError> {
         let target = Target::parse(target)?;
         let (database, volume) = match &target {
             Target::Local(path) => volume_behind(path, fs::metadata(path).at(path.display())?.dev())?,
@@ -145,31 +145,31 @@ impl OpenVolume {
             Target::Volume(url, _) => url.to_string(),
         };
         if volume.acl != AclKind::Nfs4 {
-            return Err(Fault::usage("the volume has no NFSv4 ACLs, so no ACL names a SID").at(shown));
+            return Err(CliError::usage("the volume has no NFSv4 ACLs, so no ACL names a SID").at(shown));
         }
         Ok(OpenVolume { shown, database, volume })
     }
 
     /// Runs a change of the rules. A refusal leaves them as they are.
-    fn change<O>(&self, change: &O, domain: &Domain) -> Result<(), Fault>
+    fn change<O>(&self, change: &O, domain: &Domain) -> Result<(), CliError>
     where
         O: Op<Reply = Result<(), SidRulesRefusal>>,
     {
         let meta = Meta::open(self.database.engine(), 1).at(&self.shown)?;
         let refusal = match meta.run(change, &Authority::Kernel { revisions: None }) {
             Ok(Ok(())) => return meta.sync().at(&self.shown),
-            Ok(Err(refusal)) => Fault::new(refusal).at(domain).advise("nothing was changed"),
+            Ok(Err(refusal)) => CliError::new(refusal).at(domain).advise("nothing was changed"),
             Err(Failure::Refused(Errno::EIO)) => {
-                Fault::new("the volume's rules for SIDs, or its table of domains, are damaged")
+                CliError::new("the volume's rules for SIDs, or its table of domains, are damaged")
                     .at(&self.shown)
                     .advise("run limen fsck")
             }
-            Err(failure) => Fault::new(failure).at(&self.shown),
+            Err(failure) => CliError::new(failure).at(&self.shown),
         };
         Err(refusal)
     }
 
-    fn list(&self, json: bool) -> Result<(), Fault> {
+    fn list(&self, json: bool) -> Result<(), CliError> {
         let table = table(&*self.database.engine()).at(&self.shown)?;
         let rules = &self.volume.sid_rules;
         output::result(json, || to_json(&table, rules), || to_text(&table, rules))

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use acl::identity::{DomainTable, Sid};
 use acl::sid_rules::SidRules;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::registry;
 use meta::{Engine, Record, RecordKey};
 
@@ -50,7 +50,7 @@ impl Sids {
     ///
     /// # Errors
     /// The file cannot be read, or one of its lines is not a SID and a name.
-    pub(crate) fn new(target: Target, names: Option<&Path>) -> Result<Self, Fault> {
+    pub(crate) fn new(target: Target, names: Option<&Path>) -> Result<Self, CliError> {
         let mut sids = Sids { target: Some(target), ..Sids::default() };
         let Some(path) = names else { return Ok(sids) };
         let mut text = String::new();
@@ -65,7 +65,7 @@ impl Sids {
             let parsed =
                 parsed.and_then(|(sid, name)| Some((sid.parse::<Sid>().ok()?, name.trim().to_owned())));
             let (sid, name) = parsed.ok_or_else(|| {
-                Fault::usage(format!("line {} is not a SID and a name", index + 1))
+                CliError::usage(format!("line {} is not a SID and a name", index + 1))
                     .at(path.display())
                     .advise("write lines such as: S-1-5-21-1-2-3-1105 DOM\\ann")
             })?;
@@ -79,13 +79,13 @@ impl Sids {
     ///
     /// # Errors
     /// The volume's rules cannot be read.
-    pub(crate) fn number_of(&self, sid: &Sid) -> Result<Option<u32>, Fault> {
+    pub(crate) fn number_of(&self, sid: &Sid) -> Result<Option<u32>, CliError> {
         let rules = self.rules()?;
         let (table, rules) = &*rules;
         Ok(table.id_of(sid).and_then(|id| rules.id_of(id)))
     }
 
-    fn rules(&self) -> Result<Rc<Rules>, Fault> {
+    fn rules(&self) -> Result<Rc<Rules>, CliError> {
         if let Some(known) = self.rules.get() {
             return Ok(Rc::clone(known));
         }
@@ -187,7 +187,7 @@ fn name_in(answer: &str) -> Option<String> {
 ///
 /// # Errors
 /// The volume's database cannot be read, or the table of domains is damaged.
-pub(crate) fn rules_of(target: &Target) -> Result<Rules, Fault> {
+pub(crate) fn rules_of(target: &Target) -> Result<Rules, CliError> {
     match target {
         // A path that does not exist yet is in the volume of its directory.
         Target::Local(path) => match path.ancestors().find_map(|path| path.metadata().ok()) {
@@ -198,7 +198,7 @@ pub(crate) fn rules_of(target: &Target) -> Result<Rules, Fault> {
     }
 }
 
-pub(crate) fn rules_behind(device: u64) -> Result<Rules, Fault> {
+pub(crate) fn rules_behind(device: u64) -> Result<Rules, CliError> {
     let Some(entry) = registry::by_device(device) else { return Ok(Rules::default()) };
     match MetaUrl::parse(&entry.url)? {
         // No command can reach such a volume to give it rules.
@@ -207,7 +207,7 @@ pub(crate) fn rules_behind(device: u64) -> Result<Rules, Fault> {
     }
 }
 
-fn rules_in(url: &MetaUrl) -> Result<Rules, Fault> {
+fn rules_in(url: &MetaUrl) -> Result<Rules, CliError> {
     let (database, volume) = url.open_volume()?;
     if volume.sid_rules.is_empty() {
         return Ok(Rules::default());
@@ -219,13 +219,13 @@ fn rules_in(url: &MetaUrl) -> Result<Rules, Fault> {
 ///
 /// # Errors
 /// Those of the database; the table is damaged.
-pub(crate) fn table(engine: &dyn Engine) -> Result<DomainTable, Fault> {
+pub(crate) fn table(engine: &dyn Engine) -> Result<DomainTable, CliError> {
     let found = match engine.read(&[RecordKey::Settings])?.records.first() {
         Some(Record::Settings(settings)) => ops::domains_in(settings),
         _ => None,
     };
     found.ok_or_else(|| {
-        Fault::new("the volume's table of Windows domains is damaged").advise("run limen fsck --repair")
+        CliError::new("the volume's table of Windows domains is damaged").advise("run limen fsck --repair")
     })
 }
 
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(sids.number_of(&sid("S-1-5-21-1-2-3-1105")).unwrap(), None, "no rule");
         for text in ["DOM\\ann S-1-5-21-1-2-3-1105", "S-1-5-21-1-2-3-1105", "S-1-5 x"] {
             std::fs::write(&path, format!("# names\n{text}\n")).unwrap();
-            let fault = Sids::new(target(), Some(&path)).unwrap_err().to_string();
-            assert!(fault.contains("line 2"), "{fault}");
+            let error = Sids::new(target(), Some(&path)).unwrap_err().to_string();
+            assert!(error.contains("line 2"), "{error}");
         }
         assert!(Sids::new(target(), Some(&dir.path().join("none"))).is_err());
     }

@@ -6,7 +6,7 @@
 
 use std::env;
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
@@ -27,7 +27,7 @@ impl Spans {
     ///
     /// # Errors
     /// A variable is malformed.
-    pub(crate) fn start() -> Result<Spans, Fault> {
+    pub(crate) fn start() -> Result<Spans, CliError> {
         let Some(endpoint) = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some()) else {
             return Ok(Spans(None));
         };

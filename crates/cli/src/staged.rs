@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::paths;
 use meta::Volume;
 
@@ -22,12 +22,12 @@ const NOTES: &str = "staging";
 ///
 /// # Errors
 /// The file cannot be written, or this user has no state directory.
-pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), Fault> {
+pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), CliError> {
     if places(volume).iter().any(|known| known == place) {
         return Ok(());
     }
     let directory = own_directory().ok_or_else(|| {
-        Fault::new("cannot record where blocks are staged: neither XDG_STATE_HOME nor HOME is set")
+        CliError::new("cannot record where blocks are staged: neither XDG_STATE_HOME nor HOME is set")
     })?;
     let path = directory.join(&volume.uuid);
     append(&directory, &path, place).what("cannot record where blocks are staged").at(path.display())

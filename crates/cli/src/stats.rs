@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use command::registry::Entry;
 use command::statistics::query_metrics;
@@ -53,7 +53,7 @@ const HEADING: &str = concat!(
     "  store/s       ms  err  unstored    memory\n"
 );
 
-pub(crate) fn run(args: &StatsArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &StatsArgs) -> Result<(), CliError> {
     let entry = mount_of(&args.path)?;
     let mut before = Moment::read(&entry)?;
     for line in 0..args.count {
@@ -77,7 +77,7 @@ struct Moment {
 }
 
 impl Moment {
-    fn read(entry: &Entry) -> Result<Self, Fault> {
+    fn read(entry: &Entry) -> Result<Self, CliError> {
         Ok(Moment { at: Instant::now(), samples: query_metrics(entry)? })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, HumanDuration, Table};
 use command::process::Process;
 use command::registry;
@@ -37,7 +37,7 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         let mut status = to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged);
         status["last_backup"] = last_backup
             .map_or(Value::Null, |last| json!({ "began": rfc3339(last.began), "took_secs": last.took_secs }));
-        status["store_error"] = store_error.map_or(Value::Null, |fault| fault.to_string().into());
+        status["store_error"] = store_error.map_or(Value::Null, |error| error.to_string().into());
         let Quotas { all, above_soft_limit, full } = quotas;
         status["quotas"] = json!({ "all": all, "above_soft_limit": above_soft_limit, "full": full });
         return output::print_json(&status);
@@ -77,8 +77,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     }
     table.row("format", meta::FORMAT_VERSION);
     table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
-    if let Some(fault) = store_error {
-        table.row("warning", fault);
+    if let Some(error) = store_error {
+        table.row("warning", error);
     }
     table.row("ACLs", volume.acl.name());
     if volume.abe {

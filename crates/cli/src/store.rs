@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StorageConfig, StoreOptions};
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use meta::Volume;
 use types::Errno;
 
@@ -31,7 +31,7 @@ const PASSPHRASE: &str = "LIMEN_PASSPHRASE";
 ///
 /// # Errors
 /// The store cannot be reached, or this version of limen does not support its kind.
-pub(crate) fn open_without_key(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
+pub(crate) fn open_without_key(volume: &Volume) -> Result<Arc<BlockStore>, CliError> {
     open_with(volume, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })
 }
 
@@ -43,14 +43,15 @@ pub(crate) fn open_store(
     volume: &Volume,
     keys: &KeyArgs,
     options: StoreOptions,
-) -> Result<Arc<BlockStore>, Fault> {
-    let compression = volume.compression.parse().map_err(|error| store_fault(volume, &error))?;
+) -> Result<Arc<BlockStore>, CliError> {
+    let compression = volume.compression.parse().map_err(|error| store_error(volume, &error))?;
     open_with(volume, StoreOptions { compression, encryption: unlock(volume, keys)?, ..options })
 }
 
-pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
+pub(crate) fn store_error(volume: &Volume, error: &ChunkError) -> CliError {
     let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
-    let fault = Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
+    let failed =
+        CliError::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
     let advice = match volume.storage.as_str() {
         // The bucket is known to be missing, so the credentials are not to blame.
         "s3" if error.to_string().contains("the bucket does not exist") => "",
@@ -68,14 +69,14 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
              write there"
         }
     };
-    fault.at(place).advise(advice)
+    failed.at(place).advise(advice)
 }
 
 /// The key or passphrase of a volume: from the file of `--key-file`, or from the environment.
 ///
 /// # Errors
 /// There is none, or it is not a valid key.
-pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
+pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, CliError> {
     let found = match (&keys.key_file, env::var(PASSPHRASE)) {
         (Some(path), _) => {
             warn_if_public("key of the volume", path);
@@ -84,13 +85,13 @@ pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
         (None, Ok(passphrase)) => Ok(Secret::passphrase(passphrase)),
         (None, Err(_)) if env::var_os(KEY).is_some() => Secret::key_from_env(KEY),
         (None, Err(_)) => {
-            return Err(Fault::new("an encrypted volume needs its key").advise(format!(
+            return Err(CliError::new("an encrypted volume needs its key").advise(format!(
                 "give it with --key-file FILE, or in the environment variable {KEY} (32 bytes in hexadecimal or base64) \
                  or {PASSPHRASE}"
             )));
         }
     };
-    found.map_err(|error| Fault::new(error).advise("create a key with: openssl rand -hex 32 >FILE"))
+    found.map_err(|error| CliError::new(error).advise("create a key with: openssl rand -hex 32 >FILE"))
 }
 
 /// Where [`secret`] takes the key from, if there is one.
@@ -103,23 +104,23 @@ pub(crate) fn key_source(keys: &KeyArgs) -> Option<&'static str> {
 ///
 /// # Errors
 /// The key is missing or wrong; the settings are damaged.
-pub(crate) fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
+pub(crate) fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
     if volume.encryption.is_empty() {
         return Ok(None);
     }
     let settings: EncryptionSettings =
-        volume.encryption.parse().map_err(|error: ChunkError| store_fault(volume, &error))?;
+        volume.encryption.parse().map_err(|error: ChunkError| store_error(volume, &error))?;
     let encryption = settings.unlock(&secret(keys)?).map_err(|error| {
-        let fault = Fault::new(format!("cannot decrypt volume '{}': {error}", volume.name));
-        fault.advise("give the key or passphrase that it was formatted with")
+        let failed = CliError::new(format!("cannot decrypt volume '{}': {error}", volume.name));
+        failed.advise("give the key or passphrase that it was formatted with")
     })?;
     Ok(Some(encryption))
 }
 
-fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, Fault> {
+fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, CliError> {
     let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
     let options = StoreOptions { staged: staged::places(volume), ..options };
-    BlockStore::open_with(&config, options).map_err(|error| store_fault(volume, &error))
+    BlockStore::open_with(&config, options).map_err(|error| store_error(volume, &error))
 }
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
     fn advice_fits_the_kind_of_store() {
         let advice = |storage: &str| {
             let volume = Volume { storage: storage.to_owned(), ..Volume::in_memory("v") };
-            store_fault(&volume, &ChunkError::Row { offset: 0, len: 1, size: 0 }).to_string()
+            store_error(&volume, &ChunkError::Row { offset: 0, len: 1, size: 0 }).to_string()
         };
         assert!(advice(chunk::MEMORY).contains("free some memory"));
         assert!(advice(chunk::FILE).contains("the directory exists"));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::{self, Columns, ProgressBar};
 use command::pool::{self, Queue};
@@ -78,13 +78,13 @@ const MAX_LINKED: usize = 1 << 20;
 /// The deepest level that can be shown.
 const MAX_DEPTH: usize = 64;
 
-pub(crate) fn run(args: &SummaryArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target)?;
     let path = match &target {
         Target::Local(path) => path.as_os_str().as_bytes().to_vec(),
         Target::Volume(_, path) => path.clone(),
     };
-    let failed = |fault: Fault| fault.at(target.show());
+    let failed = |error: CliError| error.at(target.show());
     let (database, _, ino) = target.open()?;
     let engine = database.engine();
     let mut walk = Walk::new(&*engine, args, Interrupt::install()?);
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), Fault> {
             Ok(())
         }
         (_, damaged) => {
-            Err(failed(Fault::new(format!("{damaged} entries are damaged and were not counted")))
+            Err(failed(CliError::new(format!("{damaged} entries are damaged and were not counted")))
                 .advise("see limen fsck"))
         }
     }
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), Fault> {
 ///
 /// # Errors
 /// Those of the database; a signal.
-pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Sum>, Fault> {
+pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Sum>, CliError> {
     let target = OsString::new();
     let args =
         SummaryArgs { target, depth: 0, entries: 1, walk, threads: INFO_THREADS, csv: false, json: false };
@@ -131,7 +131,7 @@ pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Su
     let found = if walk {
         counting.run(ino, &args).map(|row| Some(row.sum))
     } else {
-        counting.quotas().map_err(Fault::from).and_then(|counted| {
+        counting.quotas().map_err(CliError::from).and_then(|counted| {
             counting.counted = counted;
             Ok(counting.counter(ino)?)
         })
@@ -194,7 +194,7 @@ struct Walk<'a> {
     /// Files with several names, and how many of these were not met yet.
     linked: Mutex<HashMap<Ino, u32>>,
     is_failed: AtomicBool,
-    fault: Mutex<Option<Fault>>,
+    error: Mutex<Option<CliError>>,
     damaged: AtomicU64,
     /// Names of files that may have been counted by another name.
     recounted: AtomicU64,
@@ -212,17 +212,17 @@ impl<'a> Walk<'a> {
             bar: output::progress("entries"),
             linked: Mutex::default(),
             is_failed: AtomicBool::new(false),
-            fault: Mutex::default(),
+            error: Mutex::default(),
             damaged: AtomicU64::new(0),
             recounted: AtomicU64::new(0),
             result: Mutex::default(),
         }
     }
 
-    fn run(&mut self, ino: Ino, args: &SummaryArgs) -> Result<Row, Fault> {
+    fn run(&mut self, ino: Ino, args: &SummaryArgs) -> Result<Row, CliError> {
         let inode = match self.engine.read(&[RecordKey::Inode(ino)])?.records.first() {
             Some(Record::Inode(_, Some(inode))) => *inode,
-            _ => return Err(Fault::new("the file does not exist any more")),
+            _ => return Err(CliError::new("the file does not exist any more")),
         };
         let mut row = Row::new(Vec::new(), &inode);
         if !inode.kind.is_dir() {
@@ -239,10 +239,11 @@ impl<'a> Walk<'a> {
         }
         let node = Arc::new(Node::new(None, Vec::new(), &inode));
         pool::run(args.threads, vec![Task::new(ino, node)], |queue, task| self.step(queue, task));
-        let lock = |fault: &Mutex<Option<Fault>>| fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (lock(&self.fault), self.result.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+        let lock =
+            |error: &Mutex<Option<CliError>>| error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (lock(&self.error), self.result.lock().unwrap_or_else(PoisonError::into_inner).take()) {
             (None, Some(row)) => Ok(row),
-            (fault, _) => Err(fault.unwrap_or_else(|| Fault::new("interrupted"))),
+            (error, _) => Err(error.unwrap_or_else(|| CliError::new("interrupted"))),
         }
     }
 
@@ -283,7 +284,7 @@ impl<'a> Walk<'a> {
             Ok(()) => self.done(task.node),
             Err(error) => {
                 self.is_failed.store(true, Ordering::Relaxed);
-                self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
             }
         }
     }

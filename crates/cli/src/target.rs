@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::registry::{self, Entry};
 use inspect::{Operation, QueryError, Route, VolumeTree};
 use meta::Volume;
@@ -28,7 +28,7 @@ impl Target {
     ///
     /// # Errors
     /// The text looks like a URL but is not a valid metadata URL.
-    pub(crate) fn parse(text: &OsStr) -> Result<Self, Fault> {
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, CliError> {
         let bytes = text.as_bytes();
         let Some((scheme, rest)) = split_at(bytes, b"://").filter(|(scheme, _)| is_scheme(scheme)) else {
             return Ok(Target::Local(text.into()));
@@ -38,7 +38,7 @@ impl Target {
             None => (bytes.len(), &b"/"[..]),
         };
         let url = std::str::from_utf8(&bytes[..url_end])
-            .map_err(|_| Fault::usage("the metadata URL is not UTF-8").at(text.display()))?;
+            .map_err(|_| CliError::usage("the metadata URL is not UTF-8").at(text.display()))?;
         Ok(Target::Volume(MetaUrl::parse(url)?, path.to_vec()))
     }
 
@@ -46,22 +46,22 @@ impl Target {
     ///
     /// # Errors
     /// The file does not exist; those of [`volume_behind`] and [`MetaUrl::open_volume`].
-    pub(crate) fn open(&self) -> Result<(Database, Volume, Ino), Fault> {
+    pub(crate) fn open(&self) -> Result<(Database, Volume, Ino), CliError> {
         match self {
             Target::Local(path) => {
-                let found = fs::metadata(path).map_err(|error| Fault::new(error).at(self.show()))?;
+                let found = fs::metadata(path).map_err(|error| CliError::new(error).at(self.show()))?;
                 let (database, volume) = volume_behind(path, found.dev())?;
                 Ok((database, volume, Ino(found.ino())))
             }
             Target::Volume(url, path) => {
                 let (database, volume) = url.open_volume()?;
                 let engine = database.engine();
-                let failed = |error: QueryError| Fault::new(error).at(self.show());
+                let failed = |error: QueryError| CliError::new(error).at(self.show());
                 let tree = VolumeTree::new(&*engine, volume.acl);
                 let route = Route::find(&tree, path, Operation::Chmod).map_err(failed)?;
                 match (route.end, route.target()) {
                     (Ok(()), Some(check)) => Ok((database, volume, Ino(check.access_attrs.ino))),
-                    (end, _) => Err(Fault::new(end.err().unwrap_or(Errno::ENOENT)).at(self.show())),
+                    (end, _) => Err(CliError::new(end.err().unwrap_or(Errno::ENOENT)).at(self.show())),
                 }
             }
         }
@@ -81,11 +81,11 @@ impl Target {
 /// # Errors
 /// The device is not a limenfs mount of this user or root; the volume is in the memory of its mount; its
 /// database cannot be opened.
-pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volume), Fault> {
+pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volume), CliError> {
     let entry = registered(path, device)?;
     let url = MetaUrl::parse(&entry.url)?;
     if let MetaUrl::Memory(_) = url {
-        return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
+        return Err(CliError::new(format!("the volume is in the memory of process {}", entry.process.pid))
             .at(show_path(path))
             .advise("this command works only on volumes in a database"));
     }
@@ -96,8 +96,8 @@ pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volum
 ///
 /// # Errors
 /// The path does not exist, or is not on a limenfs mount of this user or root.
-pub(crate) fn mount_of(path: &Path) -> Result<Entry, Fault> {
-    let metadata = fs::metadata(path).map_err(|error| Fault::new(error).at(show_path(path)))?;
+pub(crate) fn mount_of(path: &Path) -> Result<Entry, CliError> {
+    let metadata = fs::metadata(path).map_err(|error| CliError::new(error).at(show_path(path)))?;
     registered(path, metadata.dev())
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn mount_of(path: &Path) -> Result<Entry, Fault> {
 ///
 /// # Errors
 /// The argument is neither a metadata URL nor a path on a limenfs mount.
-pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, Fault> {
+pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, CliError> {
     if !text.contains("://")
         && let Ok(metadata) = fs::metadata(text)
         && let Some(entry) = registry::by_device(metadata.dev())
@@ -117,15 +117,15 @@ pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, Fault> {
 
 /// As [`volume_behind`], without opening the database. Says whether the path is on a limenfs volume that this user
 /// cannot ask for its database.
-fn registered(path: &Path, device: u64) -> Result<Entry, Fault> {
+fn registered(path: &Path, device: u64) -> Result<Entry, CliError> {
     registry::by_device(device).ok_or_else(|| match kind_of_mount(device).as_deref() {
         Some("fuse.limen") => {
-            Fault::new("the database of this mount is known only to root and to the user that mounted it")
+            CliError::new("the database of this mount is known only to root and to the user that mounted it")
                 .at(show_path(path))
                 .advise("run the command as that user or as root, or name the volume as META-URL:/PATH")
         }
-        Some(kind) => Fault::new(format!("not on a limenfs volume, but on {kind}")).at(show_path(path)),
-        None => Fault::new("not on a limenfs volume").at(show_path(path)),
+        Some(kind) => CliError::new(format!("not on a limenfs volume, but on {kind}")).at(show_path(path)),
+        None => CliError::new("not on a limenfs volume").at(show_path(path)),
     })
 }
 
@@ -186,7 +186,7 @@ fn is_scheme(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<String, Fault> {
+    fn parse(text: &str) -> Result<String, CliError> {
         Target::parse(OsStr::new(text)).map(|target| match target {
             Target::Local(path) => format!("local {}", path.display()),
             Target::Volume(url, path) => format!("{url} {}", String::from_utf8(path).unwrap()),

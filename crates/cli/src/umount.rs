@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use command::paths;
 use command::registry::{self, Entry};
@@ -50,7 +50,7 @@ const FORCED_LIMIT: Duration = Duration::from_secs(30);
 /// The exit code if the volume is unmounted here, but its process did not end within the limit.
 const NOT_ENDED: u8 = 3;
 
-pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &UmountArgs) -> Result<(), CliError> {
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let entries = registry::by_mountpoint(&mountpoint);
     // If this command was started inside the mount, its working directory would keep the mount busy.
@@ -85,9 +85,9 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
         // The mount is already unmounted, lazily or by umount(8). Its process may still store data.
         Err(Error::NotMounted(path)) => match entries.iter().find(|entry| entry.process.is_alive()) {
             Some(entry) => wait(entry, args),
-            None => Err(fault(Error::NotMounted(path), None)),
+            None => Err(umount_error(Error::NotMounted(path), None)),
         },
-        Err(error) => Err(fault(error, device)),
+        Err(error) => Err(umount_error(error, device)),
     }
 }
 
@@ -114,7 +114,7 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
 ///
 /// # Errors
 /// The process did not store everything, or did not end within the limit.
-fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
+fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), CliError> {
     let limit = Duration::from_secs(args.timeout).min(if args.force { FORCED_LIMIT } else { Duration::MAX });
     let begun = Instant::now();
     let (mut still, mut last, mut shown) = (begun, None, String::new());
@@ -127,7 +127,7 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
             last = state.progress();
         }
         if still.elapsed() >= limit {
-            return Err(state.fault(entry, args.force));
+            return Err(state.error(entry, args.force));
         }
         let text = state.to_string();
         if shown != text && (state.holders.any() || begun.elapsed() >= REPORT_AFTER) {
@@ -148,7 +148,7 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
         .failure
         .clone()
         .unwrap_or_else(|| format!("process {} ended before it had stored everything", entry.process.pid));
-    Err(Fault::new(what).at(log_of(entry)))
+    Err(CliError::new(what).at(log_of(entry)))
 }
 
 /// Why the process has not ended yet.
@@ -192,7 +192,7 @@ impl State {
         if parts.is_empty() { "no data waits to be stored".to_owned() } else { parts.join(", ") }
     }
 
-    fn fault(&self, entry: &Entry, force: bool) -> Fault {
+    fn error(&self, entry: &Entry, force: bool) -> CliError {
         let pid = entry.process.pid;
         if let Some(first) = self.holders.first().first() {
             let advice = match &first.how {
@@ -205,7 +205,7 @@ impl State {
                 }
                 _ => format!("end process {}; then the mount ends by itself", first.pid),
             };
-            return Fault::new(self).at(entry.mountpoint.display()).advise(advice).with_code(NOT_ENDED);
+            return CliError::new(self).at(entry.mountpoint.display()).advise(advice).with_code(NOT_ENDED);
         }
         let what = format!("unmounted here, but process {pid} does not end: {}", self.pending());
         let advice = match force {
@@ -216,7 +216,7 @@ impl State {
             }
             false => "read its log, and run limen umount again to continue to wait".to_owned(),
         };
-        Fault::new(what).at(log_of(entry)).advise(advice).with_code(NOT_ENDED)
+        CliError::new(what).at(log_of(entry)).advise(advice).with_code(NOT_ENDED)
     }
 }
 
@@ -236,7 +236,7 @@ fn log_of(entry: &Entry) -> String {
         .map_or_else(|| entry.mountpoint.display().to_string(), |log| format!("log {}", log.display()))
 }
 
-fn fault(error: Error, device: Option<u64>) -> Fault {
+fn umount_error(error: Error, device: Option<u64>) -> CliError {
     match error {
         Error::Busy(path) => {
             let mut users = device.map(Holders::find).unwrap_or_default().users;
@@ -248,11 +248,11 @@ fn fault(error: Error, device: Option<u64>) -> Fault {
                 ),
                 users => (holders::list(users), "end the programs that use it"),
             };
-            Fault::new(format!("the mount is in use: {what}"))
+            CliError::new(format!("the mount is in use: {what}"))
                 .at(path.display())
                 .advise(format!("{end}, or detach the mount with limen umount -l"))
         }
-        Error::NotMounted(path) => Fault::new("no limenfs volume is mounted here").at(path.display()),
+        Error::NotMounted(path) => CliError::new("no limenfs volume is mounted here").at(path.display()),
         error => error.into(),
     }
 }
@@ -277,7 +277,7 @@ mod tests {
             failure: None,
         };
         let mut state = State { holders: Holders::default(), statistics: Some(Statistics::default()) };
-        let said = state.fault(&entry, false);
+        let said = state.error(&entry, false);
         assert!(said.to_string().contains("process 7 does not end: no data waits to be stored"), "{said}");
         assert_eq!(said.exit_code(), 3);
         let pending =
@@ -290,7 +290,7 @@ mod tests {
         );
         let holder = Holder { pid: 9, name: "smbd".into(), how: How::Namespace("/mnt".into()) };
         state.holders.elsewhere.push(holder);
-        let said = state.fault(&entry, false);
+        let said = state.error(&entry, false);
         let parts =
             ["unmounted here; process 9 (smbd) still holds it", "4.0 KiB", "nsenter -t 9 -m umount /mnt"];
         assert!(parts.iter().all(|part| said.to_string().contains(part)), "{said}");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::Meta;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
@@ -37,24 +37,24 @@ pub(crate) enum Database {
 impl MetaUrl {
     /// # Errors
     /// The URL is invalid. The message says what to write instead, and contains no password.
-    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
-        let fault = |what: String| Fault::usage(what).at(without_password(text)).advise(KNOWN);
+    pub(crate) fn parse(text: &str) -> Result<Self, CliError> {
+        let error = |what: String| CliError::usage(what).at(without_password(text)).advise(KNOWN);
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(match text.starts_with('/') {
-                true => Fault::usage("this is a path, not a metadata URL")
+                true => CliError::usage("this is a path, not a metadata URL")
                     .at(text)
                     .advise(format!("write sqlite://{text}")),
-                false => fault("this is not a metadata URL".to_owned()),
+                false => error("this is not a metadata URL".to_owned()),
             });
         };
         match Scheme::find(scheme).map(|scheme| scheme.engine) {
             Some(EngineKind::Sqlite) => {
-                engine_sqlite::parse_url(text).map(MetaUrl::Sqlite).map_err(Fault::usage)
+                engine_sqlite::parse_url(text).map(MetaUrl::Sqlite).map_err(CliError::usage)
             }
             Some(EngineKind::Memory) if rest.is_empty() => Ok(MetaUrl::Memory("mem".to_owned())),
-            Some(EngineKind::Memory) => parse_name(rest).map(MetaUrl::Memory).map_err(fault),
+            Some(EngineKind::Memory) => parse_name(rest).map(MetaUrl::Memory).map_err(error),
             Some(EngineKind::Server(server)) => NetworkUrl::parse(server, text).map(MetaUrl::Network),
-            None => Err(fault(format!("this build of limen has no metadata engine '{scheme}'"))),
+            None => Err(error(format!("this build of limen has no metadata engine '{scheme}'"))),
         }
     }
 
@@ -71,11 +71,11 @@ impl MetaUrl {
     ///
     /// # Errors
     /// The database does not exist, is not a limenfs database, has a newer version, or cannot be read.
-    pub(crate) fn open(&self, create: bool) -> Result<Database, Fault> {
+    pub(crate) fn open(&self, create: bool) -> Result<Database, CliError> {
         match self {
             MetaUrl::Sqlite(path) => {
                 let options = Options { create, ..Options::default() };
-                let engine = SqliteEngine::open(path, &options).map_err(|error| self.open_fault(&error))?;
+                let engine = SqliteEngine::open(path, &options).map_err(|error| self.open_error(&error))?;
                 Ok(Database::Sqlite(Arc::new(engine)))
             }
             MetaUrl::Memory(_) => Ok(Database::Memory(Arc::default())),
@@ -88,9 +88,9 @@ impl MetaUrl {
     /// # Errors
     /// Those of [`MetaUrl::open`]; the volume is in the memory of another process; the database holds no
     /// volume, or one that this version of limen cannot read.
-    pub(crate) fn open_volume(&self) -> Result<(Database, Volume), Fault> {
+    pub(crate) fn open_volume(&self) -> Result<(Database, Volume), CliError> {
         if let MetaUrl::Memory(_) = self {
-            return Err(Fault::new("a volume in memory exists only within its mount")
+            return Err(CliError::new("a volume in memory exists only within its mount")
                 .at(self)
                 .advise("mount it with limen mount, or use sqlite:///absolute/path.db"));
         }
@@ -103,62 +103,64 @@ impl MetaUrl {
     ///
     /// # Errors
     /// The database holds no volume, or one that this version of limen cannot read.
-    pub(crate) fn volume(&self, engine: &dyn Engine) -> Result<Volume, Fault> {
-        Volume::load(engine).map_err(|error| self.volume_fault(error))
+    pub(crate) fn volume(&self, engine: &dyn Engine) -> Result<Volume, CliError> {
+        Volume::load(engine).map_err(|error| self.volume_error(error))
     }
 
     /// A client of the volume in a database, with a cache for this number of records.
     ///
     /// # Errors
     /// Those of [`MetaUrl::volume`].
-    pub(crate) fn client(&self, engine: Arc<dyn Engine>, cached_records: usize) -> Result<Meta, Fault> {
-        Meta::open(engine, cached_records).map_err(|error| self.volume_fault(error))
+    pub(crate) fn client(&self, engine: Arc<dyn Engine>, cached_records: usize) -> Result<Meta, CliError> {
+        Meta::open(engine, cached_records).map_err(|error| self.volume_error(error))
     }
 
     /// Turns an error of loading or formatting a volume into a message with advice.
-    pub(crate) fn volume_fault(&self, error: VolumeError) -> Fault {
-        let fault = match &error {
+    pub(crate) fn volume_error(&self, error: VolumeError) -> CliError {
+        let failed = match &error {
             VolumeError::NotFormatted => return self.not_formatted(),
             VolumeError::Exists { name, created } => {
-                return Fault::new(format!("there is a volume here already, '{name}', created {created}"))
+                return CliError::new(format!("there is a volume here already, '{name}', created {created}"))
                     .at(self)
                     .advise("mount it, or remove it first with limen destroy");
             }
-            _ => Fault::new(&error).at(self),
+            _ => CliError::new(&error).at(self),
         };
         match error {
-            VolumeError::Loading => fault.advise(format!(
+            VolumeError::Loading => failed.advise(format!(
                 "complete it with limen load {self} FILE, or remove what is there with limen load --discard {self}"
             )),
             VolumeError::Newer { .. } => {
-                fault.advise("use the version of limen that wrote it, or a newer one")
+                failed.advise("use the version of limen that wrote it, or a newer one")
             }
             VolumeError::Damaged { .. } => {
-                fault.advise("restore the database from a backup; nothing was changed")
+                failed.advise("restore the database from a backup; nothing was changed")
             }
-            _ => fault,
+            _ => failed,
         }
     }
 
-    fn not_formatted(&self) -> Fault {
-        Fault::new("there is no volume here yet")
+    fn not_formatted(&self) -> CliError {
+        CliError::new("there is no volume here yet")
             .at(self)
             .advise(format!("create one with limen format {self} NAME"))
     }
 
-    fn open_fault(&self, error: &OpenError) -> Fault {
+    fn open_error(&self, error: &OpenError) -> CliError {
         match error {
             OpenError::Missing(_) => self.not_formatted(),
             OpenError::NotLimenfs(_) => {
-                Fault::new("this file is not a limenfs database").at(self).advise("name another file")
+                CliError::new("this file is not a limenfs database").at(self).advise("name another file")
             }
-            OpenError::Newer { found, known, .. } => Fault::new(format!(
+            OpenError::Newer { found, known, .. } => CliError::new(format!(
                 "the database has schema version {found}, and this limen supports versions up to {known}"
             ))
             .at(self)
             .advise("use the version of limen that wrote it, or a newer one"),
-            OpenError::Io { error, .. } => Fault::new(format!("cannot open the database: {error}")).at(self),
-            OpenError::Sqlite { error, .. } => Fault::new(format!("cannot open the database: {error}"))
+            OpenError::Io { error, .. } => {
+                CliError::new(format!("cannot open the database: {error}")).at(self)
+            }
+            OpenError::Sqlite { error, .. } => CliError::new(format!("cannot open the database: {error}"))
                 .at(self)
                 .advise("check that its directory exists and is writable"),
         }
@@ -204,7 +206,7 @@ impl Database {
 ///
 /// # Errors
 /// The files cannot be removed.
-pub(crate) fn remove_database(path: &Path) -> Result<(), Fault> {
+pub(crate) fn remove_database(path: &Path) -> Result<(), CliError> {
     SqliteEngine::remove_files(path).what("cannot remove the database").at(path.display())
 }
 
@@ -227,9 +229,9 @@ mod tests {
     #[test]
     fn errors_for_other_urls_say_what_to_write() {
         for text in ["oracle://h/1", "/a/b.db", "b.db", "", "sqlite://a.db", "mem://A B", "://"] {
-            let fault = MetaUrl::parse(text).unwrap_err();
-            assert!(fault.to_string().contains("write sqlite:///"), "{fault}");
-            assert_eq!(fault.exit_code(), 2);
+            let error = MetaUrl::parse(text).unwrap_err();
+            assert!(error.to_string().contains("write sqlite:///"), "{error}");
+            assert_eq!(error.exit_code(), 2);
         }
     }
 
@@ -241,9 +243,9 @@ mod tests {
             ("x://u:sec/ret@h", "x://u@h"),
             ("x://u:s@ecret@h", "x://u@h"),
         ] {
-            let fault = MetaUrl::parse(text).unwrap_err().to_string();
-            assert!(!fault.contains("ecret") && !fault.contains("ret@"), "{fault}");
-            assert!(fault.contains(shown), "{fault}");
+            let error = MetaUrl::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("ecret") && !error.contains("ret@"), "{error}");
+            assert!(error.contains(shown), "{error}");
         }
     }
 }

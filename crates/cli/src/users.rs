@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use acl::identity::Sid;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output;
 use inspect::UserDatabase;
 use types::{Caps, Cred};
@@ -90,7 +90,7 @@ impl Users {
     /// # Errors
     /// The user or a group does not exist; no rule maps the SID; the user is a number without a database entry, and
     /// `groups` is `None`.
-    pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, Fault> {
+    pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, CliError> {
         let sid = self.sid_of(user);
         let by_sid = sid.as_ref().map(|sid| self.unix_id(sid, false)).transpose()?;
         let key = by_sid.map_or_else(|| user.to_owned(), |uid| uid.to_string());
@@ -103,19 +103,19 @@ impl Users {
         };
         let all = match (groups, found, sid) {
             (Some(names), ..) => {
-                names.iter().map(|name| self.gid(name)).collect::<Result<Vec<u32>, Fault>>()?
+                names.iter().map(|name| self.gid(name)).collect::<Result<Vec<u32>, CliError>>()?
             }
             (None, Some(found), _) => groups_of(&found)?,
             (None, None, sid) => sid.map_or(Ok(Vec::new()), |sid| self.groups_of_sid(&sid))?,
         };
         if groups.is_none() && all.is_empty() {
-            return Err(Fault::usage(format!(
+            return Err(CliError::usage(format!(
                 "user {uid} has no entry in the user database, so its groups are unknown"
             ))
             .advise("give the groups with --groups"));
         }
         let Some((primary, more)) = all.split_first() else {
-            return Err(Fault::usage("a user needs at least one group").advise("give it with --groups"));
+            return Err(CliError::usage("a user needs at least one group").advise("give it with --groups"));
         };
         let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
         Ok(Person { name, cred: Cred::new(uid, *primary, more, caps) })
@@ -125,7 +125,7 @@ impl Users {
     ///
     /// # Errors
     /// There is no such user; no rule maps the SID.
-    pub(crate) fn uid(&self, user: &str) -> Result<u32, Fault> {
+    pub(crate) fn uid(&self, user: &str) -> Result<u32, CliError> {
         if let Some(sid) = self.sid_of(user) {
             return self.unix_id(&sid, false);
         }
@@ -137,7 +137,7 @@ impl Users {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn all(&self) -> Result<Vec<Person>, Fault> {
+    pub(crate) fn all(&self) -> Result<Vec<Person>, CliError> {
         let read = |place| fs::read_to_string(place).at(place);
         let (users, groups) = (read(PASSWD)?, read(GROUP)?);
         let users = users.lines().filter_map(|line| parse(line, true));
@@ -148,12 +148,12 @@ impl Users {
     ///
     /// # Errors
     /// There is no such group; no rule maps the SID.
-    pub(crate) fn gid(&self, name: &str) -> Result<u32, Fault> {
+    pub(crate) fn gid(&self, name: &str) -> Result<u32, CliError> {
         if let Some(sid) = self.sid_of(name) {
             return self.unix_id(&sid, true);
         }
         let known = UserDatabase::group(self, name).or_else(|| number(name));
-        known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
+        known.ok_or_else(|| CliError::usage(format!("there is no group '{name}'")))
     }
 
     /// The SID that a text is, or that it names. A name that this machine's databases know is not a SID's.
@@ -171,14 +171,14 @@ impl Users {
     /// # Errors
     /// No rule maps the SID; the SID is of a Unix group, but a user is expected, or the other way round; the
     /// rules cannot be read.
-    fn unix_id(&self, sid: &Sid, is_group: bool) -> Result<u32, Fault> {
+    fn unix_id(&self, sid: &Sid, is_group: bool) -> Result<u32, CliError> {
         let found = match sid.to_unix() {
             Some((of_group, id)) => Some(id).filter(|id| of_group == is_group && *id != u32::MAX),
             None => self.sids.number_of(sid)?,
         };
         let wanted = if is_group { "group" } else { "user" };
         found.ok_or_else(|| {
-            Fault::usage(format!("no Unix {wanted} belongs to this Windows identity"))
+            CliError::usage(format!("no Unix {wanted} belongs to this Windows identity"))
                 .at(sid)
                 .advise(format!("map its domain with limen sid set, or name the Unix {wanted}"))
         })
@@ -186,7 +186,7 @@ impl Users {
 
     /// The gids of a user that only the Windows domain knows. Groups that no rule maps are left out, because no
     /// entry applies to them.
-    fn groups_of_sid(&self, sid: &Sid) -> Result<Vec<u32>, Fault> {
+    fn groups_of_sid(&self, sid: &Sid) -> Result<Vec<u32>, CliError> {
         let mut gids = Vec::new();
         for group in self.sids.groups_of(sid) {
             gids.extend(self.sids.number_of(&group)?);
@@ -234,8 +234,8 @@ impl Table {
 }
 
 /// The database entry for a name or number.
-fn query(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
-    let failed = |what: String| Fault::new(format!("cannot query the user database: {what}")).at(key);
+fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
+    let failed = |what: String| CliError::new(format!("cannot query the user database: {what}")).at(key);
     if key.is_empty() || key.contains(['\0', '\n', ':']) {
         return Ok(None);
     }
@@ -275,8 +275,9 @@ fn bounded(lookup: &[&str]) -> Command {
 }
 
 /// The groups of a user, the primary group first.
-fn groups_of(user: &Entry) -> Result<Vec<u32>, Fault> {
-    let failed = |what: String| Fault::new(format!("cannot query the user's groups: {what}")).at(&user.name);
+fn groups_of(user: &Entry) -> Result<Vec<u32>, CliError> {
+    let failed =
+        |what: String| CliError::new(format!("cannot query the user's groups: {what}")).at(&user.name);
     let output = bounded(&["id", "-G", "--", &user.name]).output();
     let output = output.map_err(|error| failed(format!("id: {error}")))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -316,8 +317,8 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| *id != u32::MAX)
 }
 
-fn no_user(user: &str) -> Fault {
-    Fault::usage(format!("there is no user '{user}'"))
+fn no_user(user: &str) -> CliError {
+    CliError::usage(format!("there is no user '{user}'"))
 }
 
 #[cfg(test)]
@@ -352,8 +353,8 @@ mod tests {
         assert_eq!(users.person("S-1-22-1-0", None).unwrap().name, "root");
         assert_eq!(users.gid("S-1-22-2-12").unwrap(), 12);
         for text in ["S-1-5-21-1-2-3-1105", "S-1-22-2-0", "S-1-22-1-4294967295"] {
-            let fault = users.person(text, None).unwrap_err();
-            assert!(fault.to_string().contains("Windows identity"), "{fault}");
+            let error = users.person(text, None).unwrap_err();
+            assert!(error.to_string().contains("Windows identity"), "{error}");
         }
         let numbered = users.person("3999999999", Some(&["12".to_owned(), "7".to_owned()])).unwrap();
         assert_eq!((numbered.cred.gid, numbered.cred.groups()), (12, &[7][..]));

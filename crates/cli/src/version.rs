@@ -1,6 +1,6 @@
 //! `limen version`: the version of this program and of the formats that it supports.
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::output::{self, Table};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ pub(crate) struct VersionArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &VersionArgs) -> Result<(), CliError> {
     let version = env!("CARGO_PKG_VERSION");
     let stores: Vec<&str> = chunk::STORES.iter().map(|store| store.name).collect();
     let json = || {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
 use command::pool::{self, Queue};
@@ -43,7 +43,7 @@ const MAX_WAITING: usize = 10_000;
 /// Errors are shown for this many files; further ones are only counted.
 const MAX_SHOWN: u64 = 10;
 
-pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
+pub(crate) fn run(args: &WarmupArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
     let walk = Walk {
         metadata_only: args.metadata,
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
     interrupt.check()?;
     match failed {
         0 => Ok(()),
-        _ => Err(Fault::new(format!("{failed} files or directories could not be read"))),
+        _ => Err(CliError::new(format!("{failed} files or directories could not be read"))),
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use metrics::Text;
 
 use crate::counters::Counters;
+use crate::error::CliError;
 use crate::exported;
-use crate::fault::Fault;
 
 /// The time limit for receiving a request, and again for sending the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -69,14 +69,14 @@ impl MetricsAddress {
     ///
     /// # Errors
     /// The address cannot be used.
-    pub fn listen(self) -> Result<Option<TcpListener>, Fault> {
+    pub fn listen(self) -> Result<Option<TcpListener>, CliError> {
         match self {
             MetricsAddress::Off => Ok(None),
             MetricsAddress::At(address) => match TcpListener::bind(address) {
                 Ok(listener) => Ok(Some(listener)),
                 Err(error) => {
-                    let fault = Fault::new(format!("cannot serve metrics: {error}")).at(address);
-                    Err(fault.advise("choose another address with --metrics, or --metrics off"))
+                    let failed = CliError::new(format!("cannot serve metrics: {error}")).at(address);
+                    Err(failed.advise("choose another address with --metrics, or --metrics off"))
                 }
             },
             MetricsAddress::Default => {
@@ -341,8 +341,8 @@ mod tests {
         let second = MetricsAddress::Default.listen().unwrap().unwrap();
         let (first, second) = (first.local_addr().unwrap(), second.local_addr().unwrap());
         assert!(first.ip().is_loopback() && first.port() < second.port());
-        let fault = MetricsAddress::At(first).listen().unwrap_err().to_string();
-        assert!(fault.contains(&first.to_string()) && fault.contains("--metrics"), "{fault}");
+        let error = MetricsAddress::At(first).listen().unwrap_err().to_string();
+        assert!(error.contains(&first.to_string()) && error.contains("--metrics"), "{error}");
         assert!(MetricsAddress::Off.listen().unwrap().is_none());
     }
 }

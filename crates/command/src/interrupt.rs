@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{CliError, ErrorAt};
 
 /// Whether a signal asked the command to end.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// The signal handlers cannot be installed.
-    pub fn install() -> Result<Self, Fault> {
+    pub fn install() -> Result<Self, CliError> {
         let noted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // The shutdown is registered before the flag: otherwise the first signal would set the flag and
@@ -35,7 +35,7 @@ impl Interrupt {
 
     /// # Errors
     /// A signal has asked the command to end.
-    pub fn check(&self) -> Result<(), Fault> {
-        if self.is_set() { Err(Fault::new("interrupted")) } else { Ok(()) }
+    pub fn check(&self) -> Result<(), CliError> {
+        if self.is_set() { Err(CliError::new("interrupted")) } else { Ok(()) }
     }
 }

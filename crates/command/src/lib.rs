@@ -3,7 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `fault` | the error of a command |
+//! | `error` | the error of a command |
 //! | `output`, `units` | printed output and progress; sizes |
 //! | `interrupt` | Ctrl-C in commands that clean up before they end |
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
@@ -14,9 +14,9 @@
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
 
 pub mod counters;
+pub mod error;
 pub mod exported;
 pub mod exporter;
-pub mod fault;
 pub mod interrupt;
 pub mod output;
 pub mod paths;

@@ -8,13 +8,13 @@ use indicatif::{HumanCount, ProgressState, ProgressStyle};
 pub use indicatif::{HumanDuration, ProgressBar};
 use serde_json::Value;
 
-use crate::fault::Fault;
+use crate::error::CliError;
 
 /// Prints `text` unchanged. A closed pipe, as in `limen status ... | head -1`, is not an error.
 ///
 /// # Errors
 /// Standard output cannot be written, e.g. because a disk is full.
-pub fn print(text: &str) -> Result<(), Fault> {
+pub fn print(text: &str) -> Result<(), CliError> {
     print_live(text).map(drop)
 }
 
@@ -22,7 +22,7 @@ pub fn print(text: &str) -> Result<(), Fault> {
 ///
 /// # Errors
 /// Those of [`print`].
-pub fn print_live(text: &str) -> Result<bool, Fault> {
+pub fn print_live(text: &str) -> Result<bool, CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -35,12 +35,12 @@ pub fn print_live(text: &str) -> Result<bool, Fault> {
 ///
 /// # Errors
 /// Those of [`print`].
-pub fn print_json(value: &Value) -> Result<(), Fault> {
+pub fn print_json(value: &Value) -> Result<(), CliError> {
     print(&format!("{value:#}\n"))
 }
 
 /// Many lines on standard output. If the output is a closed pipe, writing fails with an error that is not
-/// shown ([`Fault::is_reported`]).
+/// shown ([`CliError::is_reported`]).
 #[derive(Debug)]
 pub struct Lines(BufWriter<io::Stdout>);
 
@@ -53,21 +53,21 @@ impl Default for Lines {
 impl Lines {
     /// # Errors
     /// Standard output cannot be written; so for [`Lines::flush`].
-    pub fn line(&mut self, line: impl AsRef<[u8]>) -> Result<(), Fault> {
+    pub fn line(&mut self, line: impl AsRef<[u8]>) -> Result<(), CliError> {
         let written = self.0.write_all(line.as_ref()).and_then(|()| self.0.write_all(b"\n"));
         written.map_err(cannot_write)
     }
 
     /// # Errors
     /// See [`Lines::line`].
-    pub fn flush(&mut self) -> Result<(), Fault> {
+    pub fn flush(&mut self) -> Result<(), CliError> {
         self.0.flush().map_err(cannot_write)
     }
 }
 
-fn cannot_write(error: io::Error) -> Fault {
-    let fault = Fault::new(format!("cannot write the output: {error}"));
-    if error.kind() == ErrorKind::BrokenPipe { fault.mark_reported() } else { fault }
+fn cannot_write(error: io::Error) -> CliError {
+    let failed = CliError::new(format!("cannot write the output: {error}"));
+    if error.kind() == ErrorKind::BrokenPipe { failed.mark_reported() } else { failed }
 }
 
 /// Prints the result of a command: as JSON if the user asked for that, otherwise as text.
@@ -78,7 +78,7 @@ pub fn result(
     as_json: bool,
     json: impl FnOnce() -> Value,
     text: impl FnOnce() -> String,
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     if as_json { print_json(&json()) } else { print(&text()) }
 }
 

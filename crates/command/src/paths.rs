@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf, absolute};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{CliError, ErrorAt};
 
 /// The directory that an environment variable names. A relative path is ignored, as the XDG specification
 /// requires.
@@ -25,7 +25,7 @@ pub fn state_directory() -> Option<PathBuf> {
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.
-pub fn mountpoint(path: &Path) -> Result<PathBuf, Fault> {
+pub fn mountpoint(path: &Path) -> Result<PathBuf, CliError> {
     let path = absolute(path).usage().at(path.display())?;
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
         && let Ok(parent) = fs::canonicalize(parent)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{CliError, ErrorAt};
 use crate::paths;
 use crate::process::Process;
 
@@ -35,7 +35,7 @@ impl Entry {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(&self) -> Result<(), Fault> {
+    pub fn write(&self) -> Result<(), CliError> {
         let directory = own_directory();
         let path = directory.join(self.device.to_string());
         let part = directory.join(format!("{}.{}", self.device, self.process.pid));

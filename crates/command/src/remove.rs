@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{CliError, ErrorAt};
 use crate::pool::{self, Queue};
 
 /// Names per task.
@@ -66,7 +66,7 @@ pub fn remove(
     threads: usize,
     bar: &ProgressBar,
     stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Removed, Fault> {
+) -> Result<Removed, CliError> {
     allow_open_files();
     let (parent, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -293,9 +293,9 @@ fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<E
 ///
 /// # Errors
 /// The path does not end in a name.
-pub fn split(path: &Path) -> Result<(PathBuf, CString), Fault> {
+pub fn split(path: &Path) -> Result<(PathBuf, CString), CliError> {
     let wrong = || {
-        Fault::usage("cannot remove a path that does not end in a name")
+        CliError::usage("cannot remove a path that does not end in a name")
             .at(path.display())
             .advise("name the file or directory itself")
     };

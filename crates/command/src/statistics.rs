@@ -26,8 +26,8 @@ use types::{SessionId, Time};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
 use crate::counters::Counters;
+use crate::error::{CliError, ErrorAt};
 use crate::exported;
-use crate::fault::{Fault, OrFault};
 pub use crate::process::own_cpu;
 use crate::profile;
 use crate::registry::Entry;
@@ -137,8 +137,8 @@ impl Counters {
 ///
 /// # Errors
 /// As for [`Statistics::query`].
-pub fn query_metrics(entry: &Entry) -> Result<Samples, Fault> {
-    let query = || Samples::parse(&fetch(entry, "metrics")?).ok_or(Fault::new(UNKNOWN));
+pub fn query_metrics(entry: &Entry) -> Result<Samples, CliError> {
+    let query = || Samples::parse(&fetch(entry, "metrics")?).ok_or(CliError::new(UNKNOWN));
     query().what(UNANSWERED).at(entry.mountpoint.display())
 }
 
@@ -147,10 +147,10 @@ impl Statistics {
     ///
     /// # Errors
     /// The mount has no socket, belongs to another user, does not answer, or answers in another format.
-    pub fn query(entry: &Entry) -> Result<Statistics, Fault> {
+    pub fn query(entry: &Entry) -> Result<Statistics, CliError> {
         let query = || {
             let value = serde_json::from_str(&fetch(entry, "statistics")?)?;
-            Statistics::from_json(&value).ok_or(Fault::new(UNKNOWN))
+            Statistics::from_json(&value).ok_or(CliError::new(UNKNOWN))
         };
         query().what(UNANSWERED).at(entry.mountpoint.display())
     }
@@ -322,13 +322,13 @@ fn start_profile(stream: UnixStream, counters: &Counters) -> io::Result<()> {
 ///
 /// # Errors
 /// As for [`Statistics::query`]; too many profilers are attached.
-pub fn profile(entry: &Entry) -> Result<ProfileLines, Fault> {
+pub fn profile(entry: &Entry) -> Result<ProfileLines, CliError> {
     let attach = || {
         let stream = connect(entry, "profile")?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
         let mut lines = ProfileLines { reader: BufReader::new(stream), mountpoint: entry.mountpoint.clone() };
         lines.read().advise("at most 4 profilers can be attached to a mount")?;
-        Ok::<_, Fault>(lines)
+        Ok::<_, CliError>(lines)
     };
     attach().what(UNANSWERED).at(entry.mountpoint.display())
 }
@@ -345,21 +345,21 @@ impl ProfileLines {
     ///
     /// # Errors
     /// The mount has ended, or does not answer.
-    pub fn next_line(&mut self) -> Result<Value, Fault> {
+    pub fn next_line(&mut self) -> Result<Value, CliError> {
         self.read().what(UNANSWERED).at(self.mountpoint.display())
     }
 
-    fn read(&mut self) -> Result<Value, Fault> {
+    fn read(&mut self) -> Result<Value, CliError> {
         let mut line = String::new();
         match (&mut self.reader).take(MAX_ANSWER_BYTES).read_line(&mut line)? {
-            0 => Err(Fault::new("it has closed the connection")),
+            0 => Err(CliError::new("it has closed the connection")),
             _ => Ok(serde_json::from_str(&line)?),
         }
     }
 }
 
-fn connect(entry: &Entry, request: &str) -> Result<UnixStream, Fault> {
-    let path = entry.socket().ok_or(Fault::new("it has no socket"))?;
+fn connect(entry: &Entry, request: &str) -> Result<UnixStream, CliError> {
+    let path = entry.socket().ok_or(CliError::new("it has no socket"))?;
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
@@ -367,7 +367,7 @@ fn connect(entry: &Entry, request: &str) -> Result<UnixStream, Fault> {
     Ok(stream)
 }
 
-fn fetch(entry: &Entry, request: &str) -> Result<String, Fault> {
+fn fetch(entry: &Entry, request: &str) -> Result<String, CliError> {
     let mut text = String::new();
     connect(entry, request)?.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
     Ok(text)

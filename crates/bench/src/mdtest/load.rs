@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::ProgressBar;
 
 use super::histogram::Histogram;
@@ -39,13 +39,13 @@ pub(super) fn run(
     threads: usize,
     numbers: Range<u64>,
     bar: &ProgressBar,
-    stop: &(dyn Fn() -> Result<(), Fault> + Sync),
-    work: &(dyn Fn(u64) -> Result<(), Fault> + Sync),
-) -> Result<Load, Fault> {
+    stop: &(dyn Fn() -> Result<(), CliError> + Sync),
+    work: &(dyn Fn(u64) -> Result<(), CliError> + Sync),
+) -> Result<Load, CliError> {
     let next = AtomicU64::new(numbers.start);
     // Set when a thread ends, because no number is left, or because of an error or a panic.
     let ended = AtomicBool::new(false);
-    let serve = || -> Result<(Range<Instant>, Histogram), Fault> {
+    let serve = || -> Result<(Range<Instant>, Histogram), CliError> {
         let begun = Instant::now();
         let mut times = Histogram::default();
         let _ends_others = EndsOthers(&ended);
@@ -68,10 +68,10 @@ pub(super) fn run(
             let spawned = spawned.inspect_err(|_| ended.store(true, Ordering::Relaxed));
             all.push(spawned.what("cannot start a thread").advise("use fewer --threads")?);
         }
-        let panicked = || Fault::new("a thread of the benchmark panicked: its message is above");
+        let panicked = || CliError::new("a thread of the benchmark panicked: its message is above");
         all.into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
-            .collect::<Result<_, Fault>>()
+            .collect::<Result<_, CliError>>()
     })?;
     let mut times = Histogram::default();
     done.iter().for_each(|(_, more)| times.merge(more));
@@ -118,13 +118,13 @@ mod tests {
         let done = AtomicU64::new(0);
         let work = |number| {
             done.fetch_add(1, Ordering::Relaxed);
-            if number == 5 { Err(Fault::new("the fifth")) } else { Ok(()) }
+            if number == 5 { Err(CliError::new("the fifth")) } else { Ok(()) }
         };
-        let fault = run(4, 0..1 << 60, &ProgressBar::hidden(), &|| Ok(()), &work).unwrap_err();
-        assert_eq!(fault.to_string(), "the fifth");
-        let stop = || Err(Fault::new("interrupted"));
-        let fault = run(2, 0..1 << 60, &ProgressBar::hidden(), &stop, &|_| panic!("no work")).unwrap_err();
-        assert_eq!(fault.to_string(), "interrupted");
+        let error = run(4, 0..1 << 60, &ProgressBar::hidden(), &|| Ok(()), &work).unwrap_err();
+        assert_eq!(error.to_string(), "the fifth");
+        let stop = || Err(CliError::new("interrupted"));
+        let error = run(2, 0..1 << 60, &ProgressBar::hidden(), &stop, &|_| panic!("no work")).unwrap_err();
+        assert_eq!(error.to_string(), "interrupted");
     }
 
     #[test]
@@ -136,8 +136,8 @@ mod tests {
             done.fetch_add(1, Ordering::Relaxed);
             Ok(())
         };
-        let fault = run(4, 0..NUMBERS, &ProgressBar::hidden(), &|| Ok(()), &work).unwrap_err();
-        assert!(fault.to_string().contains("panicked"), "{fault}");
+        let error = run(4, 0..NUMBERS, &ProgressBar::hidden(), &|| Ok(()), &work).unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
         assert!(done.into_inner() < NUMBERS - 1);
     }
 }

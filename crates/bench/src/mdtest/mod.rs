@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use acl::credential::Credentials;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::process::host_name;
@@ -41,7 +41,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// The tree would be too large; an operation fails; the user interrupted the command.
-pub fn run(volume: &OpenVolume, options: &Options, interrupt: &Interrupt) -> Result<(), Fault> {
+pub fn run(volume: &OpenVolume, options: &Options, interrupt: &Interrupt) -> Result<(), CliError> {
     let levels = options.shape.levels()?;
     let samples = in_session(volume, options, || work(volume, options, levels, interrupt))?;
     Report { options, volume, samples: &samples }.print()
@@ -52,8 +52,8 @@ pub fn run(volume: &OpenVolume, options: &Options, interrupt: &Interrupt) -> Res
 fn in_session<T>(
     volume: &OpenVolume,
     options: &Options,
-    work: impl FnOnce() -> Result<T, Fault>,
-) -> Result<T, Fault> {
+    work: impl FnOnce() -> Result<T, CliError>,
+) -> Result<T, CliError> {
     let OpenVolume { vfs, url, .. } = volume;
     let session = SessionInfo {
         host: host_name(),
@@ -62,7 +62,7 @@ fn in_session<T>(
     };
     vfs.lifecycle.begin(session).what("cannot begin the session").at(url)?;
     let started = vfs.lifecycle.start_threads().and_then(|()| vfs.caches.start_watching(Arc::new(NoKernel)));
-    let done = started.as_ref().map_err(Fault::new).what("cannot start a thread").at(url).and_then(|_| {
+    let done = started.as_ref().map_err(CliError::new).what("cannot start a thread").at(url).and_then(|_| {
         wait_for_watch(vfs);
         work()
     });
@@ -94,7 +94,7 @@ fn work(
     options: &Options,
     levels: Vec<u64>,
     interrupt: &Interrupt,
-) -> Result<Vec<Sample>, Fault> {
+) -> Result<Vec<Sample>, CliError> {
     let vfs = &*volume.vfs;
     // A user with access to the database can change everything, so no permission is checked.
     let cred = Cred::new(geteuid().as_raw(), getegid().as_raw(), &[], Caps::ALL);
@@ -107,9 +107,9 @@ fn work(
         return samples;
     }
     if samples.is_err()
-        && let Err(fault) = phase::clear(&tree, options.threads)
+        && let Err(error) = phase::clear(&tree, options.threads)
     {
-        output::note(format!("the tree is not removed completely: {fault}"));
+        output::note(format!("the tree is not removed completely: {error}"));
         return samples;
     }
     let removed = top.remove(vfs, &caller);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::units::{parse_size, parse_threads};
 use meta::{Counting, Engine};
 use vfs::Vfs;
@@ -80,7 +80,7 @@ type Counted = Arc<Counting<Arc<dyn Engine>>>;
 impl Options {
     /// # Errors
     /// The tree would have too many files and directories.
-    pub fn check(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), CliError> {
         self.shape.levels().map(drop)
     }
 }
@@ -90,9 +90,9 @@ impl Shape {
     ///
     /// # Errors
     /// The tree would have too many files and directories.
-    pub(super) fn levels(self) -> Result<Vec<u64>, Fault> {
+    pub(super) fn levels(self) -> Result<Vec<u64>, CliError> {
         let too_many = || {
-            Fault::usage(format!("this tree has more than {MAX_ENTRIES} directories and files"))
+            CliError::usage(format!("this tree has more than {MAX_ENTRIES} directories and files"))
                 .advise("use a smaller --depth, --dirs or --files")
         };
         let mut levels = vec![0, 1];
@@ -125,9 +125,9 @@ mod tests {
         for (depth, dirs, files) in
             [(0, 0, MAX_ENTRIES), (64, 2, 0), (64, u64::MAX, u64::MAX), (1, MAX_ENTRIES, 0)]
         {
-            let fault = levels(depth, dirs, files).unwrap_err();
-            assert_eq!(fault.exit_code(), 2);
-            assert!(fault.to_string().contains("--depth"), "{fault}");
+            let error = levels(depth, dirs, files).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("--depth"), "{error}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output::ProgressBar;
 use command::output::progress_of;
@@ -32,7 +32,7 @@ pub(super) struct Sample {
 }
 
 /// An operation on the directory or file with a number.
-type Operation<'t, 'v> = fn(&'t Tree<'v>, u64) -> Result<(), Fault>;
+type Operation<'t, 'v> = fn(&'t Tree<'v>, u64) -> Result<(), CliError>;
 
 /// Runs all phases in order. With `keep`, the phases that remove the tree are skipped. Phases without
 /// operations are left out of the result.
@@ -45,7 +45,7 @@ pub(super) fn all(
     keep: bool,
     counters: &Counters,
     interrupt: &Interrupt,
-) -> Result<Vec<Sample>, Fault> {
+) -> Result<Vec<Sample>, CliError> {
     let levels: Vec<Range<u64>> = tree.levels().collect();
     let upwards: Vec<Range<u64>> = tree.levels().rev().collect();
     let (files, dirs) = (vec![tree.files()], vec![tree.dirs()]);
@@ -90,7 +90,7 @@ pub(super) fn all(
 ///
 /// # Errors
 /// A file or directory cannot be removed.
-pub(super) fn clear(tree: &Tree<'_>, threads: usize) -> Result<(), Fault> {
+pub(super) fn clear(tree: &Tree<'_>, threads: usize) -> Result<(), CliError> {
     let upwards: Vec<Range<u64>> = tree.levels().rev().collect();
     let bar = progress_of("removing", tree.files_begun().end + tree.dirs().end);
     let go_on = || Ok(());
@@ -105,9 +105,9 @@ fn each(
     parts: &[Range<u64>],
     threads: usize,
     bar: &ProgressBar,
-    stop: &(dyn Fn() -> Result<(), Fault> + Sync),
-    work: &(dyn Fn(u64) -> Result<(), Fault> + Sync),
-) -> Result<Load, Fault> {
+    stop: &(dyn Fn() -> Result<(), CliError> + Sync),
+    work: &(dyn Fn(u64) -> Result<(), CliError> + Sync),
+) -> Result<Load, CliError> {
     let mut all = Load::default();
     for part in parts {
         all.then(&load::run(threads, part.clone(), bar, stop, work)?);

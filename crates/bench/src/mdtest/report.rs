@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::output::{self, Columns};
 use command::units::show_size;
 use meta::Counts;
@@ -23,7 +23,7 @@ pub(super) struct Report<'a> {
 impl Report<'_> {
     /// # Errors
     /// Those of [`output::print`].
-    pub(super) fn print(&self) -> Result<(), Fault> {
+    pub(super) fn print(&self) -> Result<(), CliError> {
         output::result(self.options.json, || self.to_json(), || self.to_text())
     }
 

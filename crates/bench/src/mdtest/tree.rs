@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use command::fault::Fault;
+use command::error::CliError;
 use types::{Errno, FileType, Ino, Mode};
 use vfs::{Caller, DirPosition, MakeKind, MakeRequest, RenameFlags, Vfs};
 
@@ -79,71 +79,71 @@ impl<'a> Tree<'a> {
         self.levels.windows(2).skip(1).filter_map(|ends| Some(*ends.first()?..*ends.last()?))
     }
 
-    pub(super) fn mkdir(&self, dir: u64) -> Result<(), Fault> {
+    pub(super) fn mkdir(&self, dir: u64) -> Result<(), CliError> {
         let (parent, name) = self.name_of_dir(dir);
         let request = self.request(parent, &name, MakeKind::Directory, 0o755);
         let made = self
             .vfs
             .names
             .make(self.caller, request)
-            .map_err(|errno| self.fault("mkdir", parent, &name, errno))?;
+            .map_err(|errno| self.error("mkdir", parent, &name, errno))?;
         if let Some(ino) = self.inos.get(dir as usize) {
             ino.store(made.ino.0, Ordering::Release);
         }
         Ok(())
     }
 
-    pub(super) fn rmdir(&self, dir: u64) -> Result<(), Fault> {
+    pub(super) fn rmdir(&self, dir: u64) -> Result<(), CliError> {
         let (parent, name) = self.name_of_dir(dir);
         let removed = self.vfs.names.rmdir(self.caller, self.ino(parent), name.as_bytes());
-        removed.map_err(|errno| self.fault("rmdir", parent, &name, errno))
+        removed.map_err(|errno| self.error("rmdir", parent, &name, errno))
     }
 
     /// Creates a file, writes it, and closes it.
-    pub(super) fn create(&self, file: u64) -> Result<(), Fault> {
+    pub(super) fn create(&self, file: u64) -> Result<(), CliError> {
         self.files_begun.fetch_max(file + 1, Ordering::AcqRel);
         let (dir, name) = self.name_of_file(file, "file");
         let request = self.request(dir, &name, MakeKind::Regular, 0o644);
         let created = self.vfs.names.create(self.caller, request);
-        let ino = created.map_err(|errno| self.fault("create", dir, &name, errno))?.ino;
+        let ino = created.map_err(|errno| self.error("create", dir, &name, errno))?.ino;
         let written = self.write(ino);
         let closed = self.vfs.files.close(ino);
-        written.and(closed).map_err(|errno| self.fault("write", dir, &name, errno))
+        written.and(closed).map_err(|errno| self.error("write", dir, &name, errno))
     }
 
-    pub(super) fn stat(&self, file: u64) -> Result<(), Fault> {
+    pub(super) fn stat(&self, file: u64) -> Result<(), CliError> {
         let (dir, name) = self.name_of_file(file, "file");
         let found = self.vfs.names.lookup(self.caller, self.ino(dir), name.as_bytes());
         let size = match found.and_then(|entry| entry.ok_or(Errno::ENOENT)) {
             Ok(attr) => attr.size_bytes,
-            Err(errno) => return Err(self.fault("stat", dir, &name, errno)),
+            Err(errno) => return Err(self.error("stat", dir, &name, errno)),
         };
         if size == self.write_bytes {
             return Ok(());
         }
         let written = self.write_bytes;
-        Err(Fault::new(format!("a file has {size} bytes, but {written} were written"))
+        Err(CliError::new(format!("a file has {size} bytes, but {written} were written"))
             .at(join(&self.path_of(dir), &name)))
     }
 
-    pub(super) fn rename(&self, file: u64) -> Result<(), Fault> {
+    pub(super) fn rename(&self, file: u64) -> Result<(), CliError> {
         let (dir, old) = self.name_of_file(file, "file");
         let (_, new) = self.name_of_file(file, "renamed");
         let ino = self.ino(dir);
         let flags = RenameFlags::default();
         let renamed =
             self.vfs.names.rename(self.caller, (ino, old.as_bytes()), (ino, new.as_bytes()), flags, false);
-        renamed.map_err(|errno| self.fault("rename", dir, &old, errno))
+        renamed.map_err(|errno| self.error("rename", dir, &old, errno))
     }
 
-    pub(super) fn unlink(&self, file: u64) -> Result<(), Fault> {
+    pub(super) fn unlink(&self, file: u64) -> Result<(), CliError> {
         let (dir, name) = self.name_of_file(file, "renamed");
         let unlinked = self.vfs.names.unlink(self.caller, self.ino(dir), name.as_bytes());
-        unlinked.map_err(|errno| self.fault("unlink", dir, &name, errno))
+        unlinked.map_err(|errno| self.error("unlink", dir, &name, errno))
     }
 
     /// Lists a directory with attributes, and checks that it has all its entries.
-    pub(super) fn list(&self, dir: u64) -> Result<(), Fault> {
+    pub(super) fn list(&self, dir: u64) -> Result<(), CliError> {
         let list = || -> Result<u64, Errno> {
             let handle = self.vfs.listings.opendir(self.caller, self.ino(dir))?;
             let mut with_attributes = 0;
@@ -154,35 +154,36 @@ impl<'a> Tree<'a> {
             self.vfs.listings.closedir(handle)?;
             listed.map(|()| with_attributes)
         };
-        let count = list().map_err(|errno| self.fault("list", dir, ".", errno))?;
+        let count = list().map_err(|errno| self.error("list", dir, ".", errno))?;
         let is_last = self.levels().next_back().is_none_or(|level| level.contains(&dir));
         let made = self.shape.files + if is_last { 0 } else { self.shape.dirs };
         if count == made {
             return Ok(());
         }
-        Err(Fault::new(format!("{count} entries are listed, but {made} were created")).at(self.path_of(dir)))
+        Err(CliError::new(format!("{count} entries are listed, but {made} were created"))
+            .at(self.path_of(dir)))
     }
 
     /// Removes a file by its old or new name, if it exists.
-    pub(super) fn clear_file(&self, file: u64) -> Result<(), Fault> {
+    pub(super) fn clear_file(&self, file: u64) -> Result<(), CliError> {
         for stem in ["file", "renamed"] {
             let (dir, name) = self.name_of_file(file, stem);
             let Some(ino) = self.made(dir) else { return Ok(()) };
             match self.vfs.names.unlink(self.caller, ino, name.as_bytes()) {
                 Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(self.fault("unlink", dir, &name, errno)),
+                Err(errno) => return Err(self.error("unlink", dir, &name, errno)),
             }
         }
         Ok(())
     }
 
     /// Removes a directory, if it exists.
-    pub(super) fn clear_dir(&self, dir: u64) -> Result<(), Fault> {
+    pub(super) fn clear_dir(&self, dir: u64) -> Result<(), CliError> {
         let (parent, name) = self.name_of_dir(dir);
         let Some(ino) = self.made(parent) else { return Ok(()) };
         match self.vfs.names.rmdir(self.caller, ino, name.as_bytes()) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(self.fault("rmdir", parent, &name, errno)),
+            Err(errno) => Err(self.error("rmdir", parent, &name, errno)),
         }
     }
 
@@ -234,8 +235,8 @@ impl<'a> Tree<'a> {
         join(&self.path_of(parent), &name)
     }
 
-    fn fault(&self, what: &str, dir: u64, name: &str, errno: Errno) -> Fault {
-        Fault::new(format!("cannot {what}: {errno}")).at(join(&self.path_of(dir), name))
+    fn error(&self, what: &str, dir: u64, name: &str, errno: Errno) -> CliError {
+        CliError::new(format!("cannot {what}: {errno}")).at(join(&self.path_of(dir), name))
     }
 }
 
@@ -258,14 +259,14 @@ impl Top {
     ///
     /// # Errors
     /// The path contains `..`; its parent directory does not exist; it is not a directory, or is not empty.
-    pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, Fault> {
+    pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, CliError> {
         let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
         if names.contains(&"..") {
-            return Err(Fault::usage("a path from the root of the volume must not contain '..'").at(path));
+            return Err(CliError::usage("a path from the root of the volume must not contain '..'").at(path));
         }
         let mut top = Top { ino: Ino::ROOT, path: "/".to_owned(), made_in: None };
         let fail =
-            |what: &str, path: &str, errno: Errno| Fault::new(format!("cannot {what}: {errno}")).at(path);
+            |what: &str, path: &str, errno: Errno| CliError::new(format!("cannot {what}: {errno}")).at(path);
         vfs.attributes.getattr(top.ino).map_err(|errno| fail("stat", "/", errno))?;
         for (index, name) in names.iter().enumerate() {
             let parent = top.ino;
@@ -276,9 +277,9 @@ impl Top {
                 .map_err(|errno| fail("look up", &top.path, errno))?;
             top.ino = match found {
                 Some(attr) if attr.kind == FileType::Directory => attr.ino,
-                Some(_) => return Err(Fault::new("not a directory").at(&top.path)),
+                Some(_) => return Err(CliError::new("not a directory").at(&top.path)),
                 None if index + 1 < names.len() => {
-                    return Err(Fault::new("the directory does not exist on the volume")
+                    return Err(CliError::new("the directory does not exist on the volume")
                         .at(&top.path)
                         .advise("create it first: only the last part of the path is created"));
                 }
@@ -297,7 +298,7 @@ impl Top {
         }
         let has_content = || top.has_content(vfs, caller).map_err(|errno| fail("list", &top.path, errno));
         if top.made_in.is_none() && has_content()? {
-            return Err(Fault::new("the directory is not empty")
+            return Err(CliError::new("the directory is not empty")
                 .at(&top.path)
                 .advise("name an empty directory, or one that does not exist yet"));
         }
@@ -308,10 +309,10 @@ impl Top {
     ///
     /// # Errors
     /// Those of rmdir(2).
-    pub(super) fn remove(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<(), Fault> {
+    pub(super) fn remove(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<(), CliError> {
         let Some((parent, name)) = &self.made_in else { return Ok(()) };
         let removed = vfs.names.rmdir(caller, *parent, name.as_bytes());
-        removed.map_err(|errno| Fault::new(format!("cannot rmdir: {errno}")).at(&self.path))
+        removed.map_err(|errno| CliError::new(format!("cannot rmdir: {errno}")).at(&self.path))
     }
 
     fn has_content(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<bool, Errno> {

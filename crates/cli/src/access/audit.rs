@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns, Lines, ProgressBar};
 use command::units::parse_threads;
 use inspect::{
@@ -95,7 +95,7 @@ struct AuditRoot {
     device: Option<u64>,
 }
 
-pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
+pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, CliError> {
     let target =
         args.target.as_ref().or(args.who.as_ref()).map(|target| Target::parse(target)).transpose()?;
     let sids = target.map(|target| Sids::new(target, args.sid_names.as_deref())).transpose()?;
@@ -106,8 +106,9 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
         return who::run(&query, what_if.as_ref(), &users);
     }
     let user = args.user.as_deref().or(what_if.as_ref().and_then(WhatIf::user));
-    let user = user
-        .ok_or_else(|| Fault::usage("no user or file is given").advise("write --user USER or --who PATH"))?;
+    let user = user.ok_or_else(|| {
+        CliError::usage("no user or file is given").advise("write --user USER or --who PATH")
+    })?;
     let person = users.person(user, args.groups.as_deref())?;
     let root = find(args)?;
     let engine = root.database.engine();
@@ -132,19 +133,19 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     };
     let progress = |names| bar.inc(names);
     let mut print = |met: VisitedName<'_>| list.print(met);
-    let each: Option<&mut OnName<'_, Fault>> = if args.list { Some(&mut print) } else { None };
+    let each: Option<&mut OnName<'_, CliError>> = if args.list { Some(&mut print) } else { None };
     let found = audit(&*engine, &root.volume, &start, views, threads, each, &progress);
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.out.flush().map(|()| found)) {
         // The output is a closed pipe, so the rest is not wanted.
-        Err(fault) if fault.is_reported() => return Ok(ExitCode::SUCCESS),
+        Err(error) if error.is_reported() => return Ok(ExitCode::SUCCESS),
         found => found.at(shown(args))?,
     };
     report(args, &person, &found, what_if.as_ref(), &users)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(args: &AuditArgs) -> Result<AuditRoot, Fault> {
+fn find(args: &AuditArgs) -> Result<AuditRoot, CliError> {
     let target = args.target.as_deref().unwrap_or_default();
     match Target::parse(target)? {
         Target::Local(path) => {
@@ -182,7 +183,7 @@ impl<'a> List<'a> {
         List { args, differs, out: Lines::default(), begun: false }
     }
 
-    fn print(&mut self, met: VisitedName<'_>) -> Result<(), Fault> {
+    fn print(&mut self, met: VisitedName<'_>) -> Result<(), CliError> {
         let VisitedName { path, kind, before, after } = met;
         if self.args.csv && !self.begun {
             self.begun = true;
@@ -272,7 +273,7 @@ fn report(
     found: &Audit,
     what_if: Option<&WhatIf>,
     users: &Users,
-) -> Result<(), Fault> {
+) -> Result<(), CliError> {
     if args.json {
         let value = to_json(args, person, found, what_if);
         // With a list, the totals are one more line.

@@ -6,7 +6,7 @@ use std::path::{PathBuf, absolute};
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
 use inspect::{Answer, LocalTree, MountedRules, Operation, Route, VolumeTree};
 use serde_json::json;
@@ -63,7 +63,7 @@ fn parse_operation(text: &str) -> Result<Operation, String> {
     text.parse().map_err(|error: inspect::OperationError| error.to_string())
 }
 
-pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
+pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let target = Target::parse(&args.target)?;
     let users = Users::with_sids(Sids::new(target.clone(), args.sid_names.as_deref())?);
     let user = args.user.clone().unwrap_or_else(|| rustix::process::geteuid().as_raw().to_string());
@@ -82,7 +82,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
 ///
 /// # Errors
 /// The path or its attributes cannot be read.
-pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
+pub(super) fn find(target: &Target, want: Operation) -> Result<Route, CliError> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).at(path.display())?;
@@ -103,7 +103,7 @@ struct OfMounts;
 
 impl MountedRules for OfMounts {
     fn of(&self, device: u64) -> Result<Rules, String> {
-        rules_behind(device).map_err(|fault| fault.to_string())
+        rules_behind(device).map_err(|error| error.to_string())
     }
 
     fn number_of(&self, name: &str, is_group: bool) -> Option<u32> {

@@ -38,9 +38,9 @@ pub(crate) fn run(args: &AccessArgs) -> ExitCode {
         AccessCommand::Explain(args) => explain::run(args),
         AccessCommand::Audit(args) => audit::run(args),
     };
-    done.unwrap_or_else(|fault| {
-        if !fault.is_reported() {
-            output::note(&fault);
+    done.unwrap_or_else(|error| {
+        if !error.is_reported() {
+            output::note(&error);
         }
         // Not 1: exit code 1 means that access is denied.
         ExitCode::from(2)

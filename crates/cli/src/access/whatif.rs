@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use inspect::{Edit, Operation, PlannedChange, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
@@ -23,7 +23,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The text is not a supported change.
-    pub(super) fn parse(text: &str, users: &Users) -> Result<Self, Fault> {
+    pub(super) fn parse(text: &str, users: &Users) -> Result<Self, CliError> {
         let change = parse_change(text, users).usage().at(text)?;
         Ok(WhatIf { text: text.to_owned(), change })
     }
@@ -40,7 +40,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The user that the change names does not exist; the change removes a user from its primary group.
-    pub(super) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, Fault> {
+    pub(super) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, CliError> {
         let Some(user) = self.user() else { return Ok(person.cred.clone()) };
         let changed = if user == person.name { person.cred.uid } else { users.uid(user)? };
         let Cred { uid, gid, caps, .. } = person.cred;
@@ -52,7 +52,7 @@ impl WhatIf {
             PlannedChange::Join { group, .. } => groups.push(group),
             PlannedChange::Leave { group, .. } if group == gid => {
                 return Err(
-                    Fault::usage("a user cannot be removed from its primary group").at(users.group(group))
+                    CliError::usage("a user cannot be removed from its primary group").at(users.group(group))
                 );
             }
             PlannedChange::Leave { group, .. } => groups.retain(|known| *known != group),
@@ -71,14 +71,14 @@ impl WhatIf {
         &self,
         tree: &VolumeTree<'_>,
         device: Option<u64>,
-    ) -> Result<Option<(Ino, bool, Edit)>, Fault> {
+    ) -> Result<Option<(Ino, bool, Edit)>, CliError> {
         let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(None) };
         let ino = match (Target::parse(OsStr::new(path))?, device) {
             (Target::Local(path), Some(device)) => {
                 let metadata = fs::metadata(&path).at(path.display())?;
                 if metadata.dev() != device {
                     return Err(
-                        Fault::usage("this is not on the file system that is audited").at(path.display())
+                        CliError::usage("this is not on the file system that is audited").at(path.display())
                     );
                 }
                 Ino(metadata.ino())
@@ -86,9 +86,10 @@ impl WhatIf {
             (Target::Local(_), None) => inode_at(tree, path.as_bytes())?,
             (Target::Volume(_, path), None) => inode_at(tree, &path)?,
             (Target::Volume(..), Some(_)) => {
-                return Err(
-                    Fault::usage("name it by its path on this machine, like the audited directory").at(path)
-                );
+                return Err(CliError::usage(
+                    "name it by its path on this machine, like the audited directory",
+                )
+                .at(path));
             }
         };
         Ok(Some((ino, *recursive, edit.clone())))
@@ -98,7 +99,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The path of the change does not exist; the edit cannot be applied.
-    pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, Fault> {
+    pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, CliError> {
         let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(route.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
             (Target::Local(_), Target::Volume(url, _)) => {
@@ -108,7 +109,7 @@ impl WhatIf {
         };
         let place = super::explain::find(&edited, Operation::Chmod)?;
         let (Ok(()), Some(last)) = (place.end, place.target()) else {
-            return Err(Fault::new("there is no such file").at(edited.show()));
+            return Err(CliError::new("there is no such file").at(edited.show()));
         };
         let is_meant = |path: &[u8]| {
             let below = path.strip_prefix(&last.path[..]);
@@ -128,12 +129,12 @@ impl WhatIf {
 ///
 /// # Errors
 /// There is none.
-pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, Fault> {
+pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, CliError> {
     let route = Route::find(tree, path, Operation::Chmod)?;
     let place = || String::from_utf8_lossy(path).into_owned();
     match (route.end, route.target()) {
         (Ok(()), Some(check)) => Ok(Ino(check.access_attrs.ino)),
-        (Err(errno), _) => Err(Fault::new(errno).at(place())),
-        (Ok(()), None) => Err(Fault::new("cannot find the file").at(place())),
+        (Err(errno), _) => Err(CliError::new(errno).at(place())),
+        (Ok(()), None) => Err(CliError::new("cannot find the file").at(place())),
     }
 }

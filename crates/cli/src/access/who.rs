@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use acl::posix::{Perm, PosixAcl, Tag};
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use inspect::{AccessAttrs, Operation, Route, Rules};
 use serde_json::{Value, json};
@@ -53,14 +53,14 @@ pub(super) struct Query<'a> {
     pub(super) csv: bool,
 }
 
-pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) -> Result<ExitCode, Fault> {
+pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) -> Result<ExitCode, CliError> {
     let target = target(query)?;
     let mut before = Vec::new();
     let mut after = Vec::new();
     for right in RIGHTS {
         let route = explain::find(&target, Operation::Access(right))?;
         if let Err(errno) = route.end {
-            return Err(Fault::new(errno).at(target.show()));
+            return Err(CliError::new(errno).at(target.show()));
         }
         after.push(
             what_if.map(|what_if| what_if.route(&route, &target)).transpose()?.unwrap_or(route.clone()),
@@ -87,21 +87,21 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
 }
 
 /// The file of `--who`. If the target is the URL of a volume, a plain path is a path in that volume.
-fn target(query: &Query<'_>) -> Result<Target, Fault> {
+fn target(query: &Query<'_>) -> Result<Target, CliError> {
     let asked = Target::parse(query.path)?;
     let Some(beside) = query.volume else { return Ok(asked) };
     match (Target::parse(beside)?, asked) {
         (Target::Volume(url, top), Target::Local(path)) if top == b"/" => {
             Ok(Target::Volume(url, path.into_os_string().into_vec()))
         }
-        _ => Err(Fault::usage("--who already names the file, as PATH or META-URL:PATH")
+        _ => Err(CliError::usage("--who already names the file, as PATH or META-URL:PATH")
             .advise("omit the other path")),
     }
 }
 
 /// The users to list: the users of this machine, all users that own a file on the path or that its ACLs name,
 /// and one entry for all others.
-fn people(before: &[Route], after: &[Route], users: &Users) -> Result<Vec<Person>, Fault> {
+fn people(before: &[Route], after: &[Route], users: &Users) -> Result<Vec<Person>, CliError> {
     let mut people = users.all()?;
     let known: BTreeSet<u32> = people.iter().map(|person| person.cred.uid).collect();
     let subjects =

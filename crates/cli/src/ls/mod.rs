@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use command::fault::Fault;
+use command::error::CliError;
 use command::output;
 use types::Name;
 
@@ -71,8 +71,8 @@ const MAX_BELOW: usize = 1024;
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut walk = Walk { args, printer: Printer::new(args.long, args.numeric, args.json), code: 0 };
     match walk.all() {
-        Err(fault) if !fault.is_reported() => {
-            output::note(&fault);
+        Err(error) if !error.is_reported() => {
+            output::note(&error);
             ExitCode::from(2)
         }
         _ => ExitCode::from(walk.code),
@@ -95,7 +95,7 @@ struct Frame {
 }
 
 impl Walk<'_> {
-    fn all(&mut self) -> Result<(), Fault> {
+    fn all(&mut self) -> Result<(), CliError> {
         let with_heads = self.args.recursive || self.args.targets.len() > 1;
         for text in &self.args.targets {
             let opened = Target::parse(text)
@@ -108,8 +108,8 @@ impl Walk<'_> {
                 Ok(Operand::Directory { lister, directory, path }) => {
                     self.tree(&lister, directory, path, with_heads)?
                 }
-                Err(fault) => {
-                    output::note(fault);
+                Err(error) => {
+                    output::note(error);
                     self.code = 2;
                 }
             }
@@ -124,7 +124,7 @@ impl Walk<'_> {
         directory: Directory,
         path: Vec<u8>,
         with_heads: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CliError> {
         let mut frames = Vec::new();
         frames.extend(self.directory(lister, directory, path, with_heads)?);
         while let Some(frame) = frames.last_mut() {
@@ -157,7 +157,7 @@ impl Walk<'_> {
         directory: Directory,
         path: Vec<u8>,
         with_heads: bool,
-    ) -> Result<Option<Frame>, Fault> {
+    ) -> Result<Option<Frame>, CliError> {
         self.head(&path, with_heads)?;
         let (mut below, mut rest) = (VecDeque::new(), None);
         let mut unseen: Option<String> = None;
@@ -193,7 +193,7 @@ impl Walk<'_> {
         Ok(recursive.then_some(Frame { directory, path, below, rest }))
     }
 
-    fn head(&mut self, path: &[u8], with_heads: bool) -> Result<(), Fault> {
+    fn head(&mut self, path: &[u8], with_heads: bool) -> Result<(), CliError> {
         if with_heads { self.printer.head(path) } else { Ok(()) }
     }
 

@@ -1,6 +1,6 @@
 //! Formats listings as text and JSON.
 
-use command::fault::Fault;
+use command::error::CliError;
 use command::output::Lines;
 use serde_json::json;
 use types::{FileType, Time};
@@ -32,7 +32,7 @@ impl Printer {
     }
 
     /// Prints the heading of a directory.
-    pub(super) fn head(&mut self, path: &[u8]) -> Result<(), Fault> {
+    pub(super) fn head(&mut self, path: &[u8]) -> Result<(), CliError> {
         if self.json {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Printer {
     }
 
     /// Prints a name in the directory `dir`.
-    pub(super) fn row(&mut self, row: Row, dir: &[u8]) -> Result<(), Fault> {
+    pub(super) fn row(&mut self, row: Row, dir: &[u8]) -> Result<(), CliError> {
         self.begun = true;
         if self.json {
             return self.json_line(&row, dir);
@@ -60,7 +60,7 @@ impl Printer {
     }
 
     /// Writes the lines that are held back.
-    pub(super) fn end_of_page(&mut self) -> Result<(), Fault> {
+    pub(super) fn end_of_page(&mut self) -> Result<(), CliError> {
         let [mode, links, owner, group, size, time] = self.widths;
         for ([a, b, c, d, e, f], name) in self.lines.drain(..) {
             let line = format!("{a:mode$} {b:>links$} {c:owner$} {d:group$} {e:>size$} {f:time$} {name}");
@@ -69,7 +69,7 @@ impl Printer {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self) -> Result<(), Fault> {
+    pub(super) fn finish(&mut self) -> Result<(), CliError> {
         self.end_of_page()?;
         self.out.flush()
     }
@@ -113,7 +113,7 @@ impl Printer {
         if self.numeric { attr.gid.to_string() } else { self.users.group(attr.gid) }
     }
 
-    fn json_line(&mut self, row: &Row, dir: &[u8]) -> Result<(), Fault> {
+    fn json_line(&mut self, row: &Row, dir: &[u8]) -> Result<(), CliError> {
         let whole = if row.is_operand { row.name.clone() } else { join(dir, &row.name) };
         let (path, bytes) = path_to_json(&whole);
         let mut line = json!({

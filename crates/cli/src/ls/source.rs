@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use acl::identity::DomainTable;
 use acl::posix::PosixAcl;
-use command::fault::{Fault, OrFault};
+use command::error::{CliError, ErrorAt};
 use command::registry;
 use inspect::{
     AccessAttrs, DirEntry, Domains, LocalTree, Operation, QueryError, Route, Rules, VolumeTree, read_dir_plus,
@@ -103,14 +103,14 @@ struct Records {
 }
 
 /// Called for each name; the flag tells whether the name is a subdirectory to descend into.
-type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), Fault>;
+type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), CliError>;
 
 impl Operand {
     /// Opens an operand. With `is_link_shown`, a symbolic link itself is shown instead of its target.
     ///
     /// # Errors
     /// The file does not exist, or the user has no access to it.
-    pub(super) fn open(target: Target, is_link_shown: bool) -> Result<Operand, Fault> {
+    pub(super) fn open(target: Target, is_link_shown: bool) -> Result<Operand, CliError> {
         match target {
             Target::Local(path) => Self::open_local(&path, is_link_shown),
             Target::Volume(url, path) => {
@@ -121,7 +121,7 @@ impl Operand {
                 let shown = format!("{url}:{}", OsStr::from_bytes(&path).display());
                 let (Ok(()), Some(check)) = (route.end, route.target()) else {
                     let errno = route.end.err().unwrap_or(Errno::ENOENT);
-                    return Err(Fault::new(format!("cannot access '{shown}': {errno}")));
+                    return Err(CliError::new(format!("cannot access '{shown}': {errno}")));
                 };
                 let ino = Ino(check.access_attrs.ino);
                 let (inode, access_attrs) = tree.inode(ino).at(&url)?;
@@ -148,9 +148,10 @@ impl Operand {
         }
     }
 
-    fn open_local(path: &Path, is_link_shown: bool) -> Result<Operand, Fault> {
+    fn open_local(path: &Path, is_link_shown: bool) -> Result<Operand, CliError> {
         let bytes = path.as_os_str().as_bytes().to_vec();
-        let fail = |what: &str, errno: Errno| Fault::new(format!("{what} '{}': {errno}", show_name(&bytes)));
+        let fail =
+            |what: &str, errno: Errno| CliError::new(format!("{what} '{}': {errno}", show_name(&bytes)));
         let io = |error: io::Error| fail("cannot access", Errno::from(&error));
         let mut metadata = fs::symlink_metadata(path).map_err(io)?;
         if metadata.is_symlink() && !is_link_shown {
@@ -196,7 +197,7 @@ impl Records {
         registry::by_device(device)?;
         let (database, volume) = volume_behind(path, device)
             .inspect_err(
-                |fault| tracing::debug!(%fault, "reading through the kernel instead of the database"),
+                |error| tracing::debug!(%error, "reading through the kernel instead of the database"),
             )
             .ok()?;
         Some(Records::new(database.engine(), volume.acl, Some(device)))
@@ -216,7 +217,11 @@ impl Lister {
     }
 
     /// Opens a subdirectory. Mount points are followed, symbolic links are not.
-    pub(super) fn open_below(&self, dir: &Directory, name: &Name) -> Result<Result<Directory, Errno>, Fault> {
+    pub(super) fn open_below(
+        &self,
+        dir: &Directory,
+        name: &Name,
+    ) -> Result<Result<Directory, Errno>, CliError> {
         let fd = match dir {
             Directory::Records(dir) => {
                 let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::ENOENT)) };
@@ -245,7 +250,7 @@ impl Lister {
         directory: &Directory,
         after: Option<Name>,
         each: Each<'_>,
-    ) -> Result<Result<(), Errno>, Fault> {
+    ) -> Result<Result<(), Errno>, CliError> {
         let (dir, may_see) = match directory {
             Directory::Records(dir) => (*dir, true),
             // Looking up `.` needs search permission.
@@ -270,7 +275,7 @@ impl Lister {
         after: Name,
         limit: usize,
         hides: bool,
-    ) -> Result<(VecDeque<Name>, Option<Name>), Fault> {
+    ) -> Result<(VecDeque<Name>, Option<Name>), CliError> {
         let mut names = VecDeque::new();
         let mut rest = None;
         let listed = self.list(directory, Some(after), &mut |row, is_below| {
@@ -329,7 +334,7 @@ impl AclText {
 }
 
 /// Lists a directory through the kernel. All its names are held in memory, to be sorted.
-fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, Fault> {
+fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, CliError> {
     let mut names: Vec<(CString, u64)> = Vec::new();
     let read = || -> Result<Vec<(CString, u64)>, rustix::io::Errno> {
         // A duplicate, because opening the directory again needs search permission. Duplicates share the

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use check::{Difference, Recount, RecountError, recount};
 use client::Failure;
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output;
 use command::units::show_size;
@@ -57,14 +57,14 @@ const CORRECTED_AT_ONCE: usize = 100;
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     match check(args) {
         Ok(code) => ExitCode::from(code),
-        Err(fault) => {
-            output::note(&fault);
-            ExitCode::from(if fault.exit_code() == 2 { 2 } else { NOT_CHECKED })
+        Err(error) => {
+            output::note(&error);
+            ExitCode::from(if error.exit_code() == 2 { 2 } else { NOT_CHECKED })
         }
     }
 }
 
-fn check(args: &CheckArgs) -> Result<u8, Fault> {
+fn check(args: &CheckArgs) -> Result<u8, CliError> {
     let place = Place::open(&args.target)?;
     place.require_directory()?;
     let interrupt = Interrupt::install()?;
@@ -88,7 +88,7 @@ fn check(args: &CheckArgs) -> Result<u8, Fault> {
 }
 
 impl Place {
-    fn recount(&self, interrupt: &Interrupt) -> Result<Recount, Fault> {
+    fn recount(&self, interrupt: &Interrupt) -> Result<Recount, CliError> {
         let bar = output::progress("inodes");
         let done = recount(self.meta.engine(), scratch, &mut |seen| {
             bar.set_position(seen);
@@ -96,16 +96,16 @@ impl Place {
         });
         bar.finish_and_clear();
         done.map_err(|error| {
-            let fault = self.failed(format!("cannot count the quotas: {error}"));
+            let failed = self.failed(format!("cannot count the quotas: {error}"));
             match error {
-                RecountError::TooFast => fault.advise("run it again when there are fewer changes"),
-                _ => fault,
+                RecountError::TooFast => failed.advise("run it again when there are fewer changes"),
+                _ => failed,
             }
         })
     }
 
     /// Leaves only the quotas of directories that are at or below the target.
-    fn keep_below(&self, recount: &mut Recount) -> Result<(), Fault> {
+    fn keep_below(&self, recount: &mut Recount) -> Result<(), CliError> {
         let mut below = BTreeMap::new();
         for (key, quota) in std::mem::take(&mut recount.quotas) {
             let root = quota.rule.root;
@@ -120,7 +120,7 @@ impl Place {
     }
 
     /// Corrects quotas. Returns `false` if the check must be repeated first.
-    fn correct(&self, wrong: &[Difference], recount: &Recount) -> Result<bool, Fault> {
+    fn correct(&self, wrong: &[Difference], recount: &Recount) -> Result<bool, CliError> {
         let mut next = recount.next.clone();
         for some in wrong.chunks(CORRECTED_AT_ONCE) {
             let corrections = some.iter().map(|Difference { key, stored, actual }| {
@@ -138,7 +138,7 @@ impl Place {
         Ok(true)
     }
 
-    fn report(&self, args: &CheckArgs, wrong: &[Difference], recount: &Recount) -> Result<(), Fault> {
+    fn report(&self, args: &CheckArgs, wrong: &[Difference], recount: &Recount) -> Result<(), CliError> {
         let users = Users::default();
         let path = |key: &QuotaKey| {
             let root = recount.quotas.get(key).map(|quota| quota.rule.root).filter(|root| *root != Ino(0));
@@ -159,7 +159,7 @@ impl Place {
                 add_path(&mut value, path(key)?.as_deref());
                 Ok(value)
             };
-            let wrong = wrong.iter().map(one).collect::<Result<Vec<Value>, Fault>>()?;
+            let wrong = wrong.iter().map(one).collect::<Result<Vec<Value>, CliError>>()?;
             let value = json!({ "checked": recount.quotas.len(), "repaired": args.repair, "wrong": wrong });
             return output::print_json(&value);
         }

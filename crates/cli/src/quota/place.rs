@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use client::{Failure, Meta, QuotaError, Retagging};
-use command::fault::Fault;
+use command::error::CliError;
 use command::interrupt::Interrupt;
 use command::output;
 use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
@@ -28,12 +28,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn open(target: &OsStr) -> Result<Place, Fault> {
+    pub(super) fn open(target: &OsStr) -> Result<Place, CliError> {
         let target = Target::parse(target)?;
         let shown = target.show();
         let (database, _, ino) = target.open()?;
         let engine = database.engine();
-        let meta = Meta::open(engine, 10_000).map_err(|error| Fault::new(error).at(&shown))?;
+        let meta = Meta::open(engine, 10_000).map_err(|error| CliError::new(error).at(&shown))?;
         if let Target::Volume(url, _) = &target {
             require_none(url, &meta)?;
         }
@@ -42,30 +42,30 @@ impl Place {
 
     /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
     /// volume meanwhile: a mount of the embedded engine would not see the changes.
-    pub(super) fn lock(&self, walks: bool) -> Result<Option<engine_sqlite::MountLock>, Fault> {
+    pub(super) fn lock(&self, walks: bool) -> Result<Option<engine_sqlite::MountLock>, CliError> {
         if !walks {
             return Ok(None);
         }
         self.database.lock(false).map_err(|_| {
-            Fault::new("the volume is mounted, and its database serves one process at a time")
+            CliError::new("the volume is mounted, and its database serves one process at a time")
                 .at(&self.shown)
                 .advise("unmount it first; limits of quotas that exist can be changed at any time")
         })
     }
 
-    pub(super) fn failed(&self, error: impl std::fmt::Display) -> Fault {
-        Fault::new(error).at(&self.shown)
+    pub(super) fn failed(&self, error: impl std::fmt::Display) -> CliError {
+        CliError::new(error).at(&self.shown)
     }
 
-    pub(super) fn sync(&self) -> Result<(), Fault> {
+    pub(super) fn sync(&self) -> Result<(), CliError> {
         self.meta.sync().map_err(|error| self.failed(error))
     }
 
-    pub(super) fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, Fault> {
+    pub(super) fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, CliError> {
         self.meta.quotas().map_err(|error| self.failed(error))
     }
 
-    pub(super) fn quota_of(&self, dir: Ino) -> Result<Option<(QuotaId, Quota)>, Fault> {
+    pub(super) fn quota_of(&self, dir: Ino) -> Result<Option<(QuotaId, Quota)>, CliError> {
         Ok(self.quotas()?.into_iter().find_map(|(key, quota)| match key {
             QuotaKey::Directory(id) if quota.rule.root == dir => Some((id, quota)),
             _ => None,
@@ -73,14 +73,14 @@ impl Place {
     }
 
     /// The quota of the target, which must be a directory.
-    pub(super) fn directory_quota(&self) -> Result<Option<(QuotaId, Quota)>, Fault> {
+    pub(super) fn directory_quota(&self) -> Result<Option<(QuotaId, Quota)>, CliError> {
         self.require_directory()?;
         self.quota_of(self.ino)
     }
 
     /// # Errors
     /// ENOTDIR: the target is not a directory.
-    pub(super) fn require_directory(&self) -> Result<(), Fault> {
+    pub(super) fn require_directory(&self) -> Result<(), CliError> {
         match self.meta.run(&GetInode(self.ino), &BY_TOOL) {
             Ok(inode) if inode.kind.is_dir() => Ok(()),
             Ok(_) => Err(self.failed(Errno::ENOTDIR)),
@@ -88,11 +88,11 @@ impl Place {
         }
     }
 
-    pub(super) fn rule(&self, key: QuotaKey) -> Result<Option<QuotaRule>, Fault> {
+    pub(super) fn rule(&self, key: QuotaKey) -> Result<Option<QuotaRule>, CliError> {
         Ok(self.quotas()?.into_iter().find(|(found, _)| *found == key).map(|(_, quota)| quota.rule))
     }
 
-    pub(super) fn counts_owners(&self) -> Result<bool, Fault> {
+    pub(super) fn counts_owners(&self) -> Result<bool, CliError> {
         let (_, owners) = self.meta.run(&GetQuotas, &BY_TOOL).map_err(|error| self.failed(error))?;
         Ok(owners == Some(QuotaState::Settled))
     }
@@ -101,7 +101,7 @@ impl Place {
     pub(super) fn walk<T>(
         &self,
         work: impl FnOnce(&Meta, &mut dyn FnMut(&Retagging) -> bool) -> Result<T, QuotaError>,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, CliError> {
         let interrupt = Interrupt::install()?;
         // The number of inodes only estimates the time left.
         let inodes = usage(&*self.database.engine()).map_or(0, |usage| usage.inodes);
@@ -113,20 +113,20 @@ impl Place {
         bar.finish_and_clear();
         done.map_err(|error| match error {
             QuotaError::Inside { dir } => {
-                Fault::new(format!("{} below it has a quota", self.path(dir))).at(&self.shown).advise(
+                CliError::new(format!("{} below it has a quota", self.path(dir))).at(&self.shown).advise(
                     "delete that quota first, and set it again afterwards: quotas nest from the outside in",
                 )
             }
             QuotaError::Removing => {
-                Fault::new(&error).at(&self.shown).advise("complete it with limen quota delete")
+                CliError::new(&error).at(&self.shown).advise("complete it with limen quota delete")
             }
             QuotaError::Unfinished { dir } => {
-                Fault::new(format!("the quota of {} around it is incomplete", self.path(dir)))
+                CliError::new(format!("the quota of {} around it is incomplete", self.path(dir)))
                     .at(&self.shown)
                     .advise("complete it with limen quota set or limen quota delete, or wait for the command that does so")
             }
             QuotaError::Interrupted => {
-                Fault::new("interrupted").at(&self.shown).advise("give the same command again to go on")
+                CliError::new("interrupted").at(&self.shown).advise("give the same command again to go on")
             }
             QuotaError::Failed(Failure::Refused(Errno::ELOOP)) => self.failed(format!(
                 "the directory is already in {} quotas, and more cannot be nested",

@@ -8,7 +8,7 @@ const USAGE: u8 = 2;
 
 /// Printed as `limen: WHAT: WHERE: WHAT TO DO`; parts that are empty are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct CliError {
     what: String,
     place: String,
     advice: String,
@@ -16,9 +16,9 @@ pub struct Fault {
     is_reported: bool,
 }
 
-impl Fault {
+impl CliError {
     pub fn new(what: impl fmt::Display) -> Self {
-        Fault {
+        CliError {
             what: what.to_string(),
             place: String::new(),
             advice: String::new(),
@@ -29,23 +29,23 @@ impl Fault {
 
     /// The command line is wrong: exit code 2.
     pub fn usage(what: impl fmt::Display) -> Self {
-        Fault { code: USAGE, ..Fault::new(what) }
+        CliError { code: USAGE, ..CliError::new(what) }
     }
 
     #[must_use]
     pub fn at(self, place: impl fmt::Display) -> Self {
-        Fault { place: place.to_string(), ..self }
+        CliError { place: place.to_string(), ..self }
     }
 
     #[must_use]
     pub fn advise(self, advice: impl fmt::Display) -> Self {
-        Fault { advice: advice.to_string(), ..self }
+        CliError { advice: advice.to_string(), ..self }
     }
 
     /// Marks the error as already shown to the user, so that it is not printed again.
     #[must_use]
     pub fn mark_reported(self) -> Self {
-        Fault { is_reported: true, ..self }
+        CliError { is_reported: true, ..self }
     }
 
     pub fn is_reported(&self) -> bool {
@@ -55,17 +55,17 @@ impl Fault {
     /// Sets an exit code that the command's help documents.
     #[must_use]
     pub fn with_code(self, code: u8) -> Self {
-        Fault { code, ..self }
+        CliError { code, ..self }
     }
 
     /// 1 if the operation failed, 2 if the command line is wrong (like clap), or the code of
-    /// [`Fault::with_code`].
+    /// [`CliError::with_code`].
     pub fn exit_code(&self) -> u8 {
         self.code
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [&self.what, &self.place, &self.advice];
         for (index, part) in parts.into_iter().filter(|part| !part.is_empty()).enumerate() {
@@ -78,43 +78,43 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `?` turns any error into a fault. For that reason [`Fault`] is not an [`Error`] itself.
-impl<E: Error> From<E> for Fault {
+/// `?` turns any error into a [`CliError`], which for that reason is not an [`Error`] itself.
+impl<E: Error> From<E> for CliError {
     fn from(error: E) -> Self {
-        Fault::new(error)
+        CliError::new(error)
     }
 }
 
-/// Converts the error of a result into a [`Fault`], and adds to the fault.
-pub trait OrFault<T>: Sized {
-    fn or_fault(self, change: impl FnOnce(Fault) -> Fault) -> Result<T, Fault>;
+/// Converts the error of a result into a [`CliError`], and adds to it.
+pub trait ErrorAt<T>: Sized {
+    fn or_error(self, change: impl FnOnce(CliError) -> CliError) -> Result<T, CliError>;
 
     /// Adds what failed: the message becomes `WHAT: ERROR`.
     ///
     /// # Errors
     /// The error of this result. The same holds for all functions of this trait.
-    fn what(self, what: impl fmt::Display) -> Result<T, Fault> {
-        self.or_fault(|fault| Fault { what: format!("{what}: {}", fault.what), ..fault })
+    fn what(self, what: impl fmt::Display) -> Result<T, CliError> {
+        self.or_error(|error| CliError { what: format!("{what}: {}", error.what), ..error })
     }
 
     /// Adds the object on which the operation failed.
-    fn at(self, place: impl fmt::Display) -> Result<T, Fault> {
-        self.or_fault(|fault| fault.at(place))
+    fn at(self, place: impl fmt::Display) -> Result<T, CliError> {
+        self.or_error(|error| error.at(place))
     }
 
     /// Adds what the user can do.
-    fn advise(self, advice: impl fmt::Display) -> Result<T, Fault> {
-        self.or_fault(|fault| fault.advise(advice))
+    fn advise(self, advice: impl fmt::Display) -> Result<T, CliError> {
+        self.or_error(|error| error.advise(advice))
     }
 
     /// Sets exit code 2: the command line is wrong.
-    fn usage(self) -> Result<T, Fault> {
-        self.or_fault(|fault| fault.with_code(USAGE))
+    fn usage(self) -> Result<T, CliError> {
+        self.or_error(|error| error.with_code(USAGE))
     }
 }
 
-impl<T, E: Into<Fault>> OrFault<T> for Result<T, E> {
-    fn or_fault(self, change: impl FnOnce(Fault) -> Fault) -> Result<T, Fault> {
+impl<T, E: Into<CliError>> ErrorAt<T> for Result<T, E> {
+    fn or_error(self, change: impl FnOnce(CliError) -> CliError) -> Result<T, CliError> {
         self.map_err(|error| change(error.into()))
     }
 }
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn empty_parts_are_left_out() {
-        assert_eq!(Fault::new("it failed").advise("try again").to_string(), "it failed: try again");
-        let all = Fault::usage("no such option").at("-o x").advise("known are ro and rw");
+        assert_eq!(CliError::new("it failed").advise("try again").to_string(), "it failed: try again");
+        let all = CliError::usage("no such option").at("-o x").advise("known are ro and rw");
         assert_eq!(all.to_string(), "no such option: -o x: known are ro and rw");
-        assert_eq!((all.exit_code(), Fault::new("").exit_code()), (2, 1));
+        assert_eq!((all.exit_code(), CliError::new("").exit_code()), (2, 1));
     }
 }
