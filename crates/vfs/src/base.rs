@@ -12,6 +12,7 @@ use meta::Counter;
 use ops::AtimeMode;
 use types::SliceId;
 
+use crate::abandoned::Abandoned;
 use crate::access_check::AccessCheck;
 use crate::atime::Accesses;
 use crate::attributes::Attributes;
@@ -74,6 +75,7 @@ pub(crate) struct Base {
     pub(crate) accesses: Arc<Accesses>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) fencing: Fencing,
+    pub(crate) abandoned: Abandoned,
 }
 
 impl Base {
@@ -109,6 +111,7 @@ impl Base {
             accesses,
             attributes,
             fencing,
+            abandoned: Abandoned::default(),
         }
     }
 }

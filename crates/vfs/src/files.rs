@@ -235,17 +235,24 @@ impl Files {
     /// As [`Self::flush`]. The file is closed even then, and data that could not be stored is lost.
     pub fn close(&self, ino: Ino) -> Result<(), Errno> {
         // The kernel may write back pages of a mapping after the last FLUSH.
-        let flushed = match self.base.open.get(ino) {
+        let (flushed, closed, bytes) = match self.base.open.get(ino) {
             Some(file) if !file.is_orphan() && !file.is_fenced() => {
-                self.base.flush_locked(&file, &mut file.lock())
+                let mut data = file.lock();
+                let flushed = self.base.flush_locked(&file, &mut data);
+                let bytes = data.buffer.dirty_bytes();
+                let closed = match data.in_doubt {
+                    Some(_) => self.base.close_in_doubt(&file, &mut data),
+                    None => self.base.open.close(ino),
+                };
+                (flushed, closed, bytes)
             }
-            _ => Ok(()),
+            _ => (Ok(()), self.base.open.close(ino), 0),
         };
-        if let Some(file) = self.base.open.close(ino) {
+        if let Some(file) = closed {
             if let Err(errno) = flushed
                 && !file.is_fenced()
             {
-                tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "a file was closed with data that could not be stored; the data is lost");
+                tracing::error!(%ino, %errno, bytes, "a file was closed with data that could not be stored; the data is lost");
             }
             if file.is_orphan() && !file.is_fenced() {
                 self.base.commits.change(&Reap { session: self.base.meta.session(), ino })?;
@@ -400,6 +407,36 @@ mod tests {
             vfs.files.close(ino).unwrap();
             vfs.base.open.open(ino, || vfs.base.new_buffer());
             assert_eq!(vfs.files.read(ino, 0, 6000).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn flush_in_doubt_of_a_closed_file_never_replaces_newer_data() {
+        for (arrives_first, truncates) in [(true, false), (false, false), (true, true), (false, true)] {
+            let (vfs, engine, ino) = without_retries();
+            vfs.files.write(ino, 0, &[1; 6000]).unwrap();
+            engine.script([Fault::Late, Fault::Before]);
+            assert_eq!(vfs.files.flush(ino), Err(Errno::EIO));
+            assert_eq!(vfs.files.close(ino), Err(Errno::EIO), "the database still fails");
+            engine.script([]);
+            if arrives_first {
+                engine.deliver().unwrap();
+            }
+            if truncates {
+                let cut = crate::AttrChange { size_bytes: Some(0), ..Default::default() };
+                vfs.setattr(&fixture::root(), ino, cut).unwrap();
+            }
+            vfs.base.open.open(ino, || vfs.base.new_buffer());
+            vfs.files.write(ino, 0, &[2; 5000]).unwrap();
+            vfs.files.fsync(ino).unwrap();
+            engine.deliver().unwrap();
+            let mut bytes = vec![2; 5000];
+            if !truncates {
+                bytes.resize(6000, 1);
+            }
+            vfs.files.close(ino).unwrap();
+            vfs.base.open.open(ino, || vfs.base.new_buffer());
+            assert!(vfs.files.read(ino, 0, 9000).unwrap() == bytes, "{arrives_first} {truncates}");
         }
     }
 

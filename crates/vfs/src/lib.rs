@@ -20,6 +20,7 @@ mod open;
 mod stop;
 
 // Access, and coherence with other clients and with the kernel's caches.
+mod abandoned;
 mod access_check;
 mod changes;
 mod coherence;

@@ -178,6 +178,8 @@ mod tests {
         engine.script([]);
         vfs.base.slices.advance().unwrap();
         assert_eq!(vfs.base.slices.first(), floor);
+        // As the thread that flushes does.
+        vfs.base.settle_abandoned(None).unwrap();
         for names in [["a", "b"], ["c", "d"]] {
             for name in names {
                 fixture::make(&vfs, name);

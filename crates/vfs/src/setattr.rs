@@ -90,7 +90,12 @@ impl Vfs {
                     file.set_truncated(data.buffer.end(), self.attributes.inode(ino)?.mtime);
                 }
             }
-            _ => self.base.change_inodes(caller, held_by_kernel, &op, [ino])?,
+            _ => {
+                if truncates || change.mtime.is_some() {
+                    self.base.settle_abandoned(Some(ino))?;
+                }
+                self.base.change_inodes(caller, held_by_kernel, &op, [ino])?
+            }
         }
         if held.is_some() {
             self.base.accesses.forget(ino);
