@@ -1,5 +1,5 @@
 //! Rules for Markdown files: the files and tests that they name exist, and no row of a table exists twice. A
-//! merge of two branches can double a row.
+//! merge of two branches can double a row. ARCHITECTURE.md is short.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,22 @@ use crate::source::has_word;
 /// A code span that begins with one of these is a path from the top of the checkout.
 const FOLDERS: &[&str] = &["crates/", "docs/", "scripts/", "tests/", "xtask/"];
 
+/// The most lines of a file that a newcomer reads as a whole.
+const LINES_MAX: (&str, usize) = ("ARCHITECTURE.md", 199);
+
 /// Checks a Markdown file. `place` is the path to print. `read` returns the text of a file of the checkout,
 /// an empty text for a folder, and `None` if there is no such file.
 pub(crate) fn check(place: &str, text: &str, mut read: impl FnMut(&str) -> Option<String>) -> Vec<Problem> {
     let mut problems = Vec::new();
+    let (file, most) = LINES_MAX;
+    if place == file && text.lines().count() > most {
+        let what = format!("{} lines, the limit is {most}", text.lines().count());
+        problems.push(Problem {
+            place: place.into(),
+            what,
+            remedy: "move details to the crate that they concern",
+        });
+    }
     let mut rows = BTreeSet::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut problem = |what: String, remedy| {
@@ -86,6 +98,13 @@ mod tests {
             "P:3: no file `docs/z.md`",
         ];
         assert_eq!(problems(wrong), expected);
+    }
+
+    #[test]
+    fn the_architecture_is_short() {
+        let problems = |place: &str, lines| check(place, &"x\n".repeat(lines), |_| None).len();
+        assert_eq!([199, 200].map(|lines| problems("ARCHITECTURE.md", lines)), [0, 1]);
+        assert_eq!(problems("docs/x.md", 200), 0);
     }
 
     #[test]

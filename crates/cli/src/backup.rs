@@ -53,7 +53,7 @@ enum Action {
 
 /// Where an object store is.
 #[derive(Debug, clap::Args)]
-struct PlaceArgs {
+struct StoreLocationArgs {
     /// The kind of object store
     #[arg(long, value_name = "KIND", value_parser = storage_parser(), default_value = FILE)]
     storage: String,
@@ -73,7 +73,7 @@ struct ListArgs {
     #[arg(value_name = "META-URL|PATH", required_unless_present = "bucket", conflicts_with = "bucket")]
     url: Option<String>,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: StoreLocationArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -114,7 +114,7 @@ struct RestoreArgs {
     #[arg(value_name = "META-URL")]
     url: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: StoreLocationArgs,
     /// The backup, as limen backup ls shows it [default: the newest one of the database that uses the objects]
     #[arg(long, value_name = "ID", value_parser = parse_backup, allow_negative_numbers = true)]
     id: Option<u64>,
@@ -159,7 +159,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
             refuse_memory(&volume, &url)?;
             open_without_key(&volume)?
         }
-        None => Place::new(&args.place)?.open(None)?,
+        None => StoreLocation::new(&args.place)?.open(None)?,
     };
     let marker = marker::of(&store)?;
     let mut found = Vec::new();
@@ -248,7 +248,7 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     if let MetaUrl::Memory(_) = url {
         return Err(CliError::usage("a volume in memory exists only within its mount").at(&url));
     }
-    let place = Place::new(&args.place)?;
+    let place = StoreLocation::new(&args.place)?;
     let store = place.open(None)?;
     let marker = marker::of(&store)?;
     let (backup, note) = choose(&store, &place, args.id, marker.as_ref())?;
@@ -342,7 +342,7 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
 /// none, the one from which it was restored. Mounts of another database of the volume may have made newer ones.
 fn choose(
     store: &BlockStore,
-    place: &Place,
+    place: &StoreLocation,
     id: Option<u64>,
     marker: Option<&Marker>,
 ) -> Result<(BackupId, Note), CliError> {
@@ -442,12 +442,12 @@ fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), CliError> {
 
 /// Where an object store is, if no database says it.
 #[derive(Debug)]
-struct Place {
+struct StoreLocation {
     config: StorageConfig,
 }
 
-impl Place {
-    fn new(args: &PlaceArgs) -> Result<Place, CliError> {
+impl StoreLocation {
+    fn new(args: &StoreLocationArgs) -> Result<StoreLocation, CliError> {
         let Some(bucket) = &args.bucket else {
             return Err(CliError::usage("a restore needs the object store")
                 .advise("name it with --storage and --bucket"));
@@ -459,7 +459,7 @@ impl Place {
             FILE => absolute(bucket).usage().at(bucket)?.to_string_lossy().into_owned(),
             _ => bucket.clone(),
         };
-        Ok(Place { config: StorageConfig { storage: args.storage.clone(), bucket } })
+        Ok(StoreLocation { config: StorageConfig { storage: args.storage.clone(), bucket } })
     }
 
     fn open(&self, encryption: Option<Encryption>) -> Result<Arc<BlockStore>, CliError> {

@@ -3,10 +3,10 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `check` | counts quotas again |
-//! | `place` | the volume and directory of a target; the name and path of a quota |
+//! | `target` | the volume and directory of a target; the name and path of a quota |
 
 mod check;
-mod place;
+mod target;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use ops::QuotaLimits;
 use serde_json::{Value, json};
 use types::{Ino, QuotaId};
 
-use self::place::{Place, add_path, whose};
+use self::target::{QuotaTarget, add_path, whose};
 use crate::users::Users;
 
 #[derive(Debug, clap::Args)]
@@ -129,9 +129,9 @@ pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode, CliError> {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let place = Place::open(&args.target)?;
-    let quotas = place.quotas()?;
-    show(&place, &quotas, args.json)
+    let target = QuotaTarget::open(&args.target)?;
+    let quotas = target.quotas()?;
+    show(&target, &quotas, args.json)
 }
 
 fn set(args: &SetArgs) -> Result<(), CliError> {
@@ -145,68 +145,68 @@ fn set(args: &SetArgs) -> Result<(), CliError> {
         return Err(CliError::usage("there is nothing to set")
             .advise("give --bytes, --inodes, --soft-bytes or --soft-inodes; 0 means no limit"));
     }
-    let place = Place::open(&args.whose.target)?;
+    let target = QuotaTarget::open(&args.whose.target)?;
     let key = args.whose.owner()?;
     let (counted, rule) = match key {
-        Some(key) => (place.counts_owners()?, place.rule(key)?),
+        Some(key) => (target.counts_owners()?, target.rule(key)?),
         None => {
-            place.require_directory()?;
-            let rule = place.quota_of(place.ino)?.map(|(_, quota)| quota.rule);
+            target.require_directory()?;
+            let rule = target.quota_of(target.ino)?.map(|(_, quota)| quota.rule);
             (rule.is_some_and(|rule| rule.state == QuotaState::Settled), rule)
         }
     };
-    require_order(limits, &rule.unwrap_or_default()).map_err(|error| error.at(&place.shown))?;
-    let _lock = place.lock(!counted)?;
-    let key = place.walk(|meta, progress| match key {
+    require_order(limits, &rule.unwrap_or_default()).map_err(|error| error.at(&target.shown))?;
+    let _lock = target.lock(!counted)?;
+    let key = target.walk(|meta, progress| match key {
         Some(key) => meta.set_owner_quota(key, limits, progress).map(|()| key),
-        None => meta.set_directory_quota(place.ino, limits, progress).map(QuotaKey::Directory),
+        None => meta.set_directory_quota(target.ino, limits, progress).map(QuotaKey::Directory),
     })?;
-    place.sync()?;
-    let quotas = place.quotas()?;
+    target.sync()?;
+    let quotas = target.quotas()?;
     let set: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
-    show(&place, &set, args.json)
+    show(&target, &set, args.json)
 }
 
 fn get(args: &GetArgs) -> Result<(), CliError> {
-    let place = Place::open(&args.whose.target)?;
-    let quotas = place.quotas()?;
+    let target = QuotaTarget::open(&args.whose.target)?;
+    let quotas = target.quotas()?;
     let key = match args.whose.owner()? {
         Some(key) => key,
-        None => match place.directory_quota()? {
+        None => match target.directory_quota()? {
             Some((id, _)) => QuotaKey::Directory(id),
-            None => return Err(CliError::new("the directory has no quota").at(&place.shown)),
+            None => return Err(CliError::new("the directory has no quota").at(&target.shown)),
         },
     };
     let found: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
     if found.is_empty() {
-        return Err(args.whose.without_quota(&place.shown));
+        return Err(args.whose.without_quota(&target.shown));
     }
-    show(&place, &found, args.json)
+    show(&target, &found, args.json)
 }
 
 fn delete(args: &DeleteArgs) -> Result<(), CliError> {
-    let place = Place::open(&args.whose.target)?;
+    let target = QuotaTarget::open(&args.whose.target)?;
     if let Some(key) = args.whose.owner()? {
         // Counting continues without a limit, so that a new limit needs no walk.
         const NONE: Option<u64> = Some(QuotaRule::NO_LIMIT);
-        if place.rule(key)?.is_none() {
-            return Err(args.whose.without_quota(&place.shown));
+        if target.rule(key)?.is_none() {
+            return Err(args.whose.without_quota(&target.shown));
         }
         let limits = QuotaLimits { max_inodes: NONE, max_blocks: NONE, soft_inodes: NONE, soft_blocks: NONE };
-        let _lock = place.lock(!place.counts_owners()?)?;
-        place.walk(|meta, progress| meta.set_owner_quota(key, limits, progress))?;
-        return place.sync();
+        let _lock = target.lock(!target.counts_owners()?)?;
+        target.walk(|meta, progress| meta.set_owner_quota(key, limits, progress))?;
+        return target.sync();
     }
     let id = match args.id.map(QuotaId) {
-        None => place.directory_quota()?.map(|(id, _)| id),
+        None => target.directory_quota()?.map(|(id, _)| id),
         id => id,
     };
     let Some(id) = id else {
-        return Err(CliError::new("the directory has no quota").at(&place.shown));
+        return Err(CliError::new("the directory has no quota").at(&target.shown));
     };
-    let _lock = place.lock(true)?;
-    place.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;
-    place.sync()
+    let _lock = target.lock(true)?;
+    target.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;
+    target.sync()
 }
 
 /// A limit as it is stored; 0 means no limit.
@@ -238,13 +238,13 @@ fn require_order(limits: QuotaLimits, present: &QuotaRule) -> Result<(), CliErro
 
 impl Whose {
     /// The error if the user or group has no quota.
-    fn without_quota(&self, place: &str) -> CliError {
+    fn without_quota(&self, target: &str) -> CliError {
         let whose = match (&self.user, &self.group) {
             (Some(user), _) => format!("user '{user}'"),
             (None, Some(group)) => format!("group '{group}'"),
             (None, None) => "the directory".to_owned(),
         };
-        CliError::new(format!("{whose} has no quota")).at(place).advise("limen quota list shows all quotas")
+        CliError::new(format!("{whose} has no quota")).at(target).advise("limen quota list shows all quotas")
     }
 
     fn owner(&self) -> Result<Option<QuotaKey>, CliError> {
@@ -257,11 +257,11 @@ impl Whose {
     }
 }
 
-fn show(place: &Place, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), CliError> {
+fn show(target: &QuotaTarget, quotas: &[(QuotaKey, Quota)], json: bool) -> Result<(), CliError> {
     let users = Users::default();
     let mut paths: HashMap<Ino, Vec<u8>> = HashMap::new();
     for root in quotas.iter().map(|(_, quota)| quota.rule.root).filter(|root| *root != Ino(0)) {
-        paths.extend(place.find_path(root).map_err(|error| place.failed(error))?.map(|path| (root, path)));
+        paths.extend(target.find_path(root).map_err(|error| target.failed(error))?.map(|path| (root, path)));
     }
     let path = |quota: &Quota| paths.get(&quota.rule.root).map(|path| &path[..]);
     if json {

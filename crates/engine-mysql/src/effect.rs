@@ -90,7 +90,7 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
 /// Deletes inodes with everything that belongs to them.
 fn drop_inodes(script: &mut Script, inos: &str) {
     script.run(statements!("release"), &[format!("c.ino IN ({inos})")]);
-    script.run(statements!("drop_nodes"), &[inos]);
+    script.run(statements!("drop_inodes"), &[inos]);
 }
 
 fn put_inodes(script: &mut Script, inodes: &[Inode], careful: bool) {

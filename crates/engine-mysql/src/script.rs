@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn procedure_knows_every_condition() {
-        let files = [statements!("release"), statements!("drop_nodes"), statements!("trim")];
+        let files = [statements!("release"), statements!("drop_inodes"), statements!("trim")];
         let of_files = files.iter().flat_map(|file| file.lines()).filter_map(|line| {
             let (condition, _) = line.strip_prefix("IF ")?.split_once(" THEN ")?;
             Some(condition)

@@ -245,7 +245,7 @@ DO $d$ BEGIN
         session bigint[], op bigint[], invalidations bytea[], -- of each transaction; the last is NULL if it has no effects
         -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
         -- taken exclusively
-        s bigint[], s_term bigint[], s_alone bigint[],
+        s bigint[], s_term bigint[], s_exclusive bigint[],
         -- quotas to lock; the rows: kind, number; the inodes and blocks that are included in the values of its guards because
         -- other transactions may add them before, or -1 if a transaction of the group removes some
         q bigint[],
@@ -462,7 +462,7 @@ RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpg
 SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
     v_full boolean := p.in_full;
-    v_alone boolean := p.careful;
+    v_room_exclusive boolean := p.careful;
     v_room record;
     v_session bigint;
     v_locked boolean;
@@ -477,7 +477,7 @@ BEGIN
     -- other. An assignment costs less than PERFORM.
     IF p.s <> '{}' THEN
         FOREACH v_session IN ARRAY p.s LOOP
-            v_locked := CASE WHEN v_session = ANY (p.s_alone)
+            v_locked := CASE WHEN v_session = ANY (p.s_exclusive)
                 THEN pg_advisory_xact_lock('@session'::regclass::oid::int, (v_session & 2147483647)::int)
                 ELSE pg_advisory_xact_lock_shared('@session'::regclass::oid::int, (v_session & 2147483647)::int) END IS NULL;
         END LOOP;
@@ -493,11 +493,11 @@ BEGIN
     -- blocks each (checked below). Far from the limit that does not matter. Near the limit, only one call at
     -- a time adds anything, and it waits for its turn before it locks any inode.
     IF p.room THEN
-        v_alone := v_alone OR (SELECT r.tight FROM @room#(p) r);
-        v_locked := CASE WHEN v_alone THEN pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int)
+        v_room_exclusive := v_room_exclusive OR (SELECT r.tight FROM @room#(p) r);
+        v_locked := CASE WHEN v_room_exclusive THEN pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int)
             ELSE pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int) END IS NULL;
         SELECT r.* INTO v_room FROM @room#(p) r;
-        IF v_room.tight AND NOT v_alone THEN
+        IF v_room.tight AND NOT v_room_exclusive THEN
             RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
         END IF;
         -- One of several transactions may get the room that another one frees or does not use.
@@ -559,20 +559,20 @@ BEGIN
     END IF;
     IF NOT v_full THEN
         BEGIN
-            RETURN QUERY SELECT r.* FROM @apply#(p, false, v_alone) r;
+            RETURN QUERY SELECT r.* FROM @apply#(p, false, v_room_exclusive) r;
             RETURN;
         EXCEPTION WHEN unique_violation THEN
             v_full := true;
         END;
     END IF;
-    RETURN QUERY SELECT r.* FROM @apply#(p, true, v_alone) r;
+    RETURN QUERY SELECT r.* FROM @apply#(p, true, v_room_exclusive) r;
 END $f$;
 
 -- Applies the group under its locks. If v_full is true, checks all guards and finds repeated operations, and
 -- applies only the transactions whose guards hold. Otherwise all guards are known to hold, except those that
 -- require that something does not exist: the whole group fails with unique_violation if a name or an inode to be
 -- created exists, or if an operation was applied before.
-CREATE OR REPLACE FUNCTION @apply#(p @args#, v_full boolean, v_alone boolean)
+CREATE OR REPLACE FUNCTION @apply#(p @args#, v_full boolean, v_room_exclusive boolean)
 RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
 DECLARE
     v_ok bigint[] := p.changing;
@@ -741,7 +741,7 @@ BEGIN
         END IF;
     END LOOP;
 
-    IF p.room AND NOT v_alone AND (v_more_inodes > 64 OR v_more_blocks > 65536) THEN
+    IF p.room AND NOT v_room_exclusive AND (v_more_inodes > 64 OR v_more_blocks > 65536) THEN
         RAISE EXCEPTION 'much is added to the volume' USING ERRCODE = 'LM001';
     END IF;
     IF v_ok <> '{}' THEN

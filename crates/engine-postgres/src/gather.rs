@@ -185,6 +185,7 @@ impl Gathered {
         let key = guard.key();
         self.head.full |= matches!(key, Empty(_) | Settings | Counter(_) | Slices(..) | Locks(_));
         let mut line = tables::row_key(&key);
+        // Adds a number to the line of a guard, and returns the guard's code.
         let mut and = |number: u64, what: i64| {
             line.numbers.push(Some(number.into()));
             what
@@ -196,7 +197,7 @@ impl Gathered {
             Guard::ParentIs { parent, .. } => and(parent.0, code::GUARD_PARENT_IS),
             Guard::Size { size, .. } => and(*size, code::GUARD_SIZE),
             Guard::XattrBlocks { least, most, .. } => {
-                and((*most).into(), 0);
+                and((*most).into(), code::GUARD_XATTR_BLOCKS);
                 and((*least).into(), code::GUARD_XATTR_BLOCKS)
             }
             Guard::Quota { key: quota, outer, inodes, blocks } => {
@@ -219,14 +220,12 @@ impl Gathered {
             Guard::DirentAbsent { .. } => code::GUARD_DIRENT_ABSENT,
             Guard::Empty { .. } => code::GUARD_EMPTY,
             Guard::Xattr { name, blocks, .. } => {
-                and((*blocks).into(), 0);
                 line.strings.push(Some(name.as_bytes().into()));
-                code::GUARD_XATTR
+                and((*blocks).into(), code::GUARD_XATTR)
             }
             Guard::Rows { rows, .. } => {
-                and(rows.len() as u64, 0);
                 line.strings.push(Some(rows_text(rows).into_bytes().into()));
-                code::GUARD_ROWS
+                and(rows.len() as u64, code::GUARD_ROWS)
             }
             Guard::Acl { .. } => code::GUARD_ACL,
             Guard::Setting { name, value } => {
@@ -237,7 +236,7 @@ impl Gathered {
             Guard::Counter { value, .. } => and(*value, code::GUARD_COUNTER),
             Guard::Room { max_inodes, max_blocks } => {
                 self.head.room = true;
-                and(max_inodes.saturating_sub(ahead.room.inodes).min(i64::MAX as u64), 0);
+                and(max_inodes.saturating_sub(ahead.room.inodes).min(i64::MAX as u64), code::GUARD_ROOM);
                 and(max_blocks.saturating_sub(ahead.room.blocks).min(i64::MAX as u64), code::GUARD_ROOM)
             }
             Guard::Locks { locks, .. } => {

@@ -5,22 +5,24 @@
 //! newer data or a newer size of the file, it settles such a flush: it sends the flush again under its id until the
 //! database answers.
 //!
-//! Lock order: a file's data, then `flushes`, then the table of open files and the locks of
-//! [`Commits`](crate::commits::Commits).
+//! Lock order: a file's data, then `flushes`, then the table of open files and the locks of [`Commits`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use client::Doubt;
+use client::{Doubt, Meta};
 use ops::Write;
 use types::{Errno, Ino, SliceId};
 
-use crate::base::Base;
+use crate::commits::Commits;
 use crate::fencing::Within;
-use crate::open::{DoubtfulFlush, FileData, OpenFile};
+use crate::open::{DoubtfulFlush, FileData, OpenFile, OpenTable};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Abandoned {
+    meta: Arc<Meta>,
+    open: Arc<OpenTable>,
+    commits: Arc<Commits>,
     /// In the order in which they were sent. Held while flushes are settled, so that nothing newer is committed meanwhile.
     flushes: Mutex<Vec<Flush>>,
     /// Whether there are any, so that a flush of another file need not take the lock.
@@ -35,13 +37,18 @@ struct Flush {
     doubt: Option<Doubt>,
 }
 
-impl Base {
+impl Abandoned {
+    pub(crate) fn new(meta: &Arc<Meta>, open: &Arc<OpenTable>, commits: &Arc<Commits>) -> Self {
+        let (meta, open, commits) = (Arc::clone(meta), Arc::clone(open), Arc::clone(commits));
+        Abandoned { meta, open, commits, flushes: Mutex::default(), exist: AtomicBool::new(false) }
+    }
+
     /// Closes a handle of a file whose flush is in doubt. If it was the last one, keeps the flush, and drops the written
     /// data.
-    pub(crate) fn close_in_doubt(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
-        let mut flushes = host::lock(&self.abandoned.flushes);
+    pub(crate) fn close(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
+        let mut flushes = host::lock(&self.flushes);
         // Before another thread can open the file again and flush newer data.
-        self.abandoned.exist.store(true, Ordering::Release);
+        self.exist.store(true, Ordering::Release);
         let closed = self.open.close(file.ino);
         if closed.is_some()
             && let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take()
@@ -49,7 +56,7 @@ impl Base {
             flushes.push(Flush { op, slices: staged.slices(), doubt: Some(doubt) });
             file.drop_written(data);
         }
-        self.abandoned.exist.store(!flushes.is_empty(), Ordering::Release);
+        self.exist.store(!flushes.is_empty(), Ordering::Release);
         closed
     }
 
@@ -57,16 +64,16 @@ impl Base {
     ///
     /// # Errors
     /// Those of the store and the database; flushes may then still be in doubt.
-    pub(crate) fn settle_abandoned(&self, of: Option<Ino>) -> Result<(), Errno> {
-        if !self.abandoned.exist.load(Ordering::Acquire) {
+    pub(crate) fn settle(&self, of: Option<Ino>) -> Result<(), Errno> {
+        if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut flushes = host::lock(&self.abandoned.flushes);
+        let mut flushes = host::lock(&self.flushes);
         let wanted = flushes.iter_mut().filter(|flush| of.is_none_or(|ino| ino == flush.op.ino));
         // After an error, the later ones are not sent, because they must not overtake it.
         let done = wanted.map(|flush| self.send_again(flush)).find(Result::is_err).unwrap_or(Ok(()));
         flushes.retain(|flush| flush.doubt.is_some());
-        self.abandoned.exist.store(!flushes.is_empty(), Ordering::Release);
+        self.exist.store(!flushes.is_empty(), Ordering::Release);
         done
     }
 
@@ -81,7 +88,6 @@ impl Base {
         }
         let bytes: u64 = op.slices.iter().map(|(_, row)| u64::from(row.len)).sum();
         tracing::warn!(ino = %op.ino, bytes, is_stored = done.is_ok(), "the database has answered for data that a close had reported as lost");
-        op.slices.iter().for_each(|(chunk, _)| self.candidates.note(op.ino, *chunk, 1));
         Ok(())
     }
 }

@@ -241,7 +241,7 @@ impl Files {
                 let flushed = self.base.flush_locked(&file, &mut data);
                 let bytes = data.buffer.dirty_bytes();
                 let closed = match data.in_doubt {
-                    Some(_) => self.base.close_in_doubt(&file, &mut data),
+                    Some(_) => self.base.abandoned.close(&file, &mut data),
                     None => self.base.open.close(ino),
                 };
                 (flushed, closed, bytes)

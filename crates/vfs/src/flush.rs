@@ -26,7 +26,7 @@ impl Base {
 
     /// Flushes every open file that has a name; returns the first error after all were tried.
     pub(crate) fn flush_all(&self) -> Result<(), Errno> {
-        let mut done = self.settle_abandoned(None);
+        let mut done = self.abandoned.settle(None);
         for file in self.open.all().iter().filter(|file| !file.is_orphan()) {
             let mut data = file.lock();
             if file.is_fenced() {
@@ -135,7 +135,7 @@ impl Base {
 
     /// Settles earlier flushes that are in doubt, if there are any.
     fn settle_flush(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
-        self.settle_abandoned(Some(file.ino))?;
+        self.abandoned.settle(Some(file.ino))?;
         let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take() else { return Ok(()) };
         if !self.meta.is_forgotten(&doubt) {
             return self.commit_flush(doubt.session(), data, op, staged, Some(doubt));

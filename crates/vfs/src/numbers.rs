@@ -179,7 +179,7 @@ mod tests {
         vfs.base.slices.advance().unwrap();
         assert_eq!(vfs.base.slices.first(), floor);
         // As the thread that flushes does.
-        vfs.base.settle_abandoned(None).unwrap();
+        vfs.base.abandoned.settle(None).unwrap();
         for names in [["a", "b"], ["c", "d"]] {
             for name in names {
                 fixture::make(&vfs, name);

@@ -92,7 +92,7 @@ impl Vfs {
             }
             _ => {
                 if truncates || change.mtime.is_some() {
-                    self.base.settle_abandoned(Some(ino))?;
+                    self.base.abandoned.settle(Some(ino))?;
                 }
                 self.base.change_inodes(caller, held_by_kernel, &op, [ino])?
             }

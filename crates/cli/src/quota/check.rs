@@ -16,7 +16,7 @@ use ops::CorrectQuotas;
 use serde_json::{Value, json};
 use types::{Errno, Ino};
 
-use super::place::{BY_TOOL, Place, add_path, whose};
+use super::target::{BY_TOOL, QuotaTarget, add_path, whose};
 use crate::users::Users;
 
 #[derive(Debug, clap::Args)]
@@ -65,29 +65,29 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 }
 
 fn check(args: &CheckArgs) -> Result<u8, CliError> {
-    let place = Place::open(&args.target)?;
-    place.require_directory()?;
+    let target = QuotaTarget::open(&args.target)?;
+    target.require_directory()?;
     let interrupt = Interrupt::install()?;
     for _ in 0..MOST_ROUNDS {
-        let mut recount = place.recount(&interrupt)?;
-        if place.ino != Ino::ROOT {
-            place.keep_below(&mut recount)?;
+        let mut recount = target.recount(&interrupt)?;
+        if target.ino != Ino::ROOT {
+            target.keep_below(&mut recount)?;
         }
         let wrong = std::mem::take(&mut recount.differences);
-        if args.repair && !wrong.is_empty() && !place.correct(&wrong, &recount)? {
+        if args.repair && !wrong.is_empty() && !target.correct(&wrong, &recount)? {
             continue;
         }
-        place.report(args, &wrong, &recount)?;
+        target.report(args, &wrong, &recount)?;
         return Ok(match (wrong.is_empty(), args.repair) {
             (true, _) => 0,
             (false, true) => CORRECTED,
             (false, false) => WRONG,
         });
     }
-    Err(place.failed("others change or correct quotas at the same time").advise("run it again"))
+    Err(target.failed("others change or correct quotas at the same time").advise("run it again"))
 }
 
-impl Place {
+impl QuotaTarget {
     fn recount(&self, interrupt: &Interrupt) -> Result<Recount, CliError> {
         let bar = output::progress("inodes");
         let done = recount(self.meta.engine(), scratch, &mut |seen| {

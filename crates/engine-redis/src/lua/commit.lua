@@ -77,7 +77,7 @@ local timed, mtime_high, mtime_low, ctime_high, ctime_low
 
 local function settle_times()
   if timed then
-    local found = nodes[timed]
+    local found = found_inodes[timed]
     local behind, old, high, low = fields('>c31c8I4I4', found)
     local mtime = pack('>I4I4', mtime_high, mtime_low)
     local ctime = mtime
@@ -86,7 +86,7 @@ local function settle_times()
     elseif ctime_low ~= mtime_low or ctime_high ~= mtime_high then
       ctime = pack('>I4I4', ctime_high, ctime_low)
     end
-    nodes[timed] = behind .. mtime .. ctime .. sub(found, 48)
+    found_inodes[timed] = behind .. mtime .. ctime .. sub(found, 48)
     timed = nil
   end
 end
@@ -94,7 +94,7 @@ end
 local function set_times(ino, high, low)
   if ino == timed then
     if high > ctime_high or high == ctime_high and low > ctime_low then ctime_high, ctime_low = high, low end
-  elseif nodes[ino] then
+  elseif found_inodes[ino] then
     settle_times()
     timed, ctime_high, ctime_low = ino, high, low
   else
@@ -104,7 +104,7 @@ local function set_times(ino, high, low)
 end
 
 -- Functions that creates do not need. `make_others` creates them when the first one is needed.
-local apply, drop_node, holds, put_entry, answer_guards
+local apply, drop_inode, holds, put_entry, answer_guards
 
 local function make_others()
   -- True if the 64-bit number a is less than the one at offset `from` of b.
@@ -204,7 +204,7 @@ local function make_others()
       return found and sub(found, -8) == c
     elseif kind == GUARD_INODE_ABSENT then
       a, kind, at = fields('c8c4', request, at)
-      return not nodes[a]
+      return not found_inodes[a]
     elseif kind == GUARD_EMPTY then
       a, kind, at = fields('c8c4', request, at)
       enter()
@@ -226,11 +226,11 @@ local function make_others()
       return (length > 0 and math.ceil(length / 4096) or call('HEXISTS', P .. 'xattrs:' .. a, b)) == c
     elseif kind == GUARD_XATTR_BLOCKS then
       a, b, c, kind, at = fields('>c8I4I4c4', request, at)
-      local found = node(a) and attr_blocks(node(a))
+      local found = inode_record(a) and attr_blocks(inode_record(a))
       return found and found >= b and found <= c
     elseif kind == GUARD_LOCKS then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
-      return node(a) and (value(P .. 'locks', a) or '') == b
+      return inode_record(a) and (value(P .. 'locks', a) or '') == b
     elseif kind == GUARD_QUOTA then
       local outer, inodes, blocks
       a, outer, inodes, blocks, kind, at = fields('>c9I4c0c8c8c4', request, at)
@@ -302,12 +302,12 @@ local function make_others()
     call('ZREMRANGEBYLEX', key, from, to)
   end
 
-  function drop_node(ino)
-    local found = node(ino)
+  function drop_inode(ino)
+    local found = inode_record(ino)
     if found then
       more_inodes = more_inodes - 1
       use_blocks(-1, found)
-      nodes[ino] = false
+      found_inodes[ino] = false
       if ino == timed then timed = nil end
       drop(P .. 'locks', ino)
       call('DEL', P .. 'xattrs:' .. ino, P .. 'symlink:' .. ino)
@@ -329,37 +329,37 @@ local function make_others()
     elseif kind == EFFECT_SET_TIMES then
       a, b, c, d, kind, at = fields('>c8I4c0I4c0I4c0c4', request, at)
       if a == timed then settle_times() end
-      local found = nodes[a]
+      local found = found_inodes[a]
       if found then
         if d ~= '' and less(d, found, 40) then d = '' end
-        nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
+        found_inodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
           .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
       end
     elseif kind == EFFECT_DROP_INODE then
       a, kind, at = fields('c8c4', request, at)
-      drop_node(a)
+      drop_inode(a)
     elseif kind == EFFECT_EXTEND or kind == EFFECT_SET_SIZE then
       local always = kind == EFFECT_SET_SIZE
       a, b, kind, at = fields('c8c8c4', request, at)
-      local found = node(a)
+      local found = inode_record(a)
       if found and (always or less(sub(found, 16, 23), b, 1)) then
         use_blocks(-1, found)
         found = sub(found, 1, 15) .. b .. sub(found, 24)
         use_blocks(1, found)
-        nodes[a] = found
+        found_inodes[a] = found
       end
     elseif kind == EFFECT_ADD_XATTR_BLOCKS then
       a, b, kind, at = fields('>c8i4c4', request, at)
-      local found = node(a)
+      local found = inode_record(a)
       if found then
         local old = attr_blocks(found)
         local new = math.min(math.max(old + b, 0), 65535)
         more_blocks = more_blocks + new - old
-        nodes[a] = sub(found, 1, old > 0 and -3 or -1) .. (new > 0 and pack('>I2', new) or '')
+        found_inodes[a] = sub(found, 1, old > 0 and -3 or -1) .. (new > 0 and pack('>I2', new) or '')
       end
     elseif kind == EFFECT_APPEND_SLICE then
       a, b, c, kind, at = fields('>c8c8I4c0c4', request, at)
-      if node(a) then
+      if inode_record(a) then
         local key = P .. 'rows:' .. a
         local newest = call('ZREVRANGEBYLEX', key, '(' .. b .. '\255', '[' .. b, 'LIMIT', '0', '1')[1]
         local number = newest and add(sub(newest, 9, 16), 0, 1) or ZERO
@@ -367,7 +367,7 @@ local function make_others()
       end
     elseif kind == EFFECT_SET_ACCESS then
       a, b, c, d, kind, at = fields('>c8I4c0I4c0I4c0c4', request, at)
-      local found = node(a)
+      local found = inode_record(a)
       if found then
         -- A device number (4 bytes), the quota tag (8), which is replaced, and the size of extended attributes (2) come
         -- last, after the ACLs if there are any.
@@ -375,13 +375,13 @@ local function make_others()
         local attrs = #rest % 4
         local device = (#rest - attrs) % 8
         local rev = add(sub(found, 56, 63), 0, 1)
-        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. sub(rest, 1, device) .. d
+        found_inodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. sub(rest, 1, device) .. d
           .. sub(rest, #rest - attrs + 1)
       end
     elseif kind == EFFECT_SET_PARENT then
       a, b, kind, at = fields('c8c8c4', request, at)
-      local found = node(a)
-      if found then nodes[a] = sub(found, 1, 47) .. b .. sub(found, 56) end
+      local found = inode_record(a)
+      if found then found_inodes[a] = sub(found, 1, 47) .. b .. sub(found, 56) end
     elseif kind == EFFECT_DROP_SLICES then
       a, b, c, kind, at = fields('c8c8c8c4', request, at)
       drop_rows(P .. 'rows:' .. a, '[' .. b, '(' .. c)
@@ -399,16 +399,16 @@ local function make_others()
       put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
     elseif kind == EFFECT_PUT_XATTR then
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
-      if node(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end
+      if inode_record(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end
     elseif kind == EFFECT_DROP_XATTR then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       call('HDEL', P .. 'xattrs:' .. a, b)
     elseif kind == EFFECT_PUT_SYMLINK then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
-      if node(a) then call('SET', P .. 'symlink:' .. a, b) end
+      if inode_record(a) then call('SET', P .. 'symlink:' .. a, b) end
     elseif kind == EFFECT_PUT_LOCKS then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
-      if node(a) then put(P .. 'locks', a, b) end
+      if inode_record(a) then put(P .. 'locks', a, b) end
     elseif kind == EFFECT_PUT_ACL then
       a, b, kind, at = fields('>c16I4c0c4', request, at)
       local found = value(P .. 'acls', a)
@@ -485,7 +485,7 @@ for n = 1, count do
   base = sub(base, 1, 7)
   for k = 1, size do
     local ino = base .. names[k]
-    inos[k], nodes[ino] = ino, found[k]
+    inos[k], found_inodes[ino] = ino, found[k]
   end
   for _ = 1, changed do
     outs = outs + 1
@@ -514,7 +514,7 @@ for n = 2, #ARGV do
     left = left - 1
     if kind == GUARD_ACCESS then
       a, b, kind, at = fields('c8c8c4', request, at)
-      local found = nodes[a]
+      local found = found_inodes[a]
       held = found and sub(found, 56, 63) == b
     elseif kind == GUARD_DIRENT_ABSENT then
       a, name, kind, at = fields('>c8I4c0c4', request, at)
@@ -544,7 +544,7 @@ for n = 2, #ARGV do
       end
     elseif kind == GUARD_INODE_BYTES then
       a, b, c, kind, at = fields('>c8BI4c0c4', request, at)
-      local found = nodes[a]
+      local found = found_inodes[a]
       held = found and sub(found, b, b + #c - 1) == c
     else
       if not apply then make_others() end
@@ -576,11 +576,11 @@ for n = 2, #ARGV do
       if kind == EFFECT_PUT_INODE then
         local high, low
         a, b, high, low, kind, at = fields('>c8I4c0I4I4c4', request, at)
-        if nodes[a] then
+        if found_inodes[a] then
           if not apply then make_others() end
-          drop_node(a)
+          drop_inode(a)
         end
-        nodes[a] = b
+        found_inodes[a] = b
         more_inodes, more_blocks = more_inodes + 1, more_blocks + high * WORD + low
       elseif kind == EFFECT_PUT_DIRENT then
         a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
@@ -607,11 +607,11 @@ for n = 2, #ARGV do
         set_times(a, b, c)
       elseif kind == EFFECT_ADD_LINKS then
         a, b, kind, at = fields('>c8i4c4', request, at)
-        local found = nodes[a]
+        local found = found_inodes[a]
         if found then
           local links = fields('>I4', found, 12) + b
           links = links < 0 and 0 or links >= WORD and WORD - 1 or links
-          nodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
+          found_inodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
         end
       else
         if not apply then make_others() end
@@ -640,7 +640,7 @@ if last > first then
     local new, count, removed = results, 1, false
     new[1] = hash.key
     for k = 1, #inos do
-      local old, now = found[k], nodes[inos[k]]
+      local old, now = found[k], found_inodes[inos[k]]
       if now and now ~= old then
         new[count + 1], new[count + 2] = names[k], now
         count = count + 2

@@ -40,16 +40,16 @@ local function value(map, key)
 end
 
 -- Inodes as this script has read or changed them; false if absent.
-local nodes = {}
+local found_inodes = {}
 
 -- Sixteen inodes share a hash, which is small enough for Redis to store it without pointers. A field is an
 -- inode's last byte.
-local function node(ino)
-  local found = nodes[ino]
+local function inode_record(ino)
+  local found = found_inodes[ino]
   if found == nil then
     local last = byte(ino, 8)
     found = call('HGET', P .. 'node:' .. sub(ino, 1, 7) .. char(last - last % 16), sub(ino, 8))
-    nodes[ino] = found
+    found_inodes[ino] = found
   end
   return found
 end
@@ -60,8 +60,8 @@ local function rows(ino, chunk)
 end
 
 -- Adds an inode and the texts of its ACLs to `out`.
-local function add_node(out, ino)
-  local found = node(ino)
+local function add_inode(out, ino)
+  local found = inode_record(ino)
   out[#out + 1] = found
   if found and #found >= 95 then
     for at = 64, 80, 16 do
@@ -74,11 +74,11 @@ end
 -- Answers a record key, in the order in which `read.rs` decodes it.
 local function answer(out, record, a, b)
   if record == RECORD_INODE then
-    add_node(out, a)
+    add_inode(out, a)
   elseif record == RECORD_DIRENT then
     local entry = value(P .. 'dir:' .. a, b)
     out[#out + 1] = entry
-    if entry then add_node(out, sub(entry, 2)) end
+    if entry then add_inode(out, sub(entry, 2)) end
   elseif record == RECORD_EMPTY then
     out[#out + 1] = 1 - call('EXISTS', P .. 'dir:' .. a)
   elseif record == RECORD_XATTRS then

@@ -20,7 +20,7 @@ if kind == SCAN_DIR or kind == SCAN_DIR_INODES or kind == SCAN_DIR_ACLS then
   for _, entry in ipairs(members(P .. 'dir:' .. a, b == '' and '-' or '[' .. b .. '\1')) do
     out[#out + 1] = entry
     -- The last eight bytes are the inode number.
-    if kind ~= SCAN_DIR then out[#out + 1] = node(sub(entry, -8)) end
+    if kind ~= SCAN_DIR then out[#out + 1] = inode_record(sub(entry, -8)) end
   end
   if kind == SCAN_DIR_ACLS then
     -- Each ACL is returned once.

@@ -20,15 +20,15 @@ use crate::users::Users;
 pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
 /// A volume, and the file in it that a target names.
-pub(super) struct Place {
+pub(super) struct QuotaTarget {
     pub(super) shown: String,
     pub(super) database: Database,
     pub(super) meta: Meta,
     pub(super) ino: Ino,
 }
 
-impl Place {
-    pub(super) fn open(target: &OsStr) -> Result<Place, CliError> {
+impl QuotaTarget {
+    pub(super) fn open(target: &OsStr) -> Result<QuotaTarget, CliError> {
         let target = Target::parse(target)?;
         let shown = target.show();
         let (database, _, ino) = target.open()?;
@@ -37,7 +37,7 @@ impl Place {
         if let Target::Volume(url, _) = &target {
             require_none(url, &meta)?;
         }
-        Ok(Place { shown, database, meta, ino })
+        Ok(QuotaTarget { shown, database, meta, ino })
     }
 
     /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
