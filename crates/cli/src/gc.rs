@@ -9,7 +9,7 @@ use command::error::{CliError, ErrorAt};
 use command::output::{self, Table};
 use command::units::show_size;
 use meta::{Engine, EngineError, Record, Scan, Session, Volume};
-use ops::{Authority, Reap, ReapAll};
+use ops::Reap;
 use serde_json::json;
 use types::{BLOCK_BYTES, Errno, Ino, SessionId, SliceId};
 use vfs::process::has_ended;
@@ -139,12 +139,9 @@ impl Left {
         for session in &self.gone {
             meta.remove_session(session.id, session.heartbeat)?;
         }
-        let by_tool = Authority::Kernel { revisions: None };
         for some in self.orphans.chunks(REAPED_AT_ONCE) {
             let reaps: Vec<Reap> = some.iter().map(|&(session, ino)| Reap { session, ino }).collect();
-            if meta.run(&ReapAll(&reaps), &by_tool).is_err() {
-                reaps.iter().try_for_each(|reap| meta.run(reap, &by_tool))?;
-            }
+            meta.reap(&reaps, &|| false)?;
         }
         Ok(())
     }

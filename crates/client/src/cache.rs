@@ -308,6 +308,16 @@ impl Cache {
         known
     }
 
+    /// As [`Cache::absorb`], but stores only records that never change.
+    pub(crate) fn pass(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
+        let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
+        let origin = Origin::Read(self.moment(began));
+        for (key, value) in known.iter().filter(|(key, _)| key.is_immutable()) {
+            self.insert(key.clone(), value.clone(), snapshot.seq, origin);
+        }
+        known
+    }
+
     /// Splits a record as [`known`] does. An inode's ACLs come with each read of it, and are parsed only the
     /// first time.
     fn known(&self, record: &Record) -> Option<(Key, Value)> {

@@ -8,8 +8,8 @@
 use std::ops::ControlFlow;
 
 use host::Instant;
-use meta::{EngineError, Outcome, RecordKey, Txn};
-use ops::{Authority, Ctx, Op, OwnReads, Plan, PlanStop, View};
+use meta::{EngineError, Outcome, RecordKey, Snapshot, Txn};
+use ops::{Authority, Ctx, Key, Op, OwnReads, Plan, PlanStop, Value, View};
 use types::{Errno, Ino, Time};
 
 use crate::activity::count;
@@ -229,7 +229,7 @@ impl<'a, O: Op> Run<'a, O> {
         let began = Instant::now();
         let snapshot = self.meta.retry(|| self.meta.engine.read(&keys))?;
         let mut reads = 1;
-        self.fresh.extend(self.meta.cache.absorb(&snapshot, began));
+        self.fresh.extend(self.take(&snapshot, began));
         if let Some(dir) = climbs_from {
             let most = MAX_READS - self.all_reads - reads;
             reads += self.meta.climb(dir, oldest, most, &mut self.fresh)?;
@@ -237,6 +237,14 @@ impl<'a, O: Op> Run<'a, O> {
         self.reads += reads;
         self.all_reads += reads;
         Ok(())
+    }
+
+    /// Splits a snapshot into its records, and caches them unless the operation is not to be remembered.
+    fn take(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
+        match O::IS_REMEMBERED {
+            true => self.meta.cache.absorb(snapshot, began),
+            false => self.meta.cache.pass(snapshot, began),
+        }
     }
 
     /// Lets the next round read all records again, as of one moment.
@@ -269,7 +277,7 @@ impl<'a, O: Op> Run<'a, O> {
             Some(doubt) => meta.go_on(doubt, txn, &answer),
             None => txn,
         };
-        let born = if meta.is_current() { meta.new_directory(&txn) } else { None };
+        let born = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
         let began = Instant::now();
         match meta.commit(&txn, self.ticket.as_ref(), self.doubt)? {
             Outcome::Committed { inodes, .. }
@@ -285,7 +293,9 @@ impl<'a, O: Op> Run<'a, O> {
             }
             Outcome::Committed { seq, inodes } => {
                 *self.doubt = None;
-                meta.remember(&txn, seq, &inodes, began);
+                if O::IS_REMEMBERED {
+                    meta.remember(&txn, seq, &inodes, began);
+                }
                 if let Some((dir, before)) = born {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
@@ -305,7 +315,7 @@ impl<'a, O: Op> Run<'a, O> {
                 }
                 // The conflict returned all guarded records as of one moment; they supersede what was read
                 // before.
-                self.fresh = meta.cache.absorb(&snapshot, began).into_iter().collect();
+                self.fresh = self.take(&snapshot, began).into_iter().collect();
                 self.reads = 1;
                 self.conflicts += 1;
                 count(&meta.events.conflicts);

@@ -14,6 +14,7 @@ mod accessed;
 mod acl;
 mod acl_sweep;
 mod backup;
+mod clone;
 mod configure;
 mod credential_source;
 mod domains;
@@ -47,6 +48,10 @@ pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, KeepsUnmapped, SetAcl};
 pub use acl_sweep::{BeginAclSweep, SweepAcls};
 pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
+pub use clone::{
+    BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
+    Prune,
+};
 pub use configure::Configure;
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};

@@ -18,6 +18,9 @@ pub trait Op {
     /// Whether the operation never has effects. If so, it can be answered from cached records within their
     /// lifetime.
     const READ: bool = false;
+    /// Whether the client's cache takes what the operation reads and changes. If not, nothing that the operation changes
+    /// may be in the cache, because the cache does not take the change either.
+    const IS_REMEMBERED: bool = true;
 
     /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and
     /// after a conflict.

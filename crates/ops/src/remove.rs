@@ -179,6 +179,10 @@ impl Op for Rmdir {
 
 /// Removes an orphan, which is an inode without a name that `session` had open. If the inode has a name
 /// again, only the record of the orphan is removed.
+///
+/// # Errors
+/// ENOTEMPTY if the inode is a directory with entries: the root of an unfinished copy ([`BeginClone`](crate::BeginClone)).
+/// [`Prune`](crate::Prune) removes what is in it.
 #[derive(Debug)]
 pub struct Reap {
     pub session: SessionId,
@@ -199,7 +203,12 @@ impl Op for Reap {
 impl Reap {
     fn reap(&self, view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
         effects.push(Effect::DropOrphan { session: self.session, ino: self.ino });
-        if view.find_inode(self.ino)?.is_some() && view.links(self.ino)? == 0 {
+        if let Some(inode) = view.find_inode(self.ino)?
+            && view.links(self.ino)? == 0
+        {
+            if inode.kind.is_dir() && !view.is_empty(self.ino) {
+                return Err(Errno::ENOTEMPTY.into());
+            }
             effects.push(Effect::DropInode { ino: self.ino });
         }
         Ok(())

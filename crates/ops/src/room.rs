@@ -17,6 +17,32 @@ pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), Pla
     }
 }
 
+/// Requires that the volume has room for so many more inodes and blocks.
+///
+/// # Errors
+/// ENOSPC if they would exceed a limit of the volume.
+pub(super) fn require_room_for(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    inodes: u64,
+    blocks: u64,
+) -> Result<(), PlanStop> {
+    match ctx.volume.limits() {
+        // The guard requires usage < limit, which is room for one inode and one block. The limits are reduced by the
+        // others.
+        Some((max_inodes, max_blocks))
+            if inodes > 0
+                && !view.has_room(
+                    max_inodes.saturating_sub(inodes - 1),
+                    max_blocks.saturating_sub(blocks.saturating_sub(1)),
+                ) =>
+        {
+            Err(Errno::ENOSPC.into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Requires that the volume has room for all blocks by which a file grows if it is extended to `end` bytes. A
 /// check for one block is not enough, because one flush can write as much as the write buffers hold.
 ///

@@ -139,12 +139,14 @@ impl<'a> View<'a> {
         if self.missing.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
     }
 
-    /// As [`View::prefetch`], for inodes and slices that must be of one moment. If this operation has not read all of
+    /// As [`View::prefetch`], for records of inodes that must be of one moment. If this operation has not read all of
     /// them, all are read in one request, also those that are cached. No other request reads only some of them.
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
             RecordKey::Slices(ino, chunk) => self.find_fresh(&Key::Slices(*ino, *chunk)).is_some(),
+            RecordKey::Xattrs(ino) => self.find_fresh(&Key::Xattrs(*ino)).is_some(),
+            RecordKey::Symlink(ino) => self.find_fresh(&Key::Symlink(*ino)).is_some(),
             _ => false,
         };
         if keys.iter().all(is_fresh) {

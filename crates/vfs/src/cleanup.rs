@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use client::Failure;
 use meta::{Garbage, Record, Scan, Session};
-use ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
+use ops::{DropLocks, GetWaits, Reap, StopWaiting};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
 use crate::activity::Event;
@@ -197,10 +198,11 @@ impl Cleanup {
         self.leftovers.store(true, Ordering::Release);
     }
 
-    /// Removes the state of sessions that have no record: locks, waits for locks, and unlinked inodes.
-    pub(crate) fn clean_leftovers(&self) -> Result<(), Errno> {
+    /// Removes the state of sessions that have no record: locks, waits for locks, unlinked inodes, and, with `trees`,
+    /// unfinished copies of trees.
+    pub(crate) fn clean_leftovers(&self, trees: bool) -> Result<(), Errno> {
         let mut over = HashMap::from([(self.base.meta.session(), false)]);
-        self.drop_orphans(|session| self.is_over(session, &mut over))?;
+        self.drop_orphans(trees, |session| self.is_over(session, &mut over))?;
         self.drop_locks(|session| self.is_over(session, &mut over))
     }
 
@@ -218,7 +220,11 @@ impl Cleanup {
         Ok(is_over)
     }
 
-    fn drop_orphans(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
+    fn drop_orphans(
+        &self,
+        trees: bool,
+        mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>,
+    ) -> Result<(), Errno> {
         let mut gone: Vec<Reap> = Vec::with_capacity(REAPED_AT_ONCE);
         self.each_record(Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }, |record| {
             if let Record::Orphan(session, ino) = record
@@ -226,24 +232,29 @@ impl Cleanup {
             {
                 gone.push(Reap { session: *session, ino: *ino });
                 if gone.len() == REAPED_AT_ONCE {
-                    self.reap(&std::mem::take(&mut gone))?;
+                    self.reap(&std::mem::take(&mut gone), trees)?;
                 }
             }
             Ok(())
         })?;
-        self.reap(&gone)
+        self.reap(&gone, trees)
     }
 
-    /// Removes unlinked inodes. If one commit for all fails, for example because the files have very many
-    /// slices, removes them one by one.
-    fn reap(&self, gone: &[Reap]) -> Result<(), Errno> {
+    /// Removes unlinked inodes. Unfinished copies of trees are removed only by the thread of
+    /// [`crate::housekeeping`], because that may take long.
+    fn reap(&self, gone: &[Reap], trees: bool) -> Result<(), Errno> {
         if gone.is_empty() {
             return Ok(());
         }
-        self.base
-            .commits
-            .change(&ReapAll(gone))
-            .or_else(|_| gone.iter().try_for_each(|reap| self.base.commits.change(reap)))
+        let reaped = self.base.meta.reap(gone, &|| !trees || self.base.stop.is_set());
+        self.base.commits.note_change();
+        match reaped {
+            Err(Failure::Refused(Errno::ENOTEMPTY)) => {
+                self.set_leftovers();
+                Ok(())
+            }
+            reaped => Ok(reaped?),
+        }
     }
 
     pub(crate) fn drop_locks(
@@ -523,7 +534,7 @@ mod tests {
         let session = shared.session(old.meta().session()).unwrap();
         assert!(new.meta().remove_session(session.id, session.heartbeat).unwrap());
         let before = shared.engine.counts();
-        new.lifecycle.cleanup.clean_leftovers().unwrap();
+        new.lifecycle.cleanup.clean_leftovers(true).unwrap();
         assert_eq!((shared.engine.counts() - before).commits, 4);
         let left = new.meta().scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
         assert!(left.snapshot.records.is_empty());

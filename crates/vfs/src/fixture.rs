@@ -123,7 +123,7 @@ impl Shared {
     pub(crate) fn remove(&self, by: &Vfs, gone: &Vfs) {
         let session = self.session(gone.meta().session()).unwrap();
         assert!(by.meta().remove_session(session.id, session.heartbeat).unwrap());
-        by.lifecycle.cleanup.clean_leftovers().unwrap();
+        by.lifecycle.cleanup.clean_leftovers(true).unwrap();
     }
 }
 

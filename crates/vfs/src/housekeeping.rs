@@ -157,7 +157,7 @@ impl Lifecycle {
                 continue;
             }
             cleaned = Instant::now();
-            if let Err(errno) = self.cleanup.clean_leftovers() {
+            if let Err(errno) = self.cleanup.clean_leftovers(true) {
                 self.cleanup.set_leftovers();
                 tracing::warn!(%errno, "cannot remove the state of ended sessions; retrying");
             }

@@ -43,7 +43,7 @@ impl Lifecycle {
     /// Those of the database.
     pub fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
         self.cleanup.watch_sessions(&mut Watch::default())?;
-        self.cleanup.clean_leftovers()?;
+        self.cleanup.clean_leftovers(false)?;
         self.session.begin(info)
     }
 

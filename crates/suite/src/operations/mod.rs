@@ -9,6 +9,7 @@ mod acls;
 mod attrs;
 mod authority;
 mod case;
+mod clones;
 mod doubt;
 mod fixture;
 mod invariants;
@@ -49,6 +50,7 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("acl_sweep", acl_sweep::CASES),
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
+    ("clones", clones::CASES),
     ("doubt", doubt::CASES),
     ("remote_changes", remote_changes::CASES),
     ("links", links::CASES),
@@ -106,7 +108,7 @@ macro_rules! operations {
     };
     (@common $can:expr, $new:expr) => {
         $crate::operations! { @groups $can, $new;
-            acl_sweep acls attrs doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
+            acl_sweep acls attrs clones doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
             traverse trips volumes authority
         }
     };

@@ -1,0 +1,447 @@
+//! Copies trees by reference. `ops/src/clone.rs` says how a copy is built and why nobody sees a part of it.
+//!
+//! Several threads take tasks from a stack: directories to list, of which the directory in the copy exists. A thread
+//! lists directories until it has entries for one transaction, copies them, and adds their subdirectories to the stack. So
+//! a transaction has many entries even if directories are small. The newest task is taken first, so few tasks wait:
+//! memory depends on the depth of the tree and the number of files with several names, not on the number of files.
+//!
+//! Lock order: `tasks`, `numbers` and `links` are never held together, nor during a request, except `numbers` during
+//! the request for more numbers.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use meta::{Beside, Counter, EngineError, ErrorKind, Inode, Record, RecordKey, Scan};
+use ops::{BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone, Reap};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId};
+
+use crate::driver::{BY_KERNEL, Meta};
+use crate::failure::Failure;
+
+/// The records that one transaction copies: entries, rows of files and blocks of extended attributes.
+const RECORDS_AT_ONCE: usize = 512;
+/// Entries that are listed at a time.
+const PAGE: usize = 512;
+/// The most inode numbers that are leased at a time. The first leases are smaller.
+const MAX_LEASE: u64 = 1 << 14;
+
+/// A copy to make.
+#[derive(Clone, Debug)]
+pub struct CloneRequest {
+    pub source: Ino,
+    /// The directory and name of the copy.
+    pub parent: Ino,
+    pub name: Name,
+    pub threads: usize,
+}
+
+/// What was copied so far. Another thread may read it meanwhile.
+#[derive(Debug, Default)]
+pub struct CloneProgress {
+    pub inodes: AtomicU64,
+    pub directories: AtomicU64,
+    /// The sum of the sizes of the files.
+    pub bytes: AtomicU64,
+}
+
+/// Why a copy was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CloneError {
+    #[error("interrupted")]
+    Interrupted,
+    /// The quota of the directory of the copy was set or removed meanwhile.
+    #[error("the quota of the directory of the copy has changed")]
+    QuotaChanged,
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// A copy that was not made, and whether all of its parts are removed. If not, they are removed when the session
+/// has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CloneFailure {
+    pub error: CloneError,
+    pub is_removed: bool,
+}
+
+impl Meta {
+    /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name at one
+    /// moment. `stop` ends the work.
+    ///
+    /// # Errors
+    /// Those of [`BeginClone`], [`CloneEntries`], [`CloneChunks`] and [`EndClone`]; [`CloneError`].
+    pub fn clone_tree(
+        &self,
+        request: &CloneRequest,
+        progress: &CloneProgress,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Inode, CloneFailure> {
+        let kept = |error| CloneFailure { error, is_removed: true };
+        let source = self.clone_source(request.source).map_err(|failure| kept(failure.into()))?;
+        let numbers = Numbers::default();
+        let root = numbers.take(self).map_err(|failure| kept(failure.into()))?;
+        let (parent, name) = (request.parent, request.name.clone());
+        let begin = BeginClone { source, ino: root, parent, name: name.clone() };
+        let (source, session) = match self.run(&begin, &BY_KERNEL) {
+            Ok(begun) => begun,
+            Err(failure) => {
+                let is_doubtful = matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
+                return Err(CloneFailure { error: failure.into(), is_removed: !is_doubtful });
+            }
+        };
+        let cloner = Cloner {
+            meta: self,
+            request,
+            progress,
+            stop,
+            session,
+            root,
+            numbers,
+            links: Mutex::default(),
+            tasks: Mutex::default(),
+            changed: Condvar::new(),
+            records_at_once: AtomicUsize::new(RECORDS_AT_ONCE),
+            subdirectories: AtomicU32::new(0),
+            is_over: AtomicBool::new(false),
+            error: Mutex::default(),
+        };
+        let copied = cloner.run(&source);
+        let mut is_doubtful = false;
+        let done = copied.and_then(|()| {
+            let subdirectories = cloner.subdirectories.load(Ordering::Relaxed);
+            let end = EndClone { session, root, parent, name, subdirectories };
+            self.run(&end, &BY_KERNEL).map_err(|failure| {
+                // The copy may still get its name.
+                is_doubtful =
+                    matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
+                match failure {
+                    Failure::Refused(Errno::EXDEV) => CloneError::QuotaChanged,
+                    failure => failure.into(),
+                }
+            })
+        });
+        done.map_err(|error| {
+            let is_removed = !is_doubtful && self.reap(&[Reap { session, ino: root }], &|| false).is_ok();
+            CloneFailure { error, is_removed }
+        })
+    }
+
+    fn clone_source(&self, ino: Ino) -> Result<CloneSource, Failure> {
+        match self.retry(|| self.engine().read(&[RecordKey::Inode(ino)]))?.records.first() {
+            Some(Record::Inode(_, Some(inode))) => Ok(CloneSource::new(inode)),
+            _ => Err(Errno::ENOENT.into()),
+        }
+    }
+}
+
+/// Inode numbers that no inode ever had.
+#[derive(Debug)]
+struct Numbers(Mutex<(Range<u64>, u64)>);
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Numbers(Mutex::new((0..0, 16)))
+    }
+}
+
+impl Numbers {
+    fn take(&self, meta: &Meta) -> Result<Ino, Failure> {
+        let mut numbers = host::lock(&self.0);
+        let (left, lease) = &mut *numbers;
+        if left.is_empty() {
+            let first = meta.lease(Counter::Ino, *lease)?;
+            *left = first..first.saturating_add(*lease);
+            *lease = (*lease * 4).min(MAX_LEASE);
+        }
+        left.next().map(Ino).ok_or_else(|| Errno::EIO.into())
+    }
+}
+
+/// A directory of the source to list after a name, and its copy.
+#[derive(Debug)]
+struct Task {
+    from: Ino,
+    to: Ino,
+    after: Option<Name>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    waiting: Vec<Task>,
+    running: usize,
+}
+
+struct Cloner<'a> {
+    meta: &'a Meta,
+    request: &'a CloneRequest,
+    progress: &'a CloneProgress,
+    stop: &'a (dyn Fn() -> bool + Sync),
+    session: SessionId,
+    root: Ino,
+    numbers: Numbers,
+    /// The copies of files with several names, and how many names of each were not met yet.
+    links: Mutex<HashMap<Ino, (Ino, u32)>>,
+    tasks: Mutex<Tasks>,
+    changed: Condvar,
+    /// [`RECORDS_AT_ONCE`], or less if the engine does not accept that many.
+    records_at_once: AtomicUsize,
+    /// The subdirectories of the root.
+    subdirectories: AtomicU32,
+    is_over: AtomicBool,
+    error: Mutex<Option<CloneError>>,
+}
+
+/// Entries for the next transaction.
+#[derive(Default)]
+struct Gathered {
+    entries: Vec<CloneEntry>,
+    weights: Vec<usize>,
+    weight: usize,
+}
+
+impl Cloner<'_> {
+    fn run(&self, source: &Inode) -> Result<(), CloneError> {
+        self.count(source);
+        if source.kind.is_dir() {
+            self.push(vec![Task { from: source.ino, to: self.root, after: None }]);
+            host::with_helpers("limen-clone", self.request.threads.saturating_sub(1), &|| self.work());
+        } else {
+            self.copy_rest(source, self.root)?;
+        }
+        if (self.stop)() {
+            return Err(CloneError::Interrupted);
+        }
+        match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            // A thread that panicked has left its tasks undone.
+            None if self.lock_tasks().running > 0 || !self.lock_tasks().waiting.is_empty() => {
+                Err(Failure::from(EngineError::permanent("a thread has panicked")).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn count(&self, inode: &Inode) {
+        self.progress.inodes.fetch_add(1, Ordering::Relaxed);
+        match inode.kind {
+            FileType::Directory => _ = self.progress.directories.fetch_add(1, Ordering::Relaxed),
+            FileType::Regular => _ = self.progress.bytes.fetch_add(inode.size, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    fn lock_tasks(&self) -> std::sync::MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, tasks: Vec<Task>) {
+        if !tasks.is_empty() {
+            self.lock_tasks().waiting.extend(tasks);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Does tasks until none is left.
+    fn work(&self) {
+        while let Some(task) = self.take() {
+            let running = Running(self);
+            if let Err(error) = self.copy_from(task) {
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                self.is_over.store(true, Ordering::Release);
+            }
+            drop(running);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire) || (self.stop)()
+    }
+
+    /// The next task; `None` if all are done, or if the work is to end.
+    fn take(&self) -> Option<Task> {
+        let mut tasks = self.lock_tasks();
+        loop {
+            if self.is_over() {
+                return None;
+            }
+            if let Some(task) = tasks.waiting.pop() {
+                tasks.running += 1;
+                return Some(task);
+            }
+            if tasks.running == 0 {
+                return None;
+            }
+            tasks = host::wait(&self.changed, &self.tasks, tasks);
+        }
+    }
+
+    /// Copies what a directory contains, and what other waiting directories contain, as much as fits into one
+    /// transaction, or one page if that is more.
+    fn copy_from(&self, first: Task) -> Result<(), CloneError> {
+        let mut gathered = Gathered::default();
+        let mut next = Some(first);
+        while let Some(task) = next {
+            self.list(task, &mut gathered)?;
+            let is_full = gathered.weight >= self.records_at_once.load(Ordering::Relaxed) || self.is_over();
+            next = if is_full { None } else { self.lock_tasks().waiting.pop() };
+        }
+        let mut below = Vec::new();
+        let copied = self.copy(&gathered, &mut below)?;
+        for (entry, cloned) in gathered.entries.iter().zip(copied) {
+            if let ClonedEntry::Copied(source) = cloned {
+                self.count(&source);
+                self.copy_rest(&source, entry.ino)?;
+            }
+        }
+        self.push(below);
+        Ok(())
+    }
+
+    /// Lists the next entries of a directory.
+    fn list(&self, task: Task, gathered: &mut Gathered) -> Result<(), CloneError> {
+        let Task { from, to, after } = task;
+        let page = self.meta.scan(&Scan::Dir { parent: from, after, limit: PAGE, beside: Beside::Inodes })?;
+        let mut records = page.snapshot.records.into_iter().peekable();
+        let mut last = None;
+        while let Some(record) = records.next() {
+            let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+            last = Some(name.clone());
+            let is_inode = |record: &Record| matches!(record, Record::Inode(ino, Some(_)) if *ino == dirent.ino);
+            let Some(Record::Inode(_, Some(inode))) = records.next_if(is_inode) else {
+                tracing::error!(dir = %from, ?name, "the entry of a directory has no inode");
+                return Err(Failure::from(Errno::EIO).into());
+            };
+            if inode.kind.is_dir() && inode.parent != from {
+                // It could lead into a circle. If it was just renamed, it is not in this directory any more.
+                continue;
+            }
+            let is_linked = !inode.kind.is_dir() && inode.nlink > 1;
+            let ino = if is_linked { self.copy_of(&inode)? } else { self.numbers.take(self.meta)? };
+            let source = CloneSource::new(&inode);
+            let weight = source.weight(&inode);
+            gathered.weights.push(weight);
+            gathered.weight += weight;
+            gathered.entries.push(CloneEntry { source, parent: to, name, ino, is_linked });
+        }
+        if page.more && last.is_some() {
+            self.push(vec![Task { from, to, after: last }]);
+        }
+        Ok(())
+    }
+
+    /// The number of the copy of a file with several names.
+    fn copy_of(&self, inode: &Inode) -> Result<Ino, Failure> {
+        let known = |links: &mut HashMap<Ino, (Ino, u32)>| {
+            let (copy, left) = links.get_mut(&inode.ino)?;
+            let copy = *copy;
+            *left -= 1;
+            if *left == 0 {
+                links.remove(&inode.ino);
+            }
+            Some(copy)
+        };
+        if let Some(copy) = known(&mut self.links.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(copy);
+        }
+        let number = self.numbers.take(self.meta)?;
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have met another name meanwhile.
+        if let Some(copy) = known(&mut links) {
+            return Ok(copy);
+        }
+        links.insert(inode.ino, (number, inode.nlink - 1));
+        Ok(number)
+    }
+
+    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`.
+    fn copy(&self, gathered: &Gathered, below: &mut Vec<Task>) -> Result<Vec<ClonedEntry>, CloneError> {
+        let (mut entries, mut weights) = (&gathered.entries[..], &gathered.weights[..]);
+        let mut copied = Vec::with_capacity(entries.len());
+        while !entries.is_empty() {
+            if self.is_over() {
+                return Err(CloneError::Interrupted);
+            }
+            let most = self.records_at_once.load(Ordering::Relaxed);
+            let mut weight = 0;
+            let fits = |more: &&usize| {
+                weight += **more;
+                weight <= most
+            };
+            let count = weights.iter().take_while(fits).count().max(1);
+            let (part, rest) = entries.split_at(count);
+            let op = CloneEntries { session: self.session, root: self.root, entries: part };
+            match self.meta.run(&op, &BY_KERNEL) {
+                Ok(done) => {
+                    for (entry, cloned) in part.iter().zip(&done) {
+                        if let ClonedEntry::Copied(source) = cloned
+                            && source.kind.is_dir()
+                        {
+                            below.push(Task { from: source.ino, to: entry.ino, after: None });
+                            if entry.parent == self.root {
+                                self.subdirectories.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                    copied.extend(done);
+                    (entries, weights) = (rest, &weights[count..]);
+                }
+                // The engine may not accept so large a transaction, or others change the files all the time.
+                Err(Failure::Engine(error)) if count > 1 && is_refused(&error) => {
+                    let less = weights[..count].iter().sum::<usize>() / 2;
+                    self.records_at_once.fetch_min(less.max(1), Ordering::Relaxed);
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Copies the chunks of a large file that were not copied together with its inode.
+    fn copy_rest(&self, source: &Inode, to: Ino) -> Result<(), CloneError> {
+        if source.kind != FileType::Regular || source.size <= CLONED_CHUNKS * CHUNK_BYTES {
+            return Ok(());
+        }
+        let (from, session) = (source.ino, self.session);
+        let copy = |chunks: &[ChunkIndex], end| {
+            self.meta.run(&CloneChunks { session, from, to, chunks, end }, &BY_KERNEL)
+        };
+        let scan = Scan::Slices { ino: from, from: ChunkIndex(CLONED_CHUNKS), limit: CLONED_CHUNKS as usize };
+        for page in scan.pages(|scan| self.meta.scan(scan)) {
+            if self.is_over() {
+                return Err(CloneError::Interrupted);
+            }
+            let chunk = |record: &Record| match record {
+                Record::Slices(_, chunk, _) => Some(*chunk),
+                _ => None,
+            };
+            let chunks: Vec<ChunkIndex> = page?.iter().filter_map(chunk).collect();
+            if let Some(last) = chunks.last() {
+                copy(&chunks, (last.0 + 1).saturating_mul(CHUNK_BYTES))?;
+            }
+        }
+        // The end of the file may be a hole.
+        Ok(copy(&[], u64::MAX)?)
+    }
+}
+
+/// Whether the engine has certainly not done a request, and would not do it if it were repeated.
+fn is_refused(error: &EngineError) -> bool {
+    error.kind == ErrorKind::Determinate { transient: false } && error.errno == Errno::EIO
+}
+
+/// A running task. Dropping it wakes the threads that wait for more tasks or for the end.
+struct Running<'a, 'c>(&'a Cloner<'c>);
+
+impl Drop for Running<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_over.store(true, Ordering::Release);
+        } else {
+            self.0.lock_tasks().running -= 1;
+        }
+        self.0.changed.notify_all();
+    }
+}

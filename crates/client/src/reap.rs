@@ -1,0 +1,83 @@
+//! Removal of inodes without a name: unlinked files, and unfinished copies of trees.
+
+use std::collections::HashSet;
+
+use meta::{Beside, Record, RecordKey, Scan};
+use ops::{Prune, Reap, ReapAll};
+use types::{Errno, Ino, Name};
+
+use crate::driver::{BY_KERNEL, Meta};
+use crate::failure::Failure;
+
+/// Entries that one commit removes. If the engine accepts no transaction of that size, fewer.
+const PRUNED_AT_ONCE: usize = 256;
+
+impl Meta {
+    /// Removes orphans. If one commit for all fails, for example because the files have very many slices, removes them
+    /// one by one. What is below the root of an unfinished copy is removed first, until `stop` returns true.
+    ///
+    /// # Errors
+    /// ENOTEMPTY if an unfinished copy was not removed because of `stop`; those of the database.
+    pub fn reap(&self, orphans: &[Reap], stop: &dyn Fn() -> bool) -> Result<(), Failure> {
+        if orphans.is_empty() || self.run(&ReapAll(orphans), &BY_KERNEL).is_ok() {
+            return Ok(());
+        }
+        let mut done = Ok(());
+        for orphan in orphans {
+            done = match self.run(orphan, &BY_KERNEL) {
+                Err(Failure::Refused(Errno::ENOTEMPTY)) if !stop() => {
+                    self.prune_tree(orphan.ino, stop)?;
+                    done.and(self.run(orphan, &BY_KERNEL))
+                }
+                reaped => done.and(reaped),
+            };
+        }
+        done
+    }
+
+    /// Removes everything below a directory that no path leads to, and to which nobody adds entries.
+    fn prune_tree(&self, root: Ino, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
+        match self.retry(|| self.engine().read(&[RecordKey::Inode(root)]))?.records.first() {
+            // The copy may just have got its name.
+            Some(Record::Inode(_, Some(inode))) if inode.kind.is_dir() && inode.nlink == 0 => {}
+            _ => return Ok(()),
+        }
+        let mut at_once = PRUNED_AT_ONCE;
+        // The directories from the root to the one that is being emptied, and others that still are to be.
+        let mut dirs = vec![root];
+        let mut emptied: HashSet<Ino> = HashSet::new();
+        while let Some(&dir) = dirs.last() {
+            if stop() {
+                return Ok(());
+            }
+            let scan = Scan::Dir { parent: dir, after: None, limit: PRUNED_AT_ONCE, beside: Beside::Nothing };
+            let (mut names, mut below): (Vec<Name>, Vec<Ino>) = (Vec::new(), Vec::new());
+            for record in self.scan(&scan)?.snapshot.records {
+                let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+                if dirent.kind.is_dir() && !emptied.contains(&dirent.ino) {
+                    below.push(dirent.ino);
+                } else {
+                    emptied.remove(&dirent.ino);
+                    names.push(name);
+                }
+            }
+            if names.is_empty() && below.is_empty() {
+                emptied.insert(dir);
+                dirs.pop();
+            }
+            while !names.is_empty() {
+                let part = &names[..at_once.min(names.len())];
+                match self.run(&Prune { dir, names: part }, &BY_KERNEL) {
+                    Ok(()) => drop(names.drain(..part.len())),
+                    // The engine may not accept so large a transaction.
+                    Err(Failure::Engine(_)) if part.len() > 1 => at_once = part.len().div_ceil(2),
+                    // A commit that was in doubt has added an entry: list the directory again.
+                    Err(Failure::Refused(Errno::ENOTEMPTY)) => break,
+                    Err(failure) => return Err(failure),
+                }
+            }
+            dirs.extend(below);
+        }
+        Ok(())
+    }
+}

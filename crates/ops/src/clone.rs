@@ -1,0 +1,476 @@
+//! Copies of files and trees by reference (`limen clone`).
+//!
+//! A copy is built below an inode without a name, which is an orphan of the session that makes it. So nobody can see
+//! the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends before that, the
+//! copy is removed like an unlinked file that was open ([`Prune`] for what is below it, then [`Reap`](crate::Reap)).
+//!
+//! Several transactions make a copy. What they read of the source is of one moment ([`View::prefetch_at_one_moment`]),
+//! and the copy is the source as of that moment, even if the source changes before the commit. So guards confirm only
+//! what the copy needs when it commits: that the rows which refer to blocks are still there, because the blocks are kept
+//! only while a row refers to them, and that the directory in which the copy gets its name is there.
+//!
+//! The operations check no access: their callers may read and create everything.
+
+use std::sync::Arc;
+
+use meta::{Effect, Guard, Inode, RecordKey, Xattrs, xattr_blocks};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId, Slice, SliceSource};
+
+use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::room::{make_room_to, require_room_for};
+use crate::view::{PlanStop, View};
+
+/// The number of chunks of a file that are copied together with its inode, 16 GiB of data. What they contain is of one
+/// moment. [`CloneChunks`] copies further chunks.
+pub const CLONED_CHUNKS: u64 = 256;
+
+/// An inode to copy.
+#[derive(Clone, Debug)]
+pub struct CloneSource {
+    pub ino: Ino,
+    pub kind: FileType,
+    /// The size when the inode was last read, which tells the chunks to read.
+    pub size: u64,
+    /// Whether the inode had extended attributes when it was last read.
+    pub has_xattrs: bool,
+}
+
+impl CloneSource {
+    pub fn new(inode: &Inode) -> CloneSource {
+        let &Inode { ino, kind, size, .. } = inode;
+        CloneSource { ino, kind, size, has_xattrs: inode.xattr_blocks > 0 }
+    }
+
+    /// The records of the source, without the inode.
+    fn keys(&self, size: u64) -> impl Iterator<Item = RecordKey> + use<> {
+        let ino = self.ino;
+        let chunks = if self.kind == FileType::Regular { chunks_of(size) } else { 0 };
+        let xattrs = self.has_xattrs.then_some(RecordKey::Xattrs(ino));
+        let target = (self.kind == FileType::Symlink).then_some(RecordKey::Symlink(ino));
+        let rows = (0..chunks).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
+        rows.chain(xattrs).chain(target)
+    }
+
+    /// How many records of about the size of a row the copy has.
+    pub fn weight(&self, inode: &Inode) -> usize {
+        1 + self.keys(self.size).count() + usize::from(inode.xattr_blocks)
+    }
+}
+
+/// The chunks of a file that are copied together with its inode.
+fn chunks_of(size: u64) -> u64 {
+    size.div_ceil(CHUNK_BYTES).min(CLONED_CHUNKS)
+}
+
+/// Begins a copy: copies its root without a name, as an orphan of this session. Replies with the source as of the moment
+/// of the copy, and the session.
+///
+/// # Errors
+/// ENOENT if `parent` does not exist; ENOTDIR if it is not a directory; EEXIST if it has the name; ESTALE if the source
+/// does not exist; ENOSPC if the volume is full; EIO if the source is damaged.
+#[derive(Debug)]
+pub struct BeginClone {
+    pub source: CloneSource,
+    /// A number that no inode ever had.
+    pub ino: Ino,
+    /// The directory and name that [`EndClone`] will give to the copy.
+    pub parent: Ino,
+    pub name: Name,
+}
+
+impl Op for BeginClone {
+    type Reply = (Inode, SessionId);
+    const NAME: &'static str = "begin clone";
+    // The root would be cached as an empty directory.
+    const IS_REMEMBERED: bool = false;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        let dir = view.dir(self.parent)?;
+        ctx.admit_new(view, &dir, self.source.kind)?;
+        if view.dirent(self.parent, &self.name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let size = self.size(view);
+        let inode = RecordKey::Inode(self.source.ino);
+        view.prefetch_at_one_moment([inode].into_iter().chain(self.source.keys(size)).collect())?;
+        let mut copies = Copies::default();
+        let source = view.known_inode(self.source.ino).ok_or(Errno::ESTALE)?;
+        copies.add(view, &source, Inode { nlink: 0, ..copy(&source, self.ino, &dir, ctx) })?;
+        copies.require_room(view, ctx)?;
+        let mut effects = copies.effects;
+        effects.push(Effect::PutOrphan { session: ctx.session, ino: self.ino });
+        Ok(Plan { reply: (source, ctx.session), effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::DirectoryQuotas
+    }
+}
+
+impl BeginClone {
+    fn size(&self, view: &View<'_>) -> u64 {
+        view.known_inode(self.source.ino).map_or(0, |inode| inode.size).max(self.source.size)
+    }
+}
+
+/// An entry of a directory to copy.
+#[derive(Clone, Debug)]
+pub struct CloneEntry {
+    pub source: CloneSource,
+    /// The directory of the copy.
+    pub parent: Ino,
+    pub name: Name,
+    /// The number of the copy: one that no inode ever had, or, if `is_linked`, the same for each name of the source.
+    pub ino: Ino,
+    /// Whether the source has several names. The copy is made with the first of them, and linked with the others.
+    pub is_linked: bool,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClonedEntry {
+    /// The source did not exist any more.
+    Gone,
+    /// The source, as it was copied.
+    Copied(Inode),
+    /// The copy got one more name.
+    Linked,
+}
+
+/// Copies entries of directories into directories of an unfinished copy. Replies what became of each entry.
+///
+/// # Errors
+/// ESTALE if the session that began the copy has ended; ENOENT if a directory of the copy does not exist; EIO if a source
+/// is damaged; ENOSPC if the volume is full.
+#[derive(Debug)]
+pub struct CloneEntries<'a> {
+    pub session: SessionId,
+    /// The root of the copy, whose links are counted by [`EndClone`].
+    pub root: Ino,
+    pub entries: &'a [CloneEntry],
+}
+
+impl Op for CloneEntries<'_> {
+    type Reply = Vec<ClonedEntry>;
+    const NAME: &'static str = "clone entries";
+    const IS_REMEMBERED: bool = false;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
+        if ctx.session != self.session {
+            return Err(Errno::ESTALE.into());
+        }
+        view.prefetch_at_one_moment(self.keys(view))?;
+        let mut copies = Copies::default();
+        let mut reply = Vec::with_capacity(self.entries.len());
+        let mut links: Vec<(Ino, i32)> = Vec::new();
+        // The copies of linked inodes that this transaction makes.
+        let mut made: Vec<Ino> = Vec::new();
+        let mut dir: Option<Inode> = None;
+        for entry in self.entries {
+            let &CloneEntry { parent, ino, is_linked, .. } = entry;
+            let kind = entry.source.kind;
+            let dir = match dir {
+                Some(dir) if dir.ino == parent => dir,
+                _ => *dir.insert(view.dir(parent)?),
+            };
+            let is_there = is_linked && (made.contains(&ino) || view.find_inode(ino)?.is_some());
+            if is_there {
+                copies.effects.push(Effect::AddLinks { ino, delta: 1 });
+                reply.push(ClonedEntry::Linked);
+            } else if let Some(source) = view.known_inode(entry.source.ino) {
+                copies.add(view, &source, copy(&source, ino, &dir, ctx))?;
+                if is_linked {
+                    made.push(ino);
+                }
+                reply.push(ClonedEntry::Copied(source));
+            } else {
+                reply.push(ClonedEntry::Gone);
+                continue;
+            }
+            copies.effects.push(Effect::PutDirent { parent, name: entry.name.clone(), ino, kind });
+            if kind.is_dir() && parent != self.root {
+                match links.iter_mut().find(|(dir, _)| *dir == parent) {
+                    Some((_, delta)) => *delta += 1,
+                    None => links.push((parent, 1)),
+                }
+            }
+        }
+        copies.require_room(view, ctx)?;
+        let mut effects = copies.effects;
+        effects.extend(links.into_iter().map(|(ino, delta)| Effect::AddLinks { ino, delta }));
+        Ok(Plan { reply, effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::DirectoryQuotas
+    }
+}
+
+impl CloneEntries<'_> {
+    /// All records that the plan looks up. If a file has become longer since it was last read, its further chunks too.
+    fn keys(&self, view: &View<'_>) -> Vec<RecordKey> {
+        let mut keys = Vec::with_capacity(3 * self.entries.len());
+        let mut last = Ino(0);
+        for entry in self.entries {
+            let source = &entry.source;
+            let size = match source.kind {
+                FileType::Regular => view.known_inode(source.ino).map_or(0, |inode| inode.size).max(source.size),
+                _ => 0,
+            };
+            if last != entry.parent {
+                last = entry.parent;
+                keys.push(RecordKey::Inode(last));
+            }
+            keys.push(RecordKey::Inode(source.ino));
+            keys.extend(source.keys(size));
+            if entry.is_linked {
+                keys.push(RecordKey::Inode(entry.ino));
+            }
+        }
+        keys
+    }
+}
+
+/// Copies chunks of a large file, beyond those that were copied together with its inode. The copy is extended to `end`,
+/// or to the end of the source if that is less.
+///
+/// # Errors
+/// ESTALE if the session that began the copy has ended, or if one of the files does not exist; ENOSPC if the volume is
+/// full.
+#[derive(Debug)]
+pub struct CloneChunks<'a> {
+    pub session: SessionId,
+    pub from: Ino,
+    pub to: Ino,
+    pub chunks: &'a [ChunkIndex],
+    pub end: u64,
+}
+
+impl Op for CloneChunks<'_> {
+    type Reply = ();
+    const NAME: &'static str = "clone chunks";
+    const IS_REMEMBERED: bool = false;
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        if ctx.session != self.session {
+            return Err(Errno::ESTALE.into());
+        }
+        let inodes = [self.from, self.to].map(RecordKey::Inode);
+        let rows = self.chunks.iter().map(|chunk| RecordKey::Slices(self.from, *chunk));
+        view.prefetch_at_one_moment(inodes.into_iter().chain(rows).collect())?;
+        let source = view.known_inode(self.from).ok_or(Errno::ESTALE)?;
+        let target = view.inode(self.to)?;
+        let end = source.size.min(self.end).max(target.size);
+        make_room_to(view, ctx, &target, end)?;
+        let mut effects = Vec::new();
+        for chunk in self.chunks {
+            copy_rows(view, self.from, *chunk, self.to, &mut effects)?;
+        }
+        effects.push(Effect::Extend { ino: self.to, size: end });
+        Ok(Plan { reply: (), effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::DirectoryQuotas
+    }
+}
+
+/// Gives a complete copy its name.
+///
+/// # Errors
+/// ESTALE if the session that began the copy has ended, or if the copy does not exist; ENOENT if `parent` does not exist;
+/// ENOTDIR if it is not a directory; EEXIST if it has the name; EXDEV if it belongs to another quota than when the copy
+/// was begun.
+#[derive(Debug)]
+pub struct EndClone {
+    pub session: SessionId,
+    pub root: Ino,
+    pub parent: Ino,
+    pub name: Name,
+    /// The number of subdirectories of the root.
+    pub subdirectories: u32,
+}
+
+impl Op for EndClone {
+    type Reply = Inode;
+    const NAME: &'static str = "end clone";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        if ctx.session != self.session {
+            return Err(Errno::ESTALE.into());
+        }
+        let EndClone { session, root: ino, parent, .. } = *self;
+        let dir = view.dir(parent)?;
+        let inode = view.inode(ino)?;
+        let (kind, is_dir) = (inode.kind, inode.kind.is_dir());
+        ctx.admit_new(view, &dir, kind)?;
+        if view.dirent(parent, &self.name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if view.links(ino)? != 0 {
+            return Err(Errno::ESTALE.into());
+        }
+        if inode.quota != dir.quota {
+            return Err(Errno::EXDEV.into());
+        }
+        let links = if is_dir { self.subdirectories.saturating_add(2) } else { 1 };
+        let delta = i32::try_from(links).unwrap_or(i32::MAX);
+        let mut effects = vec![
+            Effect::PutDirent { parent, name: self.name.clone(), ino, kind },
+            Effect::AddLinks { ino, delta },
+            Effect::DropOrphan { session, ino },
+            super::set_ctime(ino, ctx.now),
+            super::set_dir_times(parent, ctx.now),
+        ];
+        if is_dir {
+            effects.push(Effect::AddLinks { ino: parent, delta: 1 });
+        }
+        Ok(Plan { reply: inode, effects })
+    }
+}
+
+/// Removes entries of a directory that no path leads to, and their inodes. A directory among them must be empty.
+///
+/// # Errors
+/// ENOTEMPTY if a directory has entries.
+#[derive(Debug)]
+pub struct Prune<'a> {
+    pub dir: Ino,
+    pub names: &'a [Name],
+}
+
+impl Op for Prune<'_> {
+    type Reply = ();
+    const NAME: &'static str = "prune";
+    const IS_REMEMBERED: bool = false;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch(self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone())))?;
+        let mut effects = Vec::with_capacity(2 * self.names.len());
+        // The links of inodes with several names that this transaction removes.
+        let mut dropped: Vec<(Ino, u32)> = Vec::new();
+        for name in self.names {
+            let Some(dirent) = view.dirent(self.dir, name)? else { continue };
+            let ino = dirent.ino;
+            effects.push(Effect::DropDirent { parent: self.dir, name: name.clone() });
+            let Some(inode) = view.find_inode(ino)? else { continue };
+            if inode.kind.is_dir() {
+                if !view.is_empty(ino) {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                effects.push(Effect::AddLinks { ino: self.dir, delta: -1 });
+                effects.push(Effect::DropInode { ino });
+                continue;
+            }
+            let links = view.links(ino)?;
+            let before = match dropped.iter_mut().find(|(other, _)| *other == ino) {
+                Some((_, before)) => before,
+                None if links > 1 => {
+                    dropped.push((ino, 0));
+                    let last = dropped.len() - 1;
+                    &mut dropped[last].1
+                }
+                None => &mut 0,
+            };
+            *before += 1;
+            effects.push(match links > *before {
+                true => Effect::AddLinks { ino, delta: -1 },
+                false => Effect::DropInode { ino },
+            });
+        }
+        Ok(Plan { reply: (), effects })
+    }
+
+    fn bound_by(&self) -> BoundBy {
+        BoundBy::NoQuota
+    }
+}
+
+/// The copy of an inode, in a directory that counts in the same quotas. Its ctime is the present, as of any copy.
+fn copy(source: &Inode, ino: Ino, dir: &Inode, ctx: &Ctx<'_>) -> Inode {
+    let is_dir = source.kind.is_dir();
+    let size = match source.kind {
+        FileType::Regular => source.size.min(CLONED_CHUNKS * CHUNK_BYTES),
+        _ => source.size,
+    };
+    Inode {
+        ino,
+        nlink: if is_dir { 2 } else { 1 },
+        size,
+        ctime: ctx.now,
+        parent: if is_dir { dir.ino } else { Ino(0) },
+        access_rev: 1,
+        quota: dir.quota,
+        ..*source
+    }
+}
+
+/// The effects that make copies, and what they need.
+#[derive(Default)]
+struct Copies {
+    effects: Vec<Effect>,
+    inodes: u64,
+    blocks: u64,
+}
+
+impl Copies {
+    fn add(&mut self, view: &mut View<'_>, source: &Inode, mut inode: Inode) -> Result<(), PlanStop> {
+        let ino = inode.ino;
+        let xattrs = match source.xattr_blocks {
+            0 => Arc::<Xattrs>::default(),
+            _ => view.xattrs(source.ino)?,
+        };
+        // The xattrs may be newer than the inode if they had to be read separately.
+        let blocks = xattrs.values().map(|value| xattr_blocks(value.len()));
+        inode.xattr_blocks = blocks.fold(0, u16::saturating_add);
+        self.inodes += 1;
+        self.blocks += inode.blocks();
+        self.effects.push(Effect::PutInode(inode));
+        if source.kind == FileType::Symlink {
+            let target = view.symlink(source.ino)?.ok_or_else(|| damaged(source.ino, "it has no target"))?;
+            self.effects.push(Effect::PutSymlink { ino, target });
+        }
+        for (name, value) in xattrs.iter() {
+            self.effects.push(Effect::PutXattr { ino, name: name.clone(), value: Arc::clone(value) });
+        }
+        if source.kind == FileType::Regular {
+            for chunk in 0..chunks_of(source.size) {
+                copy_rows(view, source.ino, ChunkIndex(chunk), ino, &mut self.effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn require_room(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), PlanStop> {
+        require_room_for(view, ctx, self.inodes, self.blocks)
+    }
+}
+
+fn damaged(ino: Ino, reason: &str) -> Errno {
+    tracing::error!(%ino, reason, "cannot copy a damaged file");
+    Errno::EIO
+}
+
+/// Adds the rows of a chunk to the same chunk of another file. The guard requires that the rows are still there when the
+/// transaction commits, unless none of them refers to blocks.
+fn copy_rows(
+    view: &mut View<'_>,
+    from: Ino,
+    chunk: ChunkIndex,
+    to: Ino,
+    effects: &mut Vec<Effect>,
+) -> Result<(), PlanStop> {
+    let rows: Arc<[Slice]> = view.slices(from, chunk)?;
+    let mut has_blocks = false;
+    for slice in rows.iter() {
+        effects.push(Effect::AppendSlice { ino: to, chunk, slice: slice.clone() });
+        if let SliceSource::Blocks { id, .. } = slice.source {
+            has_blocks = true;
+            effects.push(Effect::Share { slice: id });
+        }
+    }
+    if has_blocks {
+        view.guard(Guard::Rows { ino: from, chunk, rows });
+    }
+    Ok(())
+}
