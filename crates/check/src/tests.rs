@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use client::Meta;
 use meta::{
-    Access, AclKind, Counter, Effect, Engine, EngineError, MemEngine, QuotaKey, QuotaRule, QuotaTag, Session,
-    Txn, Volume,
+    Access, AclKind, Counter, Effect, Engine, EngineError, Inode, MemEngine, QuotaKey, QuotaRule, QuotaTag,
+    Session, Txn, Volume,
 };
 use ops::{
     AclType, Authority, CopyRange, Housekeeping, Link, Make, MakeKind, MakeOrphan, Op, SetAcl, SetXattr,
@@ -153,6 +153,21 @@ fn access(s: &Sample, change: impl Fn(&mut Access)) -> Vec<Effect> {
     vec![Effect::SetAccess { ino: s.f, access }]
 }
 
+/// A directory without a name, which is the root of a copy with a file and a subdirectory.
+fn unfinished_copy(s: &Sample) -> Vec<Effect> {
+    let first = s.meta.lease(Counter::Ino, 3).unwrap();
+    let [root, file, sub] = [0, 1, 2].map(|number| Ino(first + number));
+    let inode = |ino, kind| Inode::new(ino, kind, Mode::new(0o700), Time::from_nanos(1));
+    vec![
+        Effect::PutInode(Inode { nlink: 0, parent: s.d, ..inode(root, DIR) }),
+        Effect::PutOrphan { session: s.meta.session(), ino: root },
+        Effect::PutInode(inode(file, FILE)),
+        Effect::PutInode(Inode { parent: root, ..inode(sub, DIR) }),
+        dirent(root, "file", file, FILE),
+        dirent(root, "sub", sub, DIR),
+    ]
+}
+
 fn row(s: &Sample, slice: Slice) -> Vec<Effect> {
     vec![Effect::AppendSlice { ino: s.f, chunk: ChunkIndex(1), slice }]
 }
@@ -197,6 +212,7 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
         &["xattr-blocks"],
         &[],
     ),
+    (unfinished_copy, &[], &[]),
     (|s| vec![Effect::PutOrphan { session: SessionId(1), ino: s.f }], &["stale-orphan"], &[]),
     (|_| vec![Effect::PutOrphan { session: SessionId(1), ino: Ino(9) }], &[], &[]),
     (|s| access(s, |it| it.access_acl = AclId(5)), &["acl-missing"], &["acl-missing"]),

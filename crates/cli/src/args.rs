@@ -6,6 +6,7 @@ use clap_complete::Shell;
 
 use crate::access::AccessArgs;
 use crate::backup::BackupArgs;
+use crate::clone::CloneArgs;
 use crate::config::ConfigArgs;
 use crate::destroy::DestroyArgs;
 use crate::dump::DumpArgs;
@@ -117,6 +118,8 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// List the backups of a volume's metadata in its object store, make one, and restore a volume from one
     Backup(BackupArgs),
+    /// Copy a file or directory tree by reference: at once, without copying data
+    Clone(CloneArgs),
     /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
     /// Read directory trees with several threads, to fill the caches

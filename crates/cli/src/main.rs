@@ -9,6 +9,7 @@
 //! | `quota` | limits of directories, users and groups |
 //! | `sid` | rules that map SIDs to uids and gids |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
+//! | `clone` | copies of trees by reference |
 //! | `rmr`, `warmup` | commands for any mounted path |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
 //! | `bench`, `mdtest` | the benchmarks, whose options and work are in the crate `bench` |
@@ -35,6 +36,7 @@ mod adopt;
 mod args;
 mod backup;
 mod bench;
+mod clone;
 mod config;
 mod confirm;
 mod daemon;
@@ -138,6 +140,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Backup(args) => backup::run(&args),
         Command::Sid(args) => sid::run(&args),
         Command::Summary(args) => summary::run(&args),
+        Command::Clone(args) => clone::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use meta::{Beside, Counter, EngineError, ErrorKind, Inode, Record, RecordKey, Scan};
-use ops::{BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone, Reap};
+use ops::{
+    BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
+    Reap,
+};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId};
 
 use crate::driver::{BY_KERNEL, Meta};
@@ -88,7 +91,8 @@ impl Meta {
         let (source, session) = match self.run(&begin, &BY_KERNEL) {
             Ok(begun) => begun,
             Err(failure) => {
-                let is_doubtful = matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
+                let is_doubtful =
+                    matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
                 return Err(CloneFailure { error: failure.into(), is_removed: !is_doubtful });
             }
         };
@@ -309,7 +313,8 @@ impl Cloner<'_> {
         while let Some(record) = records.next() {
             let Record::Dirent(_, name, Some(dirent)) = record else { continue };
             last = Some(name.clone());
-            let is_inode = |record: &Record| matches!(record, Record::Inode(ino, Some(_)) if *ino == dirent.ino);
+            let is_inode =
+                |record: &Record| matches!(record, Record::Inode(ino, Some(_)) if *ino == dirent.ino);
             let Some(Record::Inode(_, Some(inode))) = records.next_if(is_inode) else {
                 tracing::error!(dir = %from, ?name, "the entry of a directory has no inode");
                 return Err(Failure::from(Errno::EIO).into());
@@ -443,5 +448,65 @@ impl Drop for Running<'_, '_> {
             self.0.lock_tasks().running -= 1;
         }
         self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use meta::{Counting, Engine, MemEngine, Volume};
+    use ops::{Make, MakeKind, Write};
+    use types::{Mode, Slice, SliceId, SliceSource, Time};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn make(meta: &Meta, parent: Ino, text: &str, kind: MakeKind) -> Ino {
+        let ino = Ino(meta.lease(Counter::Ino, 1).unwrap());
+        let mode = Mode::new(0o755);
+        let make = Make { parent, name: name(text), ino, kind, mode, umask: 0, uid: 0, gid: 0 };
+        meta.run(&make, &BY_KERNEL).unwrap().ino
+    }
+
+    /// The cost of a copy depends on the number of entries, not on the number of directories that they are in.
+    #[test]
+    fn a_thousand_files_are_copied_with_few_round_trips() {
+        for (directories, scans) in [(1, 2), (10, 10)] {
+            let engine = Arc::new(Counting::new(MemEngine::default()));
+            Volume::in_memory("test").format(&*engine).unwrap();
+            let meta = Meta::open(engine.clone(), 100_000).unwrap();
+            let src = make(&meta, Ino::ROOT, "src", MakeKind::Directory);
+            for n in 0..1000 {
+                let (dir, text) = (format!("{}", n % directories), format!("file-{n}"));
+                let dir = match n < directories {
+                    true => make(&meta, src, &dir, MakeKind::Directory),
+                    false => {
+                        meta.run(&ops::Lookup { parent: src, name: name(&dir) }, &BY_KERNEL)
+                            .unwrap()
+                            .unwrap()
+                            .ino
+                    }
+                };
+                let ino = make(&meta, dir, &text, MakeKind::Regular);
+                let source = SliceSource::Blocks { id: SliceId(n + 1), offset: 0, size: 9 };
+                let slices = vec![(ChunkIndex(0), Slice { pos: 0, len: 9, source })];
+                meta.run(&Write { ino, slices, end: 9, mtime: Time::now() }, &BY_KERNEL).unwrap();
+            }
+            let request = CloneRequest { source: src, parent: Ino::ROOT, name: name("copy"), threads: 1 };
+            let progress = CloneProgress::default();
+            let before = engine.counts();
+            meta.clone_tree(&request, &progress, &|| false).unwrap();
+            let cost = engine.counts() - before;
+            assert_eq!(progress.inodes.into_inner(), 1001 + directories);
+            // One page of the root, then each directory in pages of 512 entries.
+            assert_eq!(cost.scans, 1 + scans, "{directories} directories");
+            // The source, the begin with what it reads, the end, four leases of numbers, a transaction for the
+            // directories, and four for the files, which have two records each.
+            assert!(cost.reads <= 16 && cost.commits <= 14, "{directories} directories: {cost:?}");
+        }
     }
 }

@@ -9,10 +9,12 @@
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
 //! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `registry` | which process serves which mount on this machine |
+//! | `clone` | asks a mount to copy a tree |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
 
+pub mod clone;
 pub mod counters;
 pub mod error;
 pub mod exported;

@@ -3,8 +3,8 @@
 //!
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
-//! `profile` with a line of JSON each second until the client closes the connection. Only the mount's user
-//! and root can connect. `limen bench` uses the difference of two answers.
+//! `profile` with a line of JSON each second until the client closes the connection, `clone` as the module
+//! `clone` says. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use types::{SessionId, Time};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
+use crate::clone;
 use crate::counters::Counters;
 use crate::error::{CliError, ErrorAt};
 use crate::exported;
@@ -43,7 +44,7 @@ const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
-const MAX_REQUEST_BYTES: u64 = 64;
+const MAX_REQUEST_BYTES: u64 = 1024;
 const RING: &str = "ring";
 
 /// The counters at one moment, or the difference between two moments.
@@ -297,6 +298,9 @@ fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
     let mut request = String::new();
     // If the client sends no request, reading fails.
     let _ = BufReader::new(&stream).take(MAX_REQUEST_BYTES).read_line(&mut request);
+    if let Some(request) = request.strip_prefix(clone::REQUEST) {
+        return clone::start(stream, request, &counters.vfs);
+    }
     let answer = match request.trim_end() {
         "profile" => return start_profile(stream, counters),
         "metrics" => exported::text(counters),
@@ -358,7 +362,7 @@ impl ProfileLines {
     }
 }
 
-fn connect(entry: &Entry, request: &str) -> Result<UnixStream, CliError> {
+pub(crate) fn connect(entry: &Entry, request: &str) -> Result<UnixStream, CliError> {
     let path = entry.socket().ok_or(CliError::new("it has no socket"))?;
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

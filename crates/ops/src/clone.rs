@@ -214,7 +214,9 @@ impl CloneEntries<'_> {
         for entry in self.entries {
             let source = &entry.source;
             let size = match source.kind {
-                FileType::Regular => view.known_inode(source.ino).map_or(0, |inode| inode.size).max(source.size),
+                FileType::Regular => {
+                    view.known_inode(source.ino).map_or(0, |inode| inode.size).max(source.size)
+                }
                 _ => 0,
             };
             if last != entry.parent {

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use client::Meta;
 use meta::{Changes, Inode, Invalidation};
-use types::{BootInstant, Ino};
+use types::{BootInstant, Ino, Name};
 
 use crate::access_check::AccessCheck;
 use crate::activity::Event;
@@ -298,6 +298,16 @@ impl Caches {
             tracing::warn!("too many changes of other clients at once: all caches are invalidated");
             self.forget_all();
         }
+    }
+
+    /// Invalidates what the kernel knows of a directory and of a name in it, after this client has added the name without
+    /// a request of the kernel.
+    pub(crate) fn entry_added(&self, parent: Ino, name: &Name) {
+        let parts = [Invalidation::Data(parent), Invalidation::Dirent(parent, name.clone())];
+        if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {
+            return self.forget_all();
+        }
+        parts.iter().for_each(|part| self.invalidate(part, true));
     }
 
     /// Repeats the invalidations whose effect a reply in flight may have undone.

@@ -55,6 +55,7 @@ mod xattrs;
 
 // Locks and sessions.
 mod cleanup;
+mod clone;
 mod housekeeping;
 mod lifecycle;
 mod locks;

@@ -13,6 +13,7 @@ use types::Errno;
 
 use crate::base::Base;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
+use crate::clone::Clones;
 use crate::locks::Locks;
 use crate::session::{Session, SessionInfo};
 
@@ -22,6 +23,7 @@ pub struct Lifecycle {
     pub(crate) base: Arc<Base>,
     pub(crate) session: Session,
     pub(crate) cleanup: Cleanup,
+    pub(crate) clones: Clones,
     locks: Arc<Locks>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -32,6 +34,7 @@ impl Lifecycle {
             base: Arc::clone(base),
             session: Session::new(&base.meta, &base.slices, base.times),
             cleanup: Cleanup::new(base),
+            clones: Clones::default(),
             locks: Arc::clone(locks),
             threads: Mutex::default(),
         }
@@ -96,6 +99,7 @@ impl Lifecycle {
     /// The first error; the remaining steps are done even then.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
+        self.clones.wait();
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         done = done.and(self.base.flush_all());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
 use meta::{Inode, QuotaKey, Record, RecordKey, Scan, Session, Volume, Xattrs};
 use ops::{
-    AclType, BeginClone, CLONED_CHUNKS, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone, MakeKind,
-    QuotaLimits, Reap, SetAttr, Write, XattrMode,
+    AclType, BeginClone, CLONED_CHUNKS, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
+    MakeKind, QuotaLimits, Reap, SetAttr, Write, XattrMode,
 };
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Mode, Slice, SliceId, SliceSource, Time};
 
@@ -54,7 +54,9 @@ impl Client {
 
     fn clone_errno(&self, source: Ino, parent: Ino, name: &str) -> Errno {
         match self.clone_to(source, parent, name) {
-            Err(CloneFailure { error: CloneError::Failed(Failure::Refused(errno)), is_removed: true }) => errno,
+            Err(CloneFailure { error: CloneError::Failed(Failure::Refused(errno)), is_removed: true }) => {
+                errno
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -210,7 +212,10 @@ fn a_copied_tree_equals_its_source(factory: Factory<'_>) {
     for (path, (inode, ..)) in c.tree(root.ino) {
         assert_eq!(c.inode(inode.ino), inode, "{path}");
     }
-    assert_eq!(c.at(c.at(root.ino, "sub").ino, "blocks"), c.stranger().at(c.at(root.ino, "sub").ino, "blocks"));
+    assert_eq!(
+        c.at(c.at(root.ino, "sub").ino, "blocks"),
+        c.stranger().at(c.at(root.ino, "sub").ino, "blocks")
+    );
     check(&c);
     // Single files, a symbolic link, and a copy of the copy.
     for name in ["inline", "sparse", "symlink", "device", "link-of-blocks"] {
@@ -267,7 +272,10 @@ fn a_copy_is_not_made_over_an_existing_name(factory: Factory<'_>) {
         false
     };
     match c.clone_until(src, ROOT, "late", &stop) {
-        Err(CloneFailure { error: CloneError::Failed(Failure::Refused(Errno::EEXIST)), is_removed: true }) => {}
+        Err(CloneFailure {
+            error: CloneError::Failed(Failure::Refused(Errno::EEXIST)),
+            is_removed: true,
+        }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!((c.at(ROOT, "late").kind, c.orphans()), (FileType::Regular, 0));
@@ -499,7 +507,7 @@ fn a_file_of_many_chunks_is_copied(factory: Factory<'_>) {
     let copy = c.clone_to(file, ROOT, "copy").unwrap();
     let tree = c.tree(copy.ino);
     assert_equal(&c.tree(file), &tree);
-    assert_eq!(tree[""].1.len(), 4);
+    assert!(tree[""].1.iter().any(|(chunk, _)| chunk.0 == 5 * CLONED_CHUNKS));
     check(&c);
     c.unlink(ROOT, "f").unwrap();
     assert_eq!(c.garbage(), [0; 0]);

@@ -1,0 +1,336 @@
+//! `limen clone` on a mount: the mount's process makes the copy, because it knows what programs have written, has a
+//! session, and may have the volume exclusively.
+//!
+//! The client sends a line with the request to the mount's socket ([`crate::statistics`]). The mount answers with lines of
+//! JSON: the progress, several times a second, and at the end the result. If the client closes the connection or only its
+//! sending side, the mount removes what it has copied.
+//!
+//! The kernel may still believe that the new name does not exist, because a lookup was in flight when the name was added.
+//! So the client looks the name up. If it does not find the copy, it sends a line, and the mount makes the kernel forget
+//! the name again.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
+use meta::Inode;
+use serde_json::{Value, json};
+use types::{Errno, Ino, Name};
+use vfs::Vfs;
+
+use crate::error::CliError;
+use crate::registry::Entry;
+use crate::statistics::connect;
+
+/// How a request begins.
+pub(crate) const REQUEST: &str = "clone ";
+
+/// Copies that one mount makes at the same time.
+const MAX_RUNNING: usize = 8;
+/// How long the mount waits for the client between two looks at the copy, at first and at most.
+const FIRST_TICK: Duration = Duration::from_millis(2);
+const LONGEST_TICK: Duration = Duration::from_millis(100);
+/// How often progress is sent.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// How long the mount waits for the next line of a client that looks the name up.
+const LOOK_FOR: Duration = Duration::from_secs(10);
+/// How often the client looks the name up.
+const MAX_LOOKS: u32 = 200;
+/// The mount may need long to remove what it has copied.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What a copy has, so far or in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub inodes: u64,
+    pub directories: u64,
+    /// The sum of the sizes of the files.
+    pub bytes: u64,
+}
+
+impl Counted {
+    pub fn of(progress: &CloneProgress) -> Counted {
+        Counted {
+            inodes: progress.inodes.load(Ordering::Relaxed),
+            directories: progress.directories.load(Ordering::Relaxed),
+            bytes: progress.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn to_json(self) -> Value {
+        json!({ "inodes": self.inodes, "directories": self.directories, "bytes": self.bytes })
+    }
+
+    fn from_json(value: &Value) -> Option<Counted> {
+        Some(Counted {
+            inodes: value["inodes"].as_u64()?,
+            directories: value["directories"].as_u64()?,
+            bytes: value["bytes"].as_u64()?,
+        })
+    }
+}
+
+/// The error of a copy for the user, and what became of it.
+pub fn failed(failure: &CloneFailure) -> CliError {
+    let what = match &failure.error {
+        CloneError::Failed(Failure::Refused(errno)) => errno.to_string(),
+        error => error.to_string(),
+    };
+    refused(&what, &failure.error, failure.is_removed)
+}
+
+fn refused(what: &str, error: &CloneError, is_removed: bool) -> CliError {
+    let left = match is_removed {
+        true => "nothing was copied",
+        false => "what was copied is invisible, and is removed by the next mount or limen gc --delete",
+    };
+    let advice = match error {
+        CloneError::QuotaChanged => "run the command again",
+        CloneError::Failed(Failure::Refused(Errno::EPERM)) => {
+            "this mount maps callers to other users: name the volume as META-URL:/PATH"
+        }
+        CloneError::Failed(Failure::Refused(Errno::EIO)) => "the log tells more; see also limen fsck",
+        _ => "",
+    };
+    CliError::new(what)
+        .advise([left, advice].iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join("; "))
+}
+
+/// Starts a thread that makes the copy of a request.
+pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Result<()> {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    let Some(request) = parse(request.trim_end()) else { return Err(ErrorKind::InvalidData.into()) };
+    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    let vfs = Arc::downgrade(vfs);
+    let work = move || {
+        let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
+        let served = if may_run { serve(&stream, &request, &vfs) } else { Ok(()) };
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        if let Err(error) = served {
+            tracing::debug!(%error, "the client of a copy does not answer");
+        }
+    };
+    thread::Builder::new().name("limen-clone".into()).spawn(work).map(drop)
+}
+
+fn parse(request: &str) -> Option<CloneRequest> {
+    let mut words = request.split(' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (source, parent, threads) = (Ino(number()?), Ino(number()?), usize::try_from(number()?).ok()?);
+    let name = Name::new(&from_hex(words.next()?)?).ok()?;
+    Some(CloneRequest { source, parent, name, threads: threads.clamp(1, 64) })
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
+    let Some(strong) = vfs.upgrade() else { return Ok(()) };
+    let (progress, stop) = (CloneProgress::default(), AtomicBool::new(false));
+    let done = thread::scope(|scope| {
+        let clone = scope.spawn(|| strong.clone_tree(request, &progress, &|| stop.load(Ordering::Acquire)));
+        let (mut tick, mut sent) = (FIRST_TICK, Instant::now());
+        while !clone.is_finished() {
+            if stop.load(Ordering::Acquire) {
+                thread::sleep(FIRST_TICK);
+                continue;
+            }
+            // The client sends nothing before the end: this only finds out whether it has closed the connection.
+            let has_ended = stream.set_read_timeout(Some(tick)).is_err()
+                || match (&*stream).read(&mut [0]) {
+                    Ok(count) => count == 0,
+                    Err(error) => {
+                        error.kind() != ErrorKind::WouldBlock && error.kind() != ErrorKind::Interrupted
+                    }
+                };
+            let is_due = sent.elapsed() >= PROGRESS_EVERY;
+            if is_due {
+                sent = Instant::now();
+            }
+            if has_ended
+                || is_due && send(stream, &json!({ "clone": Counted::of(&progress).to_json() })).is_err()
+            {
+                stop.store(true, Ordering::Release);
+            }
+            tick = (tick * 2).min(LONGEST_TICK);
+        }
+        clone.join()
+    });
+    drop(strong);
+    let answer = match &done {
+        Ok(Ok(Inode { ino, .. })) => json!({ "done": Counted::of(&progress).to_json(), "ino": ino.0 }),
+        Ok(Err(CloneFailure { error, is_removed })) => {
+            let errno = match error {
+                CloneError::Failed(Failure::Refused(errno)) => Some(errno.raw()),
+                _ => None,
+            };
+            let kind = match error {
+                CloneError::Interrupted => "interrupted",
+                CloneError::QuotaChanged => "quota",
+                CloneError::Failed(_) => "failed",
+            };
+            json!({ "error": error.to_string(), "kind": kind, "errno": errno, "removed": is_removed })
+        }
+        Err(_) => {
+            json!({ "error": "a thread of the mount has panicked", "kind": "failed", "removed": false })
+        }
+    };
+    send(stream, &answer)?;
+    if matches!(done, Ok(Ok(_))) {
+        stream.set_read_timeout(Some(LOOK_FOR))?;
+        let mut lines = BufReader::new(stream.take(u64::from(MAX_LOOKS))).lines();
+        loop {
+            let next = lines.next();
+            // At the end once more: the kernel may have read the attributes of the directory before the copy was there,
+            // and stored them after that.
+            if let Some(vfs) = vfs.upgrade() {
+                vfs.expire_entry(request.parent, &request.name);
+            }
+            if !matches!(next, Some(Ok(_))) {
+                break;
+            }
+            send(stream, &json!({ "again": true }))?;
+        }
+    }
+    Ok(())
+}
+
+fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
+    stream.write_all(format!("{value}\n").as_bytes())
+}
+
+/// Lets the mount that is registered as `entry` make a copy, which is to appear at `path`. `seen` gets the progress. The
+/// copy is abandoned when `stop` returns true.
+///
+/// # Errors
+/// The copy was not made; the mount does not answer.
+pub fn request(
+    entry: &Entry,
+    request: &CloneRequest,
+    path: &Path,
+    seen: &mut dyn FnMut(Counted),
+    stop: &dyn Fn() -> bool,
+) -> Result<Counted, CliError> {
+    let CloneRequest { source, parent, name, threads } = request;
+    let line = format!("{REQUEST}{source} {parent} {threads} {}", to_hex(name.as_bytes()));
+    let stream = connect(entry, &line)?;
+    stream.set_read_timeout(Some(PROGRESS_EVERY))?;
+    let mut reader = BufReader::new(&stream);
+    let (mut line, mut is_stopped, mut heard) = (Vec::new(), false, Instant::now());
+    let lost =
+        || CliError::new("the mount has closed the connection").advise("the log of the mount tells why");
+    loop {
+        if stop() && !is_stopped {
+            is_stopped = true;
+            stream.shutdown(Shutdown::Write)?;
+        }
+        match reader.read_until(b'\n', &mut line) {
+            Ok(_) if line.last() == Some(&b'\n') => {}
+            Ok(_) => return Err(lost()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                if heard.elapsed() > ANSWER_TIMEOUT {
+                    return Err(CliError::new("the mount does not answer"));
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        heard = Instant::now();
+        let value: Value = serde_json::from_slice(&std::mem::take(&mut line))?;
+        if let Some(counted) = Counted::from_json(&value["clone"]) {
+            seen(counted);
+        } else if let Some(counted) = Counted::from_json(&value["done"]) {
+            let ino = value["ino"].as_u64().unwrap_or(0);
+            look_up(&stream, &mut reader, path, entry.device, ino);
+            return Ok(counted);
+        } else if let Some(error) = value["error"].as_str() {
+            let errno = value["errno"].as_i64().and_then(|raw| i32::try_from(raw).ok());
+            let of_kind = match (value["kind"].as_str(), errno) {
+                (Some("interrupted"), _) => CloneError::Interrupted,
+                (Some("quota"), _) => CloneError::QuotaChanged,
+                (_, Some(raw)) => CloneError::Failed(Failure::Refused(Errno::from_raw(raw))),
+                (_, None) => CloneError::Failed(Failure::Refused(Errno::EIO)),
+            };
+            return Err(refused(error, &of_kind, value["removed"] == true));
+        } else {
+            return Err(
+                CliError::new("the mount belongs to an older version of limen").advise("mount it again")
+            );
+        }
+    }
+}
+
+/// Looks the copy up, so that the kernel knows it when the command ends.
+fn look_up(mut stream: &UnixStream, reader: &mut impl BufRead, path: &Path, device: u64, ino: u64) {
+    for _ in 0..MAX_LOOKS {
+        let is_there = |found: std::fs::Metadata| found.dev() == device && found.ino() == ino;
+        // A copy that others have already removed or renamed is not found either, which is no error.
+        if std::fs::symlink_metadata(path).is_ok_and(is_there) || stream.write_all(b"\n").is_err() {
+            return;
+        }
+        let mut line = String::new();
+        if stream.set_read_timeout(Some(LOOK_FOR)).is_err() || !matches!(reader.read_line(&mut line), Ok(1..))
+        {
+            return;
+        }
+        thread::sleep(FIRST_TICK);
+    }
+}
+
+/// The name of a path, and the directory that it is in.
+///
+/// # Errors
+/// The path does not end in a name.
+pub fn split(path: &Path) -> Result<(&Path, Name), CliError> {
+    let wrong = || {
+        CliError::usage("the path does not end in a name")
+            .at(path.display())
+            .advise("name the copy itself, which must not exist")
+    };
+    let name =
+        path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/.")).ok_or_else(wrong)?;
+    let name = Name::new(name.as_bytes()).map_err(|errno| CliError::new(errno).at(path.display()))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((parent, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_carry_any_name() {
+        let request = parse("7 2 4 61ff0a20").unwrap();
+        assert_eq!((request.source, request.parent, request.threads), (Ino(7), Ino(2), 4));
+        assert_eq!(request.name.as_bytes(), b"a\xff\n ");
+        assert_eq!(to_hex(request.name.as_bytes()), "61ff0a20");
+        for wrong in ["", "7", "7 2 4", "7 2 4 6", "7 2 4 zz", "x 2 4 61", "7 2 4 2f", "7 2 4 "] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_are_split_into_directory_and_name() {
+        for (path, parent, name) in [("a", ".", "a"), ("a/b/", "a", "b"), ("/a", "/", "a")] {
+            let (found, last) = split(Path::new(path)).unwrap();
+            assert_eq!((found, last.as_bytes()), (Path::new(parent), name.as_bytes()), "{path}");
+        }
+        for path in ["/", ".", "..", "a/..", "a/."] {
+            assert_eq!(split(Path::new(path)).unwrap_err().exit_code(), 2, "{path}");
+        }
+    }
+}
