@@ -75,20 +75,15 @@ const PAGE: usize = 1024;
 
 pub(crate) fn run(args: &CloneArgs) -> Result<(), CliError> {
     let (source, target) = (Target::parse(&args.source)?, Target::parse(&args.target)?);
-    let shown = target.show();
     let counted = match (&source, &target) {
         (Target::Local(from), Target::Local(to)) => on_mount(args, from, to),
         (Target::Volume(url, from), Target::Volume(other, to)) if url == other => {
-            in_volume(args, url, (&source, from), to)
+            in_volume(args, url, (&source, from), (&target, to))
         }
         _ => Err(CliError::usage(Errno::EXDEV)
             .advise("name both by paths on one mount, or both by the same META-URL")),
     };
-    let Counted { inodes, directories, bytes } = counted.what("cannot clone").or_error(|error| {
-        // The place of most errors is the copy.
-        let has_place = error.to_string().contains(&shown) || error.exit_code() == 2;
-        if has_place { error } else { error.at(&shown) }
-    })?;
+    let Counted { inodes, directories, bytes } = counted.what("cannot clone")?;
     let files = inodes.saturating_sub(directories);
     output::result(
         args.json,
@@ -135,7 +130,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
             bar.set_length(total.load(Ordering::Relaxed).max(counted.inodes));
             bar.set_position(counted.inodes);
         };
-        let done = request(&entry, &clone, to, &mut seen, &|| interrupt.is_set());
+        let done = request(&entry, &clone, to, &mut seen, &|| interrupt.is_set()).at(to.display());
         is_over.store(true, Ordering::Relaxed);
         done
     });
@@ -147,7 +142,7 @@ fn in_volume(
     args: &CloneArgs,
     url: &MetaUrl,
     (source, from): (&Target, &[u8]),
-    to: &[u8],
+    (target, to): (&Target, &[u8]),
 ) -> Result<Counted, CliError> {
     let (parent, name) = split(Path::new(std::ffi::OsStr::from_bytes(to)))?;
     let parent = Target::Volume(url.clone(), parent.as_os_str().as_bytes().to_vec());
@@ -196,7 +191,7 @@ fn in_volume(
         tracing::warn!(%error, "cannot end the session: a mount removes it");
     }
     drop(lock);
-    done.map_err(|failure| failed(&failure))?;
+    done.map_err(|failure| failed(&failure).at(target.show()))?;
     synced?;
     Ok(Counted::of(&progress))
 }

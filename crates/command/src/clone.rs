@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,9 +36,8 @@ pub(crate) const REQUEST: &str = "clone ";
 
 /// Copies that one mount makes at the same time.
 const MAX_RUNNING: usize = 8;
-/// How long the mount waits for the client between two looks at the copy, at first and at most.
-const FIRST_TICK: Duration = Duration::from_millis(2);
-const LONGEST_TICK: Duration = Duration::from_millis(100);
+/// The pause before the client looks the name up again.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 /// How often progress is sent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// How long the mount waits for the next line of a client that looks the name up.
@@ -138,75 +138,94 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
+/// What a thread that serves a client waits for.
+enum Event {
+    /// The client looks for the copy and does not find it.
+    Line,
+    /// The client has closed the connection or its sending side.
+    Closed,
+    Done(Result<Inode, CloneFailure>),
+}
+
 fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
     let Some(strong) = vfs.upgrade() else { return Ok(()) };
+    stream.set_read_timeout(None)?;
     let (progress, stop) = (CloneProgress::default(), AtomicBool::new(false));
-    let done = thread::scope(|scope| {
-        let clone = scope.spawn(|| strong.clone_tree(request, &progress, &|| stop.load(Ordering::Acquire)));
-        let (mut tick, mut sent) = (FIRST_TICK, Instant::now());
-        while !clone.is_finished() {
-            if stop.load(Ordering::Acquire) {
-                thread::sleep(FIRST_TICK);
-                continue;
-            }
-            // The client sends nothing before the end: this only finds out whether it has closed the connection.
-            let has_ended = stream.set_read_timeout(Some(tick)).is_err()
-                || match (&*stream).read(&mut [0]) {
-                    Ok(count) => count == 0,
-                    Err(error) => {
-                        error.kind() != ErrorKind::WouldBlock && error.kind() != ErrorKind::Interrupted
+    let (send_event, events) = mpsc::channel();
+    let (of_reader, of_clone) = (send_event.clone(), send_event);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let lines = BufReader::new(stream.take(u64::from(MAX_LOOKS))).lines();
+            // If nobody receives the event, the client is served.
+            lines.map_while(Result::ok).for_each(|_| _ = of_reader.send(Event::Line));
+            let _ = of_reader.send(Event::Closed);
+        });
+        let (progress, stop) = (&progress, &stop);
+        scope.spawn(move || {
+            let done = strong.clone_tree(request, progress, &|| stop.load(Ordering::Acquire));
+            let _ = of_clone.send(Event::Done(done));
+        });
+        let done = loop {
+            match events.recv_timeout(PROGRESS_EVERY) {
+                Ok(Event::Done(done)) => break Some(done),
+                Ok(Event::Line) => {}
+                Ok(Event::Closed) => stop.store(true, Ordering::Release),
+                Err(RecvTimeoutError::Timeout) => {
+                    if send(stream, &json!({ "clone": Counted::of(progress).to_json() })).is_err() {
+                        stop.store(true, Ordering::Release);
                     }
-                };
-            let is_due = sent.elapsed() >= PROGRESS_EVERY;
-            if is_due {
-                sent = Instant::now();
+                }
+                // The thread has panicked.
+                Err(RecvTimeoutError::Disconnected) => break None,
             }
-            if has_ended
-                || is_due && send(stream, &json!({ "clone": Counted::of(&progress).to_json() })).is_err()
-            {
-                stop.store(true, Ordering::Release);
-            }
-            tick = (tick * 2).min(LONGEST_TICK);
+        };
+        let mut served = send(stream, &answer(done.as_ref(), Counted::of(progress)));
+        if matches!(done, Some(Ok(_))) {
+            served = served.and_then(|()| expire(stream, request, vfs, &events));
         }
-        clone.join()
-    });
-    drop(strong);
-    let answer = match &done {
-        Ok(Ok(Inode { ino, .. })) => json!({ "done": Counted::of(&progress).to_json(), "ino": ino.0 }),
-        Ok(Err(CloneFailure { error, is_removed })) => {
-            let errno = match error {
-                CloneError::Failed(Failure::Refused(errno)) => Some(errno.raw()),
-                _ => None,
-            };
-            let kind = match error {
-                CloneError::Interrupted => "interrupted",
-                CloneError::QuotaChanged => "quota",
-                CloneError::Failed(_) => "failed",
-            };
-            json!({ "error": error.to_string(), "kind": kind, "errno": errno, "removed": is_removed })
-        }
-        Err(_) => {
-            json!({ "error": "a thread of the mount has panicked", "kind": "failed", "removed": false })
+        // This ends the thread that reads.
+        let _ = stream.shutdown(Shutdown::Both);
+        served
+    })
+}
+
+/// The last line for the client.
+fn answer(done: Option<&Result<Inode, CloneFailure>>, counted: Counted) -> Value {
+    let (error, is_removed) = match done {
+        Some(Ok(inode)) => return json!({ "done": counted.to_json(), "ino": inode.ino.0 }),
+        Some(Err(CloneFailure { error, is_removed })) => (error, *is_removed),
+        None => {
+            return json!({ "error": "a thread of the mount has panicked", "kind": "failed", "removed": false });
         }
     };
-    send(stream, &answer)?;
-    if matches!(done, Ok(Ok(_))) {
-        stream.set_read_timeout(Some(LOOK_FOR))?;
-        let mut lines = BufReader::new(stream.take(u64::from(MAX_LOOKS))).lines();
-        loop {
-            let next = lines.next();
-            // At the end once more: the kernel may have read the attributes of the directory before the copy was there,
-            // and stored them after that.
-            if let Some(vfs) = vfs.upgrade() {
-                vfs.expire_entry(request.parent, &request.name);
-            }
-            if !matches!(next, Some(Ok(_))) {
-                break;
-            }
-            send(stream, &json!({ "again": true }))?;
+    let (kind, errno) = match error {
+        CloneError::Interrupted => ("interrupted", None),
+        CloneError::QuotaChanged => ("quota", None),
+        CloneError::Failed(Failure::Refused(errno)) => ("failed", Some(errno.raw())),
+        CloneError::Failed(_) => ("failed", None),
+    };
+    json!({ "error": error.to_string(), "kind": kind, "errno": errno, "removed": is_removed })
+}
+
+/// Makes the kernel forget the name for as long as the client does not find the copy.
+fn expire(
+    stream: &UnixStream,
+    request: &CloneRequest,
+    vfs: &Weak<Vfs>,
+    events: &mpsc::Receiver<Event>,
+) -> io::Result<()> {
+    loop {
+        let event = events.recv_timeout(LOOK_FOR);
+        // At the end once more: the kernel may have read the attributes of the directory before the copy was there, and
+        // stored them after that.
+        if let Some(vfs) = vfs.upgrade() {
+            vfs.expire_entry(request.parent, &request.name);
         }
+        if !matches!(event, Ok(Event::Line)) {
+            return Ok(());
+        }
+        send(stream, &json!({ "again": true }))?;
     }
-    Ok(())
 }
 
 fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
@@ -287,7 +306,7 @@ fn look_up(mut stream: &UnixStream, reader: &mut impl BufRead, path: &Path, devi
         {
             return;
         }
-        thread::sleep(FIRST_TICK);
+        thread::sleep(LOOK_AGAIN_AFTER);
     }
 }
 
