@@ -87,15 +87,20 @@ impl Meta {
         let numbers = Numbers::default();
         let root = numbers.take(self).map_err(|failure| kept(failure.into()))?;
         let (parent, name) = (request.parent, request.name.clone());
-        let begin = BeginClone { source, ino: root, parent, name: name.clone() };
-        let (source, session) = match self.run(&begin, &BY_KERNEL) {
-            Ok(begun) => begun,
-            Err(failure) => {
-                let is_doubtful =
-                    matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
-                return Err(CloneFailure { error: failure.into(), is_removed: !is_doubtful });
+        let mut begin = BeginClone { source, ino: root, parent, name, most_chunks: CLONED_CHUNKS };
+        let (source, session) = loop {
+            match self.run(&begin, &BY_KERNEL) {
+                Ok(begun) => break begun,
+                Err(Failure::Engine(error)) if is_refused(&error) && begin.most_chunks > 1 => {
+                    begin.most_chunks /= 2;
+                }
+                Err(failure) => {
+                    let is_removed = !is_doubtful(&failure);
+                    return Err(CloneFailure { error: failure.into(), is_removed });
+                }
             }
         };
+        let BeginClone { name, most_chunks, .. } = begin;
         let cloner = Cloner {
             meta: self,
             request,
@@ -108,19 +113,19 @@ impl Meta {
             tasks: Mutex::default(),
             changed: Condvar::new(),
             records_at_once: AtomicUsize::new(RECORDS_AT_ONCE),
+            chunks_at_once: AtomicU64::new(most_chunks),
             subdirectories: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
             error: Mutex::default(),
         };
         let copied = cloner.run(&source);
-        let mut is_doubtful = false;
+        let mut may_end = false;
         let done = copied.and_then(|()| {
             let subdirectories = cloner.subdirectories.load(Ordering::Relaxed);
             let end = EndClone { session, root, parent, name, subdirectories };
             self.run(&end, &BY_KERNEL).map_err(|failure| {
                 // The copy may still get its name.
-                is_doubtful =
-                    matches!(&failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate);
+                may_end = is_doubtful(&failure);
                 match failure {
                     Failure::Refused(Errno::EXDEV) => CloneError::QuotaChanged,
                     failure => failure.into(),
@@ -128,7 +133,7 @@ impl Meta {
             })
         });
         done.map_err(|error| {
-            let is_removed = !is_doubtful && self.reap(&[Reap { session, ino: root }], &|| false).is_ok();
+            let is_removed = !may_end && self.reap(&[Reap { session, ino: root }], &|| false).is_ok();
             CloneFailure { error, is_removed }
         })
     }
@@ -192,6 +197,9 @@ struct Cloner<'a> {
     changed: Condvar,
     /// [`RECORDS_AT_ONCE`], or less if the engine does not accept that many.
     records_at_once: AtomicUsize,
+    /// How many chunks of a file one transaction copies: [`CLONED_CHUNKS`], or less if the engine does not accept that
+    /// many.
+    chunks_at_once: AtomicU64,
     /// The subdirectories of the root.
     subdirectories: AtomicU32,
     is_over: AtomicBool,
@@ -213,7 +221,7 @@ impl Cloner<'_> {
             self.push(vec![Task { from: source.ino, to: self.root, after: None }]);
             host::with_helpers("limen-clone", self.request.threads.saturating_sub(1), &|| self.work());
         } else {
-            self.copy_rest(source, self.root)?;
+            self.copy_rest(source, self.root, self.chunks_at_once.load(Ordering::Relaxed))?;
         }
         if (self.stop)() {
             return Err(CloneError::Interrupted);
@@ -294,10 +302,10 @@ impl Cloner<'_> {
         }
         let mut below = Vec::new();
         let copied = self.copy(&gathered, &mut below)?;
-        for (entry, cloned) in gathered.entries.iter().zip(copied) {
+        for (entry, (cloned, chunks)) in gathered.entries.iter().zip(copied) {
             if let ClonedEntry::Copied(source) = cloned {
                 self.count(&source);
-                self.copy_rest(&source, entry.ino)?;
+                self.copy_rest(&source, entry.ino, chunks)?;
             }
         }
         self.push(below);
@@ -361,8 +369,13 @@ impl Cloner<'_> {
         Ok(number)
     }
 
-    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`.
-    fn copy(&self, gathered: &Gathered, below: &mut Vec<Task>) -> Result<Vec<ClonedEntry>, CloneError> {
+    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns what became
+    /// of each entry, and how many chunks of each file were copied at most.
+    fn copy(
+        &self,
+        gathered: &Gathered,
+        below: &mut Vec<Task>,
+    ) -> Result<Vec<(ClonedEntry, u64)>, CloneError> {
         let (mut entries, mut weights) = (&gathered.entries[..], &gathered.weights[..]);
         let mut copied = Vec::with_capacity(entries.len());
         while !entries.is_empty() {
@@ -377,7 +390,9 @@ impl Cloner<'_> {
             };
             let count = weights.iter().take_while(fits).count().max(1);
             let (part, rest) = entries.split_at(count);
-            let op = CloneEntries { session: self.session, root: self.root, entries: part };
+            let most_chunks = self.chunks_at_once.load(Ordering::Relaxed);
+            let (session, root) = (self.session, self.root);
+            let op = CloneEntries { session, root, entries: part, most_chunks };
             match self.meta.run(&op, &BY_KERNEL) {
                 Ok(done) => {
                     for (entry, cloned) in part.iter().zip(&done) {
@@ -390,7 +405,7 @@ impl Cloner<'_> {
                             }
                         }
                     }
-                    copied.extend(done);
+                    copied.extend(done.into_iter().map(|cloned| (cloned, most_chunks)));
                     (entries, weights) = (rest, &weights[count..]);
                 }
                 // The engine may not accept so large a transaction, or others change the files all the time.
@@ -398,38 +413,61 @@ impl Cloner<'_> {
                     let less = weights[..count].iter().sum::<usize>() / 2;
                     self.records_at_once.fetch_min(less.max(1), Ordering::Relaxed);
                 }
+                Err(Failure::Engine(error))
+                    if count == 1
+                        && is_refused(&error)
+                        && part[0].source.size > CHUNK_BYTES
+                        && most_chunks > 1 =>
+                {
+                    self.chunks_at_once.fetch_min(most_chunks / 2, Ordering::Relaxed);
+                }
                 Err(failure) => return Err(failure.into()),
             }
         }
         Ok(copied)
     }
 
-    /// Copies the chunks of a large file that were not copied together with its inode.
-    fn copy_rest(&self, source: &Inode, to: Ino) -> Result<(), CloneError> {
-        if source.kind != FileType::Regular || source.size <= CLONED_CHUNKS * CHUNK_BYTES {
+    /// Copies the chunks of a large file beyond the first ones, which were copied together with its inode.
+    fn copy_rest(&self, source: &Inode, to: Ino, copied: u64) -> Result<(), CloneError> {
+        if source.kind != FileType::Regular || source.size <= copied.saturating_mul(CHUNK_BYTES) {
             return Ok(());
         }
         let (from, session) = (source.ino, self.session);
-        let copy = |chunks: &[ChunkIndex], end| {
+        let run = |chunks: &[ChunkIndex], end| {
             self.meta.run(&CloneChunks { session, from, to, chunks, end }, &BY_KERNEL)
         };
-        let scan = Scan::Slices { ino: from, from: ChunkIndex(CLONED_CHUNKS), limit: CLONED_CHUNKS as usize };
+        let scan = Scan::Slices { ino: from, from: ChunkIndex(copied), limit: CLONED_CHUNKS as usize };
         for page in scan.pages(|scan| self.meta.scan(scan)) {
-            if self.is_over() {
-                return Err(CloneError::Interrupted);
-            }
             let chunk = |record: &Record| match record {
                 Record::Slices(_, chunk, _) => Some(*chunk),
                 _ => None,
             };
             let chunks: Vec<ChunkIndex> = page?.iter().filter_map(chunk).collect();
-            if let Some(last) = chunks.last() {
-                copy(&chunks, (last.0 + 1).saturating_mul(CHUNK_BYTES))?;
+            let mut rest = &chunks[..];
+            while let Some(last) = rest.len().checked_sub(1) {
+                if self.is_over() {
+                    return Err(CloneError::Interrupted);
+                }
+                let most = self.chunks_at_once.load(Ordering::Relaxed).max(1) - 1;
+                let (part, after) = rest.split_at(last.min(usize::try_from(most).unwrap_or(usize::MAX)) + 1);
+                let end = part.last().map_or(0, |last| (last.0 + 1).saturating_mul(CHUNK_BYTES));
+                match run(part, end) {
+                    Ok(()) => rest = after,
+                    Err(Failure::Engine(error)) if is_refused(&error) && part.len() > 1 => {
+                        self.chunks_at_once.fetch_min(part.len() as u64 / 2, Ordering::Relaxed);
+                    }
+                    Err(failure) => return Err(failure.into()),
+                }
             }
         }
         // The end of the file may be a hole.
-        Ok(copy(&[], u64::MAX)?)
+        Ok(run(&[], u64::MAX)?)
     }
+}
+
+/// Whether an operation may have happened, or may still happen.
+fn is_doubtful(failure: &Failure) -> bool {
+    matches!(failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate)
 }
 
 /// Whether the engine has certainly not done a request, and would not do it if it were repeated.
@@ -455,7 +493,7 @@ impl Drop for Running<'_, '_> {
 mod tests {
     use std::sync::Arc;
 
-    use meta::{Counting, Engine, MemEngine, Volume};
+    use meta::{Counting, MemEngine, Volume};
     use ops::{Make, MakeKind, Write};
     use types::{Mode, Slice, SliceId, SliceSource, Time};
 
@@ -506,7 +544,7 @@ mod tests {
             assert_eq!(cost.scans, 1 + scans, "{directories} directories");
             // The source, the begin with what it reads, the end, four leases of numbers, a transaction for the
             // directories, and four for the files, which have two records each.
-            assert!(cost.reads <= 16 && cost.commits <= 14, "{directories} directories: {cost:?}");
+            assert!(cost.reads <= 17 && cost.commits <= 14, "{directories} directories: {cost:?}");
         }
     }
 }

@@ -134,7 +134,10 @@ fn to_hex(bytes: &[u8]) -> String {
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
+    let digits = text.as_bytes().chunks_exact(2);
+    if !digits.remainder().is_empty() {
+        return None;
+    }
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 

@@ -1,13 +1,13 @@
 //! Records of an engine as lines, in the order of a dump.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use meta::{
     Beside, Counter, Engine, EngineError, Frozen, Inode, LastBackup, Maintenance, Page, Record, RecordKey,
     Scan, Snapshot, Volume, Xattrs,
 };
-use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
+use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, SessionId, Slice, SliceSource};
 
 use crate::counts::Counts;
 use crate::line::{Bytes, Line, MOST_ROWS, acl_text};
@@ -60,19 +60,62 @@ pub fn dump<E: From<EngineError>>(
         counts.add(&line);
         each(line)
     };
+    let hidden = unfinished_copies(source)?;
     let mut after = Ino(0);
     loop {
         let page = source.scan(&Scan::Inodes { after, limit: TOGETHER })?;
         let all = inodes_of(page.snapshot.records);
         let Some(last) = all.last() else { break };
         after = last.ino;
-        let linked: Vec<Inode> = all.into_iter().filter(|inode| inode.nlink > 0).collect();
+        let linked: Vec<Inode> =
+            all.into_iter().filter(|inode| inode.nlink > 0 && !hidden.contains(&inode.ino)).collect();
         inodes(source, &linked, &mut counted)?;
         if !page.more {
             break;
         }
     }
     counts.lines(each)
+}
+
+/// The inodes of unfinished copies of trees: those below directories without a name.
+fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineError> {
+    let orphans: Vec<Ino> =
+        all(source, Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }, |record| match record {
+            Record::Orphan(_, ino) => Some(ino),
+            _ => None,
+        })?;
+    let mut dirs = Vec::new();
+    for some in orphans.chunks(PAGE) {
+        let keys: Vec<RecordKey> = some.iter().copied().map(RecordKey::Inode).collect();
+        let inodes = inodes_of(source.read(&keys)?.records);
+        dirs.extend(inodes.iter().filter(|inode| inode.kind.is_dir() && inode.nlink == 0).map(|dir| dir.ino));
+    }
+    let mut hidden = HashSet::new();
+    while let Some(parent) = dirs.pop() {
+        let scan = Scan::Dir { parent, after: None, limit: PAGE, beside: Beside::Nothing };
+        let entries = all(source, scan, |record| match record {
+            Record::Dirent(_, _, dirent) => dirent,
+            _ => None,
+        })?;
+        for entry in entries {
+            if hidden.insert(entry.ino) && entry.kind.is_dir() {
+                dirs.push(entry.ino);
+            }
+        }
+    }
+    Ok(hidden)
+}
+
+fn all<T>(
+    source: &mut dyn Frozen,
+    scan: Scan,
+    pick: impl Fn(Record) -> Option<T>,
+) -> Result<Vec<T>, EngineError> {
+    let mut found = Vec::new();
+    for page in scan.pages(|scan| source.scan(scan)) {
+        found.extend(page?.into_iter().filter_map(&pick));
+    }
+    Ok(found)
 }
 
 /// The keys of settings and counters.

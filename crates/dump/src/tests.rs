@@ -196,6 +196,31 @@ fn loaded_volume_has_all_records_and_its_own_mark() {
 }
 
 #[test]
+fn an_unfinished_copy_is_left_out() {
+    let source = sample();
+    let before = written(&source, Form::Json);
+    let entry =
+        |parent, ino, kind| Effect::PutDirent { parent: Ino(parent), name: name(b"x"), ino: Ino(ino), kind };
+    let copy = vec![
+        // The file has a lower number than the directories above it.
+        Effect::PutInode(Inode { nlink: 1, parent: Ino(0), ..inode(900_001, FileType::Regular) }),
+        Effect::PutInode(Inode { nlink: 0, ..inode(900_003, FileType::Directory) }),
+        Effect::PutOrphan { session: types::SessionId(1), ino: Ino(900_003) },
+        Effect::PutInode(Inode { parent: Ino(900_003), ..inode(900_002, FileType::Directory) }),
+        entry(900_003, 900_002, FileType::Directory),
+        entry(900_002, 900_001, FileType::Regular),
+    ];
+    let txn = Txn { op_id: types::OpId(1 << 100), guards: Vec::new(), effects: copy };
+    source.commit(&[txn]).unwrap();
+    let ends = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        // The first line has the id of the dump, and the last one a checksum.
+        text.lines().skip(1).filter(|line| !line.contains("\"end\"")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&written(&source, Form::Json)), ends(&before));
+}
+
+#[test]
 fn records_of_unlinked_files_are_left_out_and_not_counted() {
     let text = String::from_utf8(written(&sample(), Form::Json)).unwrap();
     let mut shared: BTreeMap<u64, u64> = BTreeMap::new();

@@ -20,8 +20,8 @@ use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::room::{make_room_to, require_room_for};
 use crate::view::{PlanStop, View};
 
-/// The number of chunks of a file that are copied together with its inode, 16 GiB of data. What they contain is of one
-/// moment. [`CloneChunks`] copies further chunks.
+/// The most chunks of a file that are copied together with its inode, 16 GiB of data. What they contain is of one moment.
+/// [`CloneChunks`] copies further chunks.
 pub const CLONED_CHUNKS: u64 = 256;
 
 /// An inode to copy.
@@ -42,9 +42,9 @@ impl CloneSource {
     }
 
     /// The records of the source, without the inode.
-    fn keys(&self, size: u64) -> impl Iterator<Item = RecordKey> + use<> {
+    fn keys(&self, size: u64, most_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
-        let chunks = if self.kind == FileType::Regular { chunks_of(size) } else { 0 };
+        let chunks = if self.kind == FileType::Regular { chunks_of(size, most_chunks) } else { 0 };
         let xattrs = self.has_xattrs.then_some(RecordKey::Xattrs(ino));
         let target = (self.kind == FileType::Symlink).then_some(RecordKey::Symlink(ino));
         let rows = (0..chunks).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
@@ -53,13 +53,13 @@ impl CloneSource {
 
     /// How many records of about the size of a row the copy has.
     pub fn weight(&self, inode: &Inode) -> usize {
-        1 + self.keys(self.size).count() + usize::from(inode.xattr_blocks)
+        1 + self.keys(self.size, CLONED_CHUNKS).count() + usize::from(inode.xattr_blocks)
     }
 }
 
 /// The chunks of a file that are copied together with its inode.
-fn chunks_of(size: u64) -> u64 {
-    size.div_ceil(CHUNK_BYTES).min(CLONED_CHUNKS)
+fn chunks_of(size: u64, most_chunks: u64) -> u64 {
+    size.div_ceil(CHUNK_BYTES).min(most_chunks)
 }
 
 /// Begins a copy: copies its root without a name, as an orphan of this session. Replies with the source as of the moment
@@ -76,6 +76,8 @@ pub struct BeginClone {
     /// The directory and name that [`EndClone`] will give to the copy.
     pub parent: Ino,
     pub name: Name,
+    /// How many chunks of a file are copied with it, at most [`CLONED_CHUNKS`].
+    pub most_chunks: u64,
 }
 
 impl Op for BeginClone {
@@ -92,10 +94,16 @@ impl Op for BeginClone {
         }
         let size = self.size(view);
         let inode = RecordKey::Inode(self.source.ino);
-        view.prefetch_at_one_moment([inode].into_iter().chain(self.source.keys(size)).collect())?;
-        let mut copies = Copies::default();
+        view.prefetch_at_one_moment(
+            [inode].into_iter().chain(self.source.keys(size, self.most_chunks)).collect(),
+        )?;
+        let mut copies = Copies::of(self.most_chunks);
         let source = view.known_inode(self.source.ino).ok_or(Errno::ESTALE)?;
-        copies.add(view, &source, Inode { nlink: 0, ..copy(&source, self.ino, &dir, ctx) })?;
+        copies.add(
+            view,
+            &source,
+            Inode { nlink: 0, ..copy(&source, self.ino, &dir, self.most_chunks, ctx) },
+        )?;
         copies.require_room(view, ctx)?;
         let mut effects = copies.effects;
         effects.push(Effect::PutOrphan { session: ctx.session, ino: self.ino });
@@ -148,6 +156,8 @@ pub struct CloneEntries<'a> {
     /// The root of the copy, whose links are counted by [`EndClone`].
     pub root: Ino,
     pub entries: &'a [CloneEntry],
+    /// How many chunks of each file are copied with it, at most [`CLONED_CHUNKS`].
+    pub most_chunks: u64,
 }
 
 impl Op for CloneEntries<'_> {
@@ -160,7 +170,7 @@ impl Op for CloneEntries<'_> {
             return Err(Errno::ESTALE.into());
         }
         view.prefetch_at_one_moment(self.keys(view))?;
-        let mut copies = Copies::default();
+        let mut copies = Copies::of(self.most_chunks);
         let mut reply = Vec::with_capacity(self.entries.len());
         let mut links: Vec<(Ino, i32)> = Vec::new();
         // The copies of linked inodes that this transaction makes.
@@ -178,7 +188,7 @@ impl Op for CloneEntries<'_> {
                 copies.effects.push(Effect::AddLinks { ino, delta: 1 });
                 reply.push(ClonedEntry::Linked);
             } else if let Some(source) = view.known_inode(entry.source.ino) {
-                copies.add(view, &source, copy(&source, ino, &dir, ctx))?;
+                copies.add(view, &source, copy(&source, ino, &dir, self.most_chunks, ctx))?;
                 if is_linked {
                     made.push(ino);
                 }
@@ -224,7 +234,7 @@ impl CloneEntries<'_> {
                 keys.push(RecordKey::Inode(last));
             }
             keys.push(RecordKey::Inode(source.ino));
-            keys.extend(source.keys(size));
+            keys.extend(source.keys(size, self.most_chunks));
             if entry.is_linked {
                 keys.push(RecordKey::Inode(entry.ino));
             }
@@ -389,10 +399,10 @@ impl Op for Prune<'_> {
 }
 
 /// The copy of an inode, in a directory that counts in the same quotas. Its ctime is the present, as of any copy.
-fn copy(source: &Inode, ino: Ino, dir: &Inode, ctx: &Ctx<'_>) -> Inode {
+fn copy(source: &Inode, ino: Ino, dir: &Inode, most_chunks: u64, ctx: &Ctx<'_>) -> Inode {
     let is_dir = source.kind.is_dir();
     let size = match source.kind {
-        FileType::Regular => source.size.min(CLONED_CHUNKS * CHUNK_BYTES),
+        FileType::Regular => source.size.min(most_chunks.saturating_mul(CHUNK_BYTES)),
         _ => source.size,
     };
     Inode {
@@ -408,14 +418,18 @@ fn copy(source: &Inode, ino: Ino, dir: &Inode, ctx: &Ctx<'_>) -> Inode {
 }
 
 /// The effects that make copies, and what they need.
-#[derive(Default)]
 struct Copies {
     effects: Vec<Effect>,
     inodes: u64,
     blocks: u64,
+    most_chunks: u64,
 }
 
 impl Copies {
+    fn of(most_chunks: u64) -> Copies {
+        Copies { effects: Vec::new(), inodes: 0, blocks: 0, most_chunks }
+    }
+
     fn add(&mut self, view: &mut View<'_>, source: &Inode, mut inode: Inode) -> Result<(), PlanStop> {
         let ino = inode.ino;
         let xattrs = match source.xattr_blocks {
@@ -436,7 +450,7 @@ impl Copies {
             self.effects.push(Effect::PutXattr { ino, name: name.clone(), value: Arc::clone(value) });
         }
         if source.kind == FileType::Regular {
-            for chunk in 0..chunks_of(source.size) {
+            for chunk in 0..chunks_of(source.size, self.most_chunks) {
                 copy_rows(view, source.ino, ChunkIndex(chunk), ino, &mut self.effects)?;
             }
         }

@@ -90,7 +90,8 @@ mod tests {
         vfs.files.write(ino, 0, b"not flushed").unwrap();
         let copy = vfs.clone_tree(&request(ino), &CloneProgress::default(), &|| false).unwrap();
         let found = vfs.names.lookup(&root(), Ino::ROOT, b"copy").unwrap().unwrap();
-        assert_eq!((found.ino, found.size), (copy.ino, 11));
+        let inode = vfs.meta().run(&ops::GetInode(found.ino), &crate::caller::BY_KERNEL).unwrap();
+        assert_eq!((found.ino, inode.size), (copy.ino, 11));
     }
 
     /// The end of a session waits for its copies, which end because of it.
@@ -137,6 +138,7 @@ mod tests {
             ino,
             parent: Ino::ROOT,
             name: Name::new(b"copy").unwrap(),
+            most_chunks: 1,
         };
         let (_, session) = old.commits.change(&begin).unwrap();
         let entry = ops::CloneEntry {
@@ -146,7 +148,9 @@ mod tests {
             ino: Ino(ino.0 + 1),
             is_linked: false,
         };
-        old.commits.change(&ops::CloneEntries { session, root: ino, entries: &[entry] }).unwrap();
+        old.commits
+            .change(&ops::CloneEntries { session, root: ino, entries: &[entry], most_chunks: 1 })
+            .unwrap();
         let record = shared.session(session).unwrap();
         assert!(new.meta().remove_session(record.id, record.heartbeat).unwrap());
         new.lifecycle.cleanup.clean_leftovers(false).unwrap();
