@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMEN, limen};
+use common::{LIMEN, Place, limen};
 use harness::{Mounted, NOBODY, as_user};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use servers::{Kind, Server};
 
 const MIB: usize = 1 << 20;
 
@@ -310,4 +311,50 @@ fn files_that_change_meanwhile_are_copied_whole() {
     });
     volume.place.umount(&[]).ok();
     limen(&["fsck", "--data", &volume.place.url()]).ok();
+}
+
+/// On a database server, a volume is copied while it is mounted, through a mount and by its URL.
+#[test]
+fn a_copy_on_a_server_is_seen_by_all_mounts() {
+    if !skip::is_root() {
+        return;
+    }
+    for kind in [Kind::Redis, Kind::Postgres] {
+        let (server, places) = (Server::start(kind, false), [Place::new(), Place::new()]);
+        let url = server.patient_url();
+        limen(&["format", &url, "vol", "--bucket", &places[0].text("data")]).ok();
+        places.each_ref().map(|place| place.mount_url(&url, &[]).ok());
+        let [one, other] = places.each_ref().map(|place| place.path("mnt"));
+        fill(&one.join("src"));
+        let before = shown(&one.join("src"));
+        assert!(!other.join("copy").exists());
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+        clone(&one.join("src"), &one.join("copy"));
+        let of_root = |name: &str| format!("{url}:/{name}");
+        limen(&["clone", &of_root("copy"), &of_root("by-url")]).ok();
+        limen(&["clone", &of_root("copy"), &of_root("by-url")]).failed(1, &["File exists"]);
+        soon("the other mount sees both", || fs::read_dir(&other).unwrap().count() == 3);
+        for mount in [&one, &other] {
+            for name in ["copy", "by-url"] {
+                assert_eq!(shown(&mount.join(name)), before, "{kind:?} {name}");
+            }
+        }
+        // A command that is killed leaves its session, which a mount removes together with the copy.
+        let inodes = || rustix::fs::statvfs(&one).unwrap();
+        let free = inodes().f_ffree;
+        let args = ["clone", &of_root("src"), &of_root("killed")];
+        let mut killed = Command::new(LIMEN).args(args).stdout(Stdio::null()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while inodes().f_ffree == free && killed.try_wait().unwrap().is_none() && Instant::now() < until {
+            thread::yield_now();
+        }
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        soon("nothing is left, or all is there", || {
+            let all = free - inodes().f_ffree;
+            if one.join("killed").exists() { all > 1200 } else { all == 0 }
+        });
+        places.each_ref().map(|place| place.umount(&[]).ok());
+        limen(&["fsck", "--data", &url]).ok();
+    }
 }

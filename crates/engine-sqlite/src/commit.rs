@@ -11,7 +11,7 @@
 //! another handle that needs the usage counts the inodes. `Engine::sync`, which a mount calls once a second and
 //! at its end, stores the exact usage.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
 use rusqlite::{Connection, OptionalExtension, Result};
@@ -35,6 +35,8 @@ pub(crate) struct Batch<'c> {
     is_exclusive: bool,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
+    /// The inodes that this batch has made and that have no rows of chunks yet, so that no last row is searched.
+    without_rows: HashSet<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,
     applied: HashMap<OpId, Seq>,
@@ -94,6 +96,7 @@ impl<'c> Batch<'c> {
             counted,
             is_exclusive,
             stale: Vec::new(),
+            without_rows: HashSet::new(),
             inodes_delta: 0,
             blocks_delta: 0,
             applied: HashMap::new(),
@@ -241,7 +244,9 @@ impl<'c> Batch<'c> {
             | Effect::Extend { ino, .. }
             | Effect::AddXattrBlocks { ino, .. } => self.change_inode(*ino, effect)?,
             Effect::AppendSlice { ino, chunk, slice } => {
-                if self.inode(*ino)?.is_some() {
+                if self.without_rows.remove(ino) {
+                    rows::insert(conn, *ino, *chunk, 1, slice)?;
+                } else if self.inode(*ino)?.is_some() {
                     rows::append(conn, *ino, *chunk, slice)?;
                 }
             }
@@ -340,6 +345,7 @@ impl<'c> Batch<'c> {
         self.inodes_delta += 1;
         self.blocks_delta += inode.blocks() as i64;
         self.inodes.insert(inode.ino, Loaded { inode: Some(*inode), stale: false });
+        self.without_rows.insert(inode.ino);
         Ok(())
     }
 
@@ -348,6 +354,7 @@ impl<'c> Batch<'c> {
         self.inodes_delta -= 1;
         self.blocks_delta -= inode.blocks() as i64;
         self.inodes.insert(ino, Loaded { inode: None, stale: false });
+        self.without_rows.remove(&ino);
         let id = [int(ino.0)];
         self.conn.prepare_cached("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
         // Most inodes have no such rows: one query replaces six statements.

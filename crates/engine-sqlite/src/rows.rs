@@ -82,7 +82,8 @@ fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
     Ok(())
 }
 
-fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
+/// Adds a row with this number, which no other row of the chunk has.
+pub(crate) fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
     const NUMBERS: &[&str] = &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size", "seq"];
     let mut line = Line::slice(ino, chunk, slice);
     line.table.numbers = NUMBERS;
