@@ -219,13 +219,13 @@ fn with_many() -> Option<Mounted> {
 }
 
 /// Starts a clone, and kills a process in the middle. Returns the output of the clone.
-fn killed_in_the_middle(volume: &Mounted, whom: Option<u32>, signal: Signal) -> (bool, String) {
+fn killed_in_the_middle(volume: &Mounted, pid: Option<u32>, signal: Signal) -> (bool, String) {
     let (before, many) = (volume.inodes(), volume.at("many"));
     let mut clone = Command::new(LIMEN);
     clone.args(["clone", many.to_str().unwrap(), volume.at("copy").to_str().unwrap()]);
     let clone = clone.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     soon("a part is copied", || volume.inodes() > before + 1000);
-    let pid = whom.unwrap_or(clone.id());
+    let pid = pid.unwrap_or(clone.id());
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
     let output = clone.wait_with_output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -323,7 +323,7 @@ fn a_copy_on_a_server_is_seen_by_all_mounts() {
         let (server, places) = (Server::start(kind, false), [Place::new(), Place::new()]);
         let url = server.patient_url();
         limen(&["format", &url, "vol", "--bucket", &places[0].text("data")]).ok();
-        places.each_ref().map(|place| place.mount_url(&url, &[]).ok());
+        places.iter().for_each(|place| drop(place.mount_url(&url, &[]).ok()));
         let [one, other] = places.each_ref().map(|place| place.path("mnt"));
         fill(&one.join("src"));
         let before = shown(&one.join("src"));
@@ -354,7 +354,7 @@ fn a_copy_on_a_server_is_seen_by_all_mounts() {
             let all = free - inodes().f_ffree;
             if one.join("killed").exists() { all > 1200 } else { all == 0 }
         });
-        places.each_ref().map(|place| place.umount(&[]).ok());
+        places.iter().for_each(|place| drop(place.umount(&[]).ok()));
         limen(&["fsck", "--data", &url]).ok();
     }
 }

@@ -259,12 +259,12 @@ impl Cloner<'_> {
     /// Does tasks until none is left.
     fn work(&self) {
         while let Some(task) = self.take() {
-            let running = Running(self);
+            let mut running = Running { cloner: self, is_done: false };
             if let Err(error) = self.copy_from(task) {
                 self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 self.is_over.store(true, Ordering::Release);
             }
-            drop(running);
+            running.is_done = true;
         }
     }
 
@@ -476,16 +476,20 @@ fn is_refused(error: &EngineError) -> bool {
 }
 
 /// A running task. Dropping it wakes the threads that wait for more tasks or for the end.
-struct Running<'a, 'c>(&'a Cloner<'c>);
+struct Running<'a, 'c> {
+    cloner: &'a Cloner<'c>,
+    /// Not set if the thread has panicked.
+    is_done: bool,
+}
 
 impl Drop for Running<'_, '_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.is_over.store(true, Ordering::Release);
+        if self.is_done {
+            self.cloner.lock_tasks().running -= 1;
         } else {
-            self.0.lock_tasks().running -= 1;
+            self.cloner.is_over.store(true, Ordering::Release);
         }
-        self.0.changed.notify_all();
+        self.cloner.changed.notify_all();
     }
 }
 

@@ -29,7 +29,6 @@ use vfs::Vfs;
 
 use crate::error::CliError;
 use crate::registry::Entry;
-use crate::statistics::connect;
 
 /// How a request begins.
 pub(crate) const REQUEST: &str = "clone ";
@@ -249,7 +248,7 @@ pub fn request(
 ) -> Result<Counted, CliError> {
     let CloneRequest { source, parent, name, threads } = request;
     let line = format!("{REQUEST}{source} {parent} {threads} {}", to_hex(name.as_bytes()));
-    let stream = connect(entry, &line)?;
+    let stream = entry.connect(&line)?;
     stream.set_read_timeout(Some(PROGRESS_EVERY))?;
     let mut reader = BufReader::new(&stream);
     let (mut line, mut is_stopped, mut heard) = (Vec::new(), false, Instant::now());

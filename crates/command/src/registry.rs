@@ -5,7 +5,10 @@
 //! file to find the volume and the process.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,6 +17,9 @@ use crate::paths;
 use crate::process::Process;
 
 const OF_ROOT: &str = "/run/limen";
+
+/// Timeout of reads and writes on the socket of a mount.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One mount, as its process registered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +69,19 @@ impl Entry {
         let mut paths = directories().into_iter().map(|directory| directory.join(self.device.to_string()));
         let path = paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))?;
         Some(socket_beside(&path))
+    }
+
+    /// Sends a line to the socket of the mount.
+    ///
+    /// # Errors
+    /// The mount has no socket, belongs to another user, or does not accept the line.
+    pub(crate) fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
+        let path = self.socket().ok_or(CliError::new("it has no socket"))?;
+        let mut stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        Ok(stream)
     }
 
     fn to_json(&self) -> Value {

@@ -31,13 +31,11 @@ use crate::error::{CliError, ErrorAt};
 use crate::exported;
 pub use crate::process::own_cpu;
 use crate::profile;
-use crate::registry::Entry;
+use crate::registry::{Entry, TIMEOUT};
 
 const UNANSWERED: &str = "cannot get the mount's statistics";
 const UNKNOWN: &str = "its answer has an unknown format";
 
-/// Timeout of reads and writes on the socket.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the wait for a profiler's line. The mount sends a line each second.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client of an older version sends no request, and wants the statistics.
@@ -328,7 +326,7 @@ fn start_profile(stream: UnixStream, counters: &Counters) -> io::Result<()> {
 /// As for [`Statistics::query`]; too many profilers are attached.
 pub fn profile(entry: &Entry) -> Result<ProfileLines, CliError> {
     let attach = || {
-        let stream = connect(entry, "profile")?;
+        let stream = entry.connect("profile")?;
         stream.set_read_timeout(Some(LINE_TIMEOUT))?;
         let mut lines = ProfileLines { reader: BufReader::new(stream), mountpoint: entry.mountpoint.clone() };
         lines.read().advise("at most 4 profilers can be attached to a mount")?;
@@ -362,18 +360,9 @@ impl ProfileLines {
     }
 }
 
-pub(crate) fn connect(entry: &Entry, request: &str) -> Result<UnixStream, CliError> {
-    let path = entry.socket().ok_or(CliError::new("it has no socket"))?;
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    Ok(stream)
-}
-
 fn fetch(entry: &Entry, request: &str) -> Result<String, CliError> {
     let mut text = String::new();
-    connect(entry, request)?.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
+    entry.connect(request)?.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 

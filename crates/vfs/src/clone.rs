@@ -1,25 +1,10 @@
-//! Copies by reference on a mounted volume.
-//!
-//! [`Clones`] counts the copies that are being made, because the session must not end before them.
-
-use std::sync::RwLock;
+//! Copies by reference on a mounted volume. The session does not end before them.
 
 use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
 use meta::Inode;
 use types::{Errno, Ino, Name};
 
 use crate::vfs::Vfs;
-
-/// Held shared by each copy that is being made, and exclusively at the end of the session.
-#[derive(Debug, Default)]
-pub(crate) struct Clones(RwLock<()>);
-
-impl Clones {
-    /// Waits until no copy is being made. The signal to stop must be set before.
-    pub(crate) fn wait(&self) {
-        drop(host::write(&self.0));
-    }
-}
 
 impl Vfs {
     /// Copies a file or tree by reference, with what programs have written on this mount until now. No access is checked,
@@ -40,7 +25,7 @@ impl Vfs {
         if self.access.is_squashing() {
             return Err(refused(Errno::EPERM));
         }
-        let _running = host::read(&self.lifecycle.clones.0);
+        let _running = host::read(&self.lifecycle.clones);
         let stop = || stop() || self.base.stop.is_set();
         self.base.flush_all().and(self.base.accesses.write()).map_err(refused)?;
         let cloned = self.base.meta.clone_tree(request, progress, &stop);

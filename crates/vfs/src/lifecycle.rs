@@ -4,7 +4,7 @@
 //! handles sessions of other mounts that did not end properly. [`crate::fencing`] handles the open files of a
 //! session that this mount has lost.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 
 use client::Failure;
@@ -13,7 +13,6 @@ use types::Errno;
 
 use crate::base::Base;
 use crate::cleanup::{COLLECT_AT_END, Cleanup, Watch};
-use crate::clone::Clones;
 use crate::locks::Locks;
 use crate::session::{Session, SessionInfo};
 
@@ -23,7 +22,8 @@ pub struct Lifecycle {
     pub(crate) base: Arc<Base>,
     pub(crate) session: Session,
     pub(crate) cleanup: Cleanup,
-    pub(crate) clones: Clones,
+    /// Held shared by each copy of a tree that is being made, and exclusively at the end of the session.
+    pub(crate) clones: RwLock<()>,
     locks: Arc<Locks>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -34,7 +34,7 @@ impl Lifecycle {
             base: Arc::clone(base),
             session: Session::new(&base.meta, &base.slices, base.times),
             cleanup: Cleanup::new(base),
-            clones: Clones::default(),
+            clones: RwLock::default(),
             locks: Arc::clone(locks),
             threads: Mutex::default(),
         }
@@ -99,7 +99,8 @@ impl Lifecycle {
     /// The first error; the remaining steps are done even then.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
-        self.clones.wait();
+        // The copies that are being made end because of the signal to stop.
+        drop(host::write(&self.clones));
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         done = done.and(self.base.flush_all());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
