@@ -22,14 +22,18 @@ use crate::url::MetaUrl;
 /// The maximum length of a report. A longer one is truncated.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Starts the background process, and returns when it serves requests.
+/// What an error says if no process could be started.
+pub(crate) const CANNOT_START: &str = "cannot start the background process";
+
+/// Starts the background process, and returns when it serves requests. Returns what to tell the user.
 ///
 /// # Errors
 /// The arguments are invalid; the volume cannot be opened; the log file cannot be created; the background
 /// process reports an error, or ends without a report.
-pub(crate) fn start(args: &MountArgs) -> Result<(), CliError> {
+pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
     // Report errors that can be found now before a log file is created.
-    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    options.apply(args);
     let rights = args.rights.with(&options.rights)?;
     rights.traversers(&rights.ids()?)?;
     let url = MetaUrl::parse(&args.url)?;
@@ -38,7 +42,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), CliError> {
         MetaUrl::Sqlite(_) | MetaUrl::Network(_) => url.open_volume()?.1.name,
     };
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
-    let log_path = match &args.log {
+    let log_path = match &options.log {
         Some(path) => absolute(path).usage().at(path.display())?,
         None => log::default_path(&volume)?,
     };
@@ -60,7 +64,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), CliError> {
         }
     }
     args.rights.pass_to(&mut command)?;
-    if let Some(path) = &args.keys.key_file {
+    if let Some(path) = &options.keys.key_file {
         let path = absolute(path).usage().at(path.display())?;
         // The background process would write the warning only to its log.
         warn_if_public("key of the volume", &path);
@@ -73,13 +77,10 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), CliError> {
     }
     command.arg("--").arg(url.to_string()).arg(&mountpoint);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
-    let child = command.spawn().what("cannot start the background process")?;
+    let child = command.spawn().what(CANNOT_START)?;
     let log_path = log_path.display();
     follow(child, &log_path.to_string())?;
-    output::print(&format!(
-        "Volume '{volume}' is mounted at {}; its log is {log_path}.\n",
-        mountpoint.display()
-    ))
+    Ok(format!("Volume '{volume}' is mounted at {}; its log is {log_path}.\n", mountpoint.display()))
 }
 
 /// Prints the notes that the background process reports, until it serves requests or fails.

@@ -16,6 +16,7 @@
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
+//! | `helper`, `boot`, `fstab` | mount(8) calls this program as mount.limen; `limen mount --update-fstab`; lines of fstab(5) |
 //! | `daemon`, `report` | `limen mount -d`: the background process, and what it reports |
 //! | `open` | opening a volume for a client |
 //! | `maintenance`, `lock` | exclusive use of a volume by a tool; the lock on a database file |
@@ -37,6 +38,7 @@ mod args;
 mod backup;
 mod bench;
 mod clone;
+mod boot;
 mod config;
 mod confirm;
 mod daemon;
@@ -46,8 +48,10 @@ mod documented;
 mod dump;
 mod format;
 mod fsck;
+mod fstab;
 mod gc;
 mod help;
+mod helper;
 mod holders;
 mod info;
 mod load;
@@ -103,6 +107,9 @@ fn main() -> ExitCode {
     // objects and logs.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     secrets::hide();
+    if let Some(code) = helper::run_if_called() {
+        return code;
+    }
     match run(help::parse().command) {
         Ok(code) => code,
         Err(error) => {

@@ -15,6 +15,7 @@ use chunk::{BlockStore, MEMORY, Pending};
 use command::counters::Counters;
 use command::error::{CliError, ErrorAt};
 use command::exporter::Exporter;
+use command::output;
 use command::paths;
 use command::process::{Process, host_name};
 use command::registry::{self, Entry};
@@ -27,7 +28,9 @@ use signal_hook::iterator::Signals;
 use types::Errno;
 use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 
+use crate::boot;
 use crate::daemon;
+use crate::holders::device_of;
 use crate::log;
 use crate::maintenance;
 use crate::marker::{self, Use};
@@ -49,16 +52,43 @@ const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<(), CliError> {
-    if args.background && !args.report {
+    if (args.background || args.update_fstab) && !args.report {
         log::init("off", None, None)?;
-        return daemon::start(args);
+        return in_background(args);
     }
     let report = if args.report { Report::background() } else { Report::foreground() };
     serve(args, &report).map_err(|error| report.error(error))
 }
 
+/// Starts the background process, and writes the line of fstab(5) if that is asked for. A line that cannot be written
+/// is found before anything is mounted, and the line of a volume that cannot be mounted is not written.
+fn in_background(args: &MountArgs) -> Result<(), CliError> {
+    let edit = args.update_fstab.then(|| boot::edit(args)).transpose()?;
+    match edit {
+        Some(_) if is_mounted(args)? => {
+            output::note(format!("this volume is already mounted at {}", args.mountpoint.display()));
+        }
+        _ => output::print(&daemon::start(args)?)?,
+    }
+    edit.map_or(Ok(()), |edit| boot::write(&edit))
+}
+
+/// Whether this volume is already mounted at this mount point.
+///
+/// # Errors
+/// The URL or the mount point is invalid.
+pub(crate) fn is_mounted(args: &MountArgs) -> Result<bool, CliError> {
+    let url = MetaUrl::parse(&args.url)?.to_string();
+    let mountpoint = paths::mountpoint(&args.mountpoint)?;
+    let entries = registry::by_mountpoint(&mountpoint);
+    let mut same = entries.iter().filter(|entry| entry.url == url && entry.process.is_alive());
+    Ok(same.any(|entry| device_of(&mountpoint) == Some(entry.device)))
+}
+
 fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
-    let file = match &args.log {
+    let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    options.apply(args);
+    let file = match &options.log {
         Some(path) if !args.report => Some(log::open(path)?),
         _ => None,
     };
@@ -69,8 +99,6 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     #[cfg(feature = "otel")]
     log::init("info", file, spans.layer())?;
     fuse::return_freed_memory();
-    let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    options.apply(args);
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
     let traversers = rights.traversers(&ids)?;
@@ -115,7 +143,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     if let Some(writeback) = options.writeback(meta.volume()) {
         staged::note(meta.volume(), &writeback.place())?;
     }
-    let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
+    let store = open_store(meta.volume(), &options.keys, options.store(meta.volume()))?;
     let writeback = options.writeback(meta.volume()).is_some();
     marker::admit(&meta, &store, Use { read_only: options.fuse.read_only, writeback }, report)?;
     let vfs_options = VfsOptions {
@@ -159,7 +187,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         url: url.to_string(),
         volume: vfs.meta().volume().name.clone(),
         process: Process::this(),
-        log: args.log.clone(),
+        log: options.log.clone(),
         failure: None,
     };
     // The endpoint and the exporter answer until this function returns: `limen umount` asks how much is not

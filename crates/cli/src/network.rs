@@ -84,6 +84,13 @@ impl NetworkUrl {
         self.password().filter(|_| self.has_own_password)
     }
 
+    /// Whether the URL names a file with the password.
+    pub(crate) fn names_password_file(&self) -> bool {
+        self.shown.split_once('?').is_some_and(|(_, query)| {
+            query.split('&').any(|parameter| parameter.starts_with("password_file="))
+        })
+    }
+
     /// Whether the server holds all metadata in memory, so that file data should not be stored in it.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.server == Server::Redis

@@ -42,15 +42,16 @@ Options for -o, separated by commas:
   transport=auto|ring|dev
                      how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
                      auto through io_uring if the kernel offers it [default: auto]
-  metrics=ADDR, slow_ops=MS
-                     same as --metrics and --slow-ops, for fstab(5)
+  metrics=ADDR, slow_ops=MS, log=FILE, key_file=FILE
+                     same as --metrics, --slow-ops, --log and --key-file, for fstab(5)
   acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
   abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
   bypass_traverse=GROUP|UID
                      same as the options under Rights, for fstab(5); uid_map, gid_map and bypass_traverse can be repeated
   rw, suid, dev, exec, nowriteback
                      undo an earlier ro, nosuid, nodev, noexec or writeback
-  defaults, default_permissions, auto, noauto, nofail, _netdev, x-NAME
+  defaults, default_permissions, auto, noauto, nofail, _netdev, async, user, users, nouser, owner, group,
+  comment=TEXT, x-NAME
                      accepted without an effect, for fstab(5)
 
 Examples:
@@ -60,6 +61,8 @@ Examples:
       stays in the foreground and logs to the terminal; Ctrl-C unmounts
   limen mount -d --abe sqlite:///srv/projects.db /srv/projects
       listings show each caller only entries that it may read
+  limen mount --update-fstab -o nofail redis://db.example/ /mnt
+      mounts, and writes the line into /etc/fstab that mounts it at boot
   limen mount mem:// /mnt
       a new, empty volume in memory, lost when it is unmounted")]
 pub(crate) struct MountArgs {
@@ -89,6 +92,13 @@ pub(crate) struct MountArgs {
     /// for the object store; 0 to log none [default: 1000]
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
+    /// After mounting with -d, which this option implies, write the line of this mount into /etc/fstab, or replace
+    /// the line that it has there; as root, also create /sbin/mount.limen, by which mount(8) finds limen
+    #[arg(long)]
+    pub(crate) update_fstab: bool,
+    /// The file that --update-fstab changes [default: /etc/fstab]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "update_fstab")]
+    pub(crate) fstab: Option<PathBuf>,
     /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.
     #[arg(long, hide = true)]
     pub(crate) report: bool,
@@ -119,6 +129,8 @@ pub(crate) struct Options {
     pub(crate) metrics: MetricsAddress,
     /// The part after the `@` of names in NFSv4 ACLs.
     pub(crate) acl_domain: Option<String>,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) keys: KeyArgs,
     /// Options that also exist as command-line options.
     pub(crate) rights: RightsArgs,
 }
@@ -153,8 +165,25 @@ const FLAGS: &[Flag] = &[
 ];
 
 /// Flags that are accepted and ignored, because they are always in effect or are meant for other programs
-/// that read fstab(5). Every option that begins with `x-` is ignored too.
-const IGNORED: &[&str] = &["defaults", "default_permissions", "auto", "noauto", "nofail", "_netdev"];
+/// that read fstab(5). mount(8) passes `user` also with a value. Every option that begins with `x-` is ignored too.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "default_permissions",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "async",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "comment",
+];
+
+/// Those that can have a value.
+const IGNORED_VALUES: &[&str] = &["user", "comment"];
 
 const VALUES: &[Valued] = &[
     ("retry_timeout", "SECONDS", Options::set_retry_timeout),
@@ -175,6 +204,8 @@ const VALUES: &[Valued] = &[
         Ok(())
     }),
     ("acl_domain", "DOMAIN", Options::set_acl_domain),
+    ("log", "FILE", |options, value| absolute(value).map(|path| options.log = Some(path))),
+    ("key_file", "FILE", |options, value| absolute(value).map(|path| options.keys.key_file = Some(path))),
     ("metrics", "ADDR", |options, value| value.parse().map(|place| options.metrics = place)),
     ("slow_ops", "MS", |options, value| {
         let wrong = |_| format!("'{value}' is not a number of milliseconds");
@@ -223,6 +254,8 @@ impl Options {
             atime: AtimeMode::default(),
             metrics: MetricsAddress::default(),
             acl_domain: None,
+            log: None,
+            keys: KeyArgs::default(),
             rights: RightsArgs::default(),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
@@ -231,6 +264,10 @@ impl Options {
                 None => options.set_flag(option),
                 Some((key, value)) => options.set_value(key, value).map_err(wrong)?,
             };
+            if option == "remount" {
+                return Err(wrong("options cannot be changed while the volume is mounted".to_owned())
+                    .advise("unmount it and mount it again"));
+            }
             if !is_known {
                 return Err(
                     wrong("unknown mount option".to_owned()).advise(format!("known options are {}", known()))
@@ -255,6 +292,8 @@ impl Options {
     pub(crate) fn apply(&mut self, args: &MountArgs) {
         self.metrics = args.metrics.unwrap_or(self.metrics);
         self.fuse.slow = args.slow_ops.map_or(self.fuse.slow, slow);
+        self.log = args.log.clone().or(self.log.take());
+        self.keys.key_file = args.keys.key_file.clone().or(self.keys.key_file.take());
     }
 
     /// How the volume's blocks are cached and staged.
@@ -287,14 +326,14 @@ impl Options {
             set(self);
             return true;
         }
-        IGNORED.contains(&option) || option.starts_with("x-")
+        has_no_effect(option)
     }
 
     /// Sets an option with a value. Returns false if no such option has this name.
     fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match VALUES.iter().find(|(name, ..)| *name == key) {
             Some((_, _, set)) => set(self, value).map(|()| true),
-            None => Ok(key.starts_with("x-")),
+            None => Ok(has_no_effect(&format!("{key}={value}"))),
         }
     }
 
@@ -323,10 +362,7 @@ impl Options {
     }
 
     fn set_cache_dir(&mut self, value: &str) -> Result<(), String> {
-        if !Path::new(value).is_absolute() {
-            return Err("the cache directory must be an absolute path".to_owned());
-        }
-        self.cache_dir = Some(value.into());
+        self.cache_dir = Some(absolute(value)?);
         Ok(())
     }
 
@@ -340,6 +376,32 @@ impl Options {
         self.acl_domain = Some(value.to_owned());
         Ok(())
     }
+}
+
+/// A path in a list of options. It must be absolute, because the process that uses it runs in another directory.
+fn absolute(value: &str) -> Result<PathBuf, String> {
+    let path = Path::new(value);
+    let wrong = || format!("'{value}' is not an absolute path: write one that begins with /");
+    path.is_absolute().then(|| path.to_owned()).ok_or_else(wrong)
+}
+
+/// Whether an option is for other programs that read fstab(5), such as systemd.
+fn is_for_others(name: &str) -> bool {
+    name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// Whether an option, with its value if it has one, is accepted and ignored.
+pub(crate) fn has_no_effect(option: &str) -> bool {
+    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+    let list = if value.is_some() { IGNORED_VALUES } else { IGNORED };
+    list.contains(&name) || is_for_others(name)
+}
+
+/// Whether there is an option with this name, with or without a value.
+pub(crate) fn is_known(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or_default();
+    let is_flag = FLAGS.iter().any(|(known, _)| *known == name);
+    is_flag || VALUES.iter().any(|(known, ..)| *known == name) || has_no_effect(option)
 }
 
 /// The time from which requests are logged as slow; 0 for none.
@@ -391,6 +453,21 @@ mod tests {
     }
 
     #[test]
+    fn options_of_fstab_for_other_programs_are_ignored() {
+        let list = "defaults,async,nofail,_netdev,noauto,user=ann,users,comment=a b,x-systemd.requires=x,X-mount.mkdir,group";
+        let options = parse(list).unwrap();
+        assert!(!options.fuse.read_only && options.fuse.allow_other);
+        assert!(list.split(',').all(|option| has_no_effect(option) && is_known(option)));
+        for option in ["ro", "cache=1G", "log=/l", "rx", "nofail=1", "users=ann"] {
+            assert!(!has_no_effect(option), "{option}");
+        }
+        assert!(is_known("log=/l") && is_known("ro") && !is_known("rx"));
+        let options = parse("log=/var/log/l,key_file=/etc/k").unwrap();
+        assert_eq!(options.log.as_deref(), Some(Path::new("/var/log/l")));
+        assert_eq!(options.keys.key_file.as_deref(), Some(Path::new("/etc/k")));
+    }
+
+    #[test]
     fn mount_options_and_command_line_options_merge() {
         let listed = parse(
             "abe,all_squash,uid_map=0:1000:5,uid_map=5:7:1,gid_map=/etc/map,anon_uid=3,anon_gid=4,bypass_traverse=g:0,\
@@ -431,6 +508,11 @@ mod tests {
             "anon_uid=-1",
             "abe=on",
             "workers",
+            "log=l",
+            "key_file=k",
+            "nofail=1",
+            "users=ann",
+            "remount",
         ] {
             let error = parse(list).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -2,6 +2,7 @@
 //! traverse.
 
 use std::fs;
+use std::path::absolute;
 use std::process::Command;
 
 use acl::idmap::{ANONYMOUS, IdMap, Ids, MapError, Squash, UNMAPPED};
@@ -161,6 +162,31 @@ impl RightsArgs {
             command.arg("--bypass-traverse").arg(holder);
         }
         Ok(())
+    }
+}
+
+impl RightsArgs {
+    /// These options in the form of `-o`.
+    ///
+    /// # Errors
+    /// There is no current directory, which the path of a map needs.
+    pub(crate) fn to_options(&self) -> Result<Vec<String>, CliError> {
+        let flags = [("abe", self.abe), ("root_squash", self.root_squash), ("all_squash", self.all_squash)];
+        let flags = flags.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag.to_owned());
+        let mut all: Vec<String> = flags.collect();
+        for (option, map) in [("uid_map", &self.uid_map), ("gid_map", &self.gid_map)] {
+            match map {
+                Some(map) if map.starts_with(|c: char| c.is_ascii_digit()) => {
+                    all.extend(map.split(',').map(|range| format!("{option}={range}")));
+                }
+                Some(map) => all.push(format!("{option}={}", absolute(map)?.display())),
+                None => {}
+            }
+        }
+        let ids = [("anon_uid", self.anon_uid), ("anon_gid", self.anon_gid)];
+        all.extend(ids.into_iter().filter_map(|(option, id)| Some(format!("{option}={}", id?))));
+        all.extend(self.bypass_traverse.iter().map(|holder| format!("bypass_traverse={holder}")));
+        Ok(all)
     }
 }
 
