@@ -8,6 +8,7 @@ use crate::access::AccessArgs;
 use crate::backup::BackupArgs;
 use crate::clone::CloneArgs;
 use crate::config::ConfigArgs;
+use crate::debug::DebugArgs;
 use crate::destroy::DestroyArgs;
 use crate::dump::DumpArgs;
 use crate::format::FormatArgs;
@@ -100,6 +101,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Show which users and processes send which requests to a mount, and for which files
     Profile(ProfileArgs),
+    /// Write an archive with all that is needed to look into a problem, without secrets
+    Debug(DebugArgs),
     /// Delete a volume and all its files permanently
     Destroy(DestroyArgs),
     /// Show a volume's settings, and change those that can be changed

@@ -12,6 +12,7 @@
 //! | `clone` | copies of trees by reference |
 //! | `rmr`, `warmup` | commands for any mounted path |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
+//! | `debug` | an archive for the search for the cause of a problem |
 //! | `bench`, `mdtest` | the benchmarks, whose options and work are in the crate `bench` |
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
@@ -42,6 +43,7 @@ mod boot;
 mod config;
 mod confirm;
 mod daemon;
+mod debug;
 mod destroy;
 #[cfg(test)]
 mod documented;
@@ -140,6 +142,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Info(args) => info::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Debug(args) => debug::run(&args),
         Command::Destroy(args) => destroy::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Dump(args) => dump::run(&args),

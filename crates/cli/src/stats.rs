@@ -70,6 +70,16 @@ pub(crate) fn run(args: &StatsArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// What a mount does within a second, as JSON. Sends no request to the mounted file system.
+///
+/// # Errors
+/// The mount does not answer at its socket.
+pub(crate) fn sample(entry: &Entry) -> Result<String, CliError> {
+    let before = Moment::read(entry)?;
+    thread::sleep(Duration::from_secs(1));
+    Ok(format!("{:#}\n", Row::between(&before, &Moment::read(entry)?).to_json()))
+}
+
 /// The metrics of a mount at one moment.
 struct Moment {
     at: Instant,

@@ -141,6 +141,14 @@ pub fn query_metrics(entry: &Entry) -> Result<Samples, CliError> {
     query().what(UNANSWERED).at(entry.mountpoint.display())
 }
 
+/// The answer of the mount that is registered as `entry` to one of the requests `statistics` and `metrics`, as text.
+///
+/// # Errors
+/// The mount has no socket, belongs to another user, or does not answer.
+pub fn query_text(entry: &Entry, request: &str) -> Result<String, CliError> {
+    fetch(entry, request).what(UNANSWERED).at(entry.mountpoint.display())
+}
+
 impl Statistics {
     /// Queries the mount that is registered as `entry`.
     ///

@@ -1,0 +1,74 @@
+//! Work with a time limit, in processes of their own.
+//!
+//! A thread is no way to limit a request to a mount: when a mount hangs, the kernel lets no process end that has sent it
+//! a request, not even by SIGKILL. So such a request is made by a child, which is left if it hangs.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The limit for a command of limen. It gives up a database after 20 seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The limit for a request to a file system.
+const SPACE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The output of a command of this program.
+pub(super) fn limen(args: &[&str]) -> Result<String, String> {
+    run("/proc/self/exe", args, LIMIT)
+}
+
+/// The free space of the file system at `path`.
+pub(super) fn space(path: &str) -> Result<String, String> {
+    run("df", &["-kP", "--", path], SPACE_LIMIT)
+}
+
+fn run(program: &str, args: &[&str], limit: Duration) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+    let until = Instant::now() + limit;
+    let (out, err) = (child.stdout.take().map(read), child.stderr.take().map(read));
+    let text = |from: Option<Receiver<String>>| {
+        let left = until.saturating_duration_since(Instant::now());
+        from.and_then(|from| from.recv_timeout(left).ok())
+    };
+    let (Some(out), Some(err)) = (text(out), text(err)) else {
+        // If it hangs in the kernel, it ends when it no longer does; nothing waits for it.
+        let _ = child.kill();
+        return Err(format!("no answer within {} s", limit.as_secs()));
+    };
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() { Ok(out + &err) } else { Err(err) }
+}
+
+/// Reads a stream to its end in a thread.
+fn read(mut stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is the output; after the time limit, nobody receives it.
+        let _ = stream.read_to_end(&mut bytes);
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_left() {
+        let begun = Instant::now();
+        let error = run("sleep", &["60"], Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error, "no answer within 1 s");
+        assert!(begun.elapsed() < Duration::from_secs(50));
+        assert_eq!(run("echo", &["x"], LIMIT).as_deref(), Ok("x\n"));
+        assert!(run("ls", &["/no/such"], LIMIT).unwrap_err().contains("/no/such"));
+        assert!(run("/no/such", &[], LIMIT).unwrap_err().contains("/no/such"));
+        assert!(space("/").unwrap().contains('%'));
+    }
+}
