@@ -1,9 +1,10 @@
 # Entry points. `make` alone lists the targets.
 
-.PHONY: help demo test test-long fmt lint deny clean
+.PHONY: help demo deb test test-long fmt lint deny clean
 
 help:
 	@echo 'make demo    build limen, mount a volume, and show that its ACLs are enforced'
+	@echo 'make deb     build a Debian package below target/deb'
 	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
 	@echo 'make test-long  200 kills, a million differential steps, a long fsx run, databases and fio on a mount (as root, hours)'
 	@echo 'make fmt     format the source'
@@ -16,6 +17,9 @@ demo:
 	@echo 'Building limen; this takes some minutes the first time.'
 	@cargo build --release --package cli
 	@scripts/demo.sh
+
+deb:
+	@scripts/deb.sh
 
 test:
 	@scripts/install-deps.sh test
