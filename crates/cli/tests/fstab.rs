@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMEN, Place, Said, limen, until_unused};
+use common::{LIMEN, Place, Said, Server, limen, until_unused};
 
 /// A mount namespace with a volume's place. Dropping it unmounts what is left there.
 struct Machine {
@@ -200,12 +200,12 @@ fn no_password_is_needed_in_fstab() {
     let machine = Machine::new();
     let place = &machine.place;
     let (socket, secret) = (place.text("redis.sock"), place.text("secret"));
-    let mut server = Command::new("redis-server")
+    let server = Command::new("redis-server")
         .args(["--port", "0", "--unixsocket", &socket, "--save", "", "--appendonly", "yes"])
         .args(["--requirepass", "pass-7319", "--dir", &place.text("")])
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let _server = Server(server.unwrap());
     fs::write(&secret, "pass-7319\n").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     let url = format!("redis+unix://{socket}?password_file={secret}");
@@ -228,8 +228,6 @@ fn no_password_is_needed_in_fstab() {
     machine.run(&["mount", "-T", &fstab, &mnt]).ok();
     assert_eq!(machine.mounts().len(), 1);
     until_unused(|| machine.run(&[LIMEN, "umount", &mnt])).ok();
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]

@@ -4,11 +4,11 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Place, limen, until_unused};
+use common::{Place, Server, limen, until_unused};
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
@@ -58,16 +58,6 @@ fn two_volumes_of_one_name_have_a_log_each() {
     for (text, place) in texts.iter().zip([&one, &two]) {
         assert_eq!(text.matches("mounted and serving").count(), 1, "{text}");
         assert!(text.contains(&place.mnt()), "{text}");
-    }
-}
-
-/// A server that is killed when this is dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -110,6 +110,17 @@ pub(crate) fn loaded_lines(database: &Path) -> u64 {
     let [Record::Settings(settings)] = &records[..] else { panic!("{records:?}") };
     let (_dump, lines) = settings[Volume::LOADING].split_once(' ').unwrap();
     lines.parse().unwrap()
+}
+
+/// A server that is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server(pub(crate) Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A temporary directory. Dropping it unmounts the volume that is mounted in it, and removes it.
