@@ -7,17 +7,29 @@ use std::time::Duration;
 use host::Instant;
 use meta::{Effect, EngineError, ErrorKind, Outcome, Record, RecordKey, Txn};
 use metrics::{On, wait_on};
-use ops::{Authority, Op};
+use ops::{Authority, Ctx, Op, Plan, PlanStop, View};
 use types::{BootInstant, Errno, Time};
 
 use crate::activity::count;
 use crate::doubt::{Doubt, mark};
-use crate::driver::Meta;
+use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 use crate::ticket::Ticket;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The operation that is planned in place of one that is canceled.
+struct Canceled;
+
+impl Op for Canceled {
+    type Reply = ();
+    const NAME: &'static str = "cancel";
+
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        Err(Errno::EINTR.into())
+    }
+}
 
 impl Meta {
     /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. A
@@ -46,6 +58,23 @@ impl Meta {
     ) -> Result<(), Failure> {
         let tried = doubt.is_some().then_some(());
         self.run_under_doubt(op, authority, doubt, tried)
+    }
+
+    /// Ends a doubt so that the operation never happens after this call, if it has not happened before: this records under
+    /// its id that it was refused. It is not sent again.
+    ///
+    /// # Errors
+    /// Those of the database; the operation may then still happen. [`Failure::Fenced`] cannot be returned for the lost
+    /// session of the operation: then it can no longer happen, and `doubt` becomes `None`.
+    pub fn cancel(&self, doubt: &mut Option<Doubt>) -> Result<(), Failure> {
+        doubt.take_if(|doubt| self.is_forgotten(doubt));
+        if doubt.is_none() {
+            return Ok(());
+        }
+        match self.run_under_doubt(&Canceled, &BY_KERNEL, doubt, None) {
+            Err(failure) if doubt.is_some() => Err(failure),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the engine may have dropped the operation's id, so that nobody can find out any more whether

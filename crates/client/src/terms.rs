@@ -333,6 +333,30 @@ mod tests {
     }
 
     #[test]
+    fn a_canceled_operation_has_happened_or_never_happens() {
+        for arrives in [true, false] {
+            let (meta, faulty, engine) = start();
+            change(&meta, true).unwrap();
+            meta.set_retry_timeout(Duration::ZERO);
+            let op = Configure { abe: Some(false), ..Configure::default() };
+            let mut doubt = None;
+            faulty.script([Fault::None, Fault::Late, Fault::Before]);
+            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+            meta.cancel(&mut doubt).unwrap_err();
+            faulty.script([]);
+            if arrives {
+                faulty.deliver().unwrap();
+            }
+            assert!(doubt.is_some());
+            meta.cancel(&mut doubt).unwrap();
+            assert!(doubt.is_none());
+            faulty.deliver().unwrap();
+            assert_eq!(abe(&*engine), !arrives);
+            meta.cancel(&mut doubt).unwrap();
+        }
+    }
+
+    #[test]
     fn an_operation_in_doubt_whose_session_was_removed_may_have_happened() {
         let (meta, faulty, engine) = start();
         meta.set_retry_timeout(Duration::ZERO);

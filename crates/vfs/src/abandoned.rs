@@ -1,93 +1,90 @@
 //! Flushes in doubt of files that were closed.
 //!
-//! The last close of a file whose flush is in doubt fails, and the written data is dropped. But the flush may still be
-//! committed, and would then replace data that was written after the file was opened again. So before this mount commits
-//! newer data or a newer size of the file, it settles such a flush: it sends the flush again under its id until the
-//! database answers.
+//! The last close of a file whose flush is in doubt fails, and the written data is dropped. But the request may still
+//! arrive, and would then replace data that was written after the file was opened again, or by the next holder of its
+//! lock. So before this mount commits newer data or a newer size of the file, and before it releases a lock on it, it
+//! cancels such a flush ([`Meta::cancel`]): then the flush has happened already, or never happens.
 //!
-//! Lock order: a file's data, then `flushes`, then the table of open files and the locks of [`Commits`].
+//! Lock order: a file's data, then `flushes`, then the table of open files; a file's data, then the doubt of a flush.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use client::{Doubt, Meta};
-use ops::Write;
-use types::{Errno, Ino, SliceId};
+use types::{Errno, Ino};
 
-use crate::commits::Commits;
-use crate::fencing::Within;
-use crate::open::{DoubtfulFlush, FileData, OpenFile, OpenTable};
+use crate::open::{FileData, OpenFile, OpenTable};
 
 #[derive(Debug)]
 pub(crate) struct Abandoned {
     meta: Arc<Meta>,
     open: Arc<OpenTable>,
-    commits: Arc<Commits>,
-    /// In the order in which they were sent. Held while flushes are settled, so that nothing newer is committed meanwhile.
-    flushes: Mutex<Vec<Flush>>,
-    /// Whether there are any, so that a flush of another file need not take the lock.
+    flushes: Mutex<Vec<Arc<Flush>>>,
+    /// Whether there are any, so that other calls need not take the lock.
     exist: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Flush {
-    op: Write,
-    slices: Vec<SliceId>,
-    /// `None` as soon as the result is known.
-    doubt: Option<Doubt>,
+    ino: Ino,
+    /// Locked while the flush is canceled, so that nothing newer of the file is committed meanwhile.
+    doubt: Mutex<Option<Doubt>>,
+    is_settled: AtomicBool,
 }
 
 impl Abandoned {
-    pub(crate) fn new(meta: &Arc<Meta>, open: &Arc<OpenTable>, commits: &Arc<Commits>) -> Self {
-        let (meta, open, commits) = (Arc::clone(meta), Arc::clone(open), Arc::clone(commits));
-        Abandoned { meta, open, commits, flushes: Mutex::default(), exist: AtomicBool::new(false) }
+    pub(crate) fn new(meta: &Arc<Meta>, open: &Arc<OpenTable>) -> Self {
+        let (meta, open) = (Arc::clone(meta), Arc::clone(open));
+        Abandoned { meta, open, flushes: Mutex::default(), exist: AtomicBool::new(false) }
     }
 
-    /// Closes a handle of a file whose flush is in doubt. If it was the last one, keeps the flush, and drops the written
-    /// data.
+    /// Closes a handle of a file whose flush is in doubt. If it was the last one, drops the written data, and keeps the
+    /// doubt.
     pub(crate) fn close(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
         let mut flushes = host::lock(&self.flushes);
         // Before another thread can open the file again and flush newer data.
         self.exist.store(true, Ordering::Release);
         let closed = self.open.close(file.ino);
-        if closed.is_some()
-            && let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take()
-        {
-            flushes.push(Flush { op, slices: staged.slices(), doubt: Some(doubt) });
-            file.drop_written(data);
+        if closed.is_some() {
+            flushes.extend(drop_written(file, data));
         }
         self.exist.store(!flushes.is_empty(), Ordering::Release);
         closed
     }
 
-    /// Settles the abandoned flushes of a file, or of all files.
+    /// Drops the written data of a file. If its flush is in doubt, keeps the doubt.
+    pub(crate) fn drop_written(&self, file: &OpenFile, data: &mut FileData) {
+        let mut flushes = host::lock(&self.flushes);
+        flushes.extend(drop_written(file, data));
+        self.exist.store(!flushes.is_empty(), Ordering::Release);
+    }
+
+    /// Cancels the abandoned flushes of a file, or of all files. Ends at the first error.
     ///
     /// # Errors
-    /// Those of the store and the database; flushes may then still be in doubt.
+    /// Those of the database; flushes may then still be in doubt.
     pub(crate) fn settle(&self, of: Option<Ino>) -> Result<(), Errno> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
+        let is_wanted = |flush: &&Arc<Flush>| of.is_none_or(|ino| ino == flush.ino);
+        let wanted: Vec<Arc<Flush>> = host::lock(&self.flushes).iter().filter(is_wanted).cloned().collect();
+        let done = wanted.iter().try_for_each(|flush| {
+            self.meta.cancel(&mut host::lock(&flush.doubt))?;
+            flush.is_settled.store(true, Ordering::Release);
+            Ok(())
+        });
         let mut flushes = host::lock(&self.flushes);
-        let wanted = flushes.iter_mut().filter(|flush| of.is_none_or(|ino| ino == flush.op.ino));
-        // After an error, the later ones are not sent, because they must not overtake it.
-        let done = wanted.map(|flush| self.send_again(flush)).find(Result::is_err).unwrap_or(Ok(()));
-        flushes.retain(|flush| flush.doubt.is_some());
+        flushes.retain(|flush| !flush.is_settled.load(Ordering::Acquire));
         self.exist.store(!flushes.is_empty(), Ordering::Release);
         done
     }
+}
 
-    /// Sends a flush in doubt again.
-    fn send_again(&self, Flush { op, slices, doubt }: &mut Flush) -> Result<(), Errno> {
-        // After the removal of its session, it can no longer be committed.
-        doubt.take_if(|doubt| self.meta.is_forgotten(doubt));
-        let Some(session) = doubt.as_ref().map(Doubt::session) else { return Ok(()) };
-        let done = self.commits.commit_rows_once(&Within(session, op), slices, doubt);
-        if let (Err(errno), Some(_)) = (done, &doubt) {
-            return Err(errno);
-        }
-        let bytes: u64 = op.slices.iter().map(|(_, row)| u64::from(row.len)).sum();
-        tracing::warn!(ino = %op.ino, bytes, is_stored = done.is_ok(), "the database has answered for data that a close had reported as lost");
-        Ok(())
-    }
+fn drop_written(file: &OpenFile, data: &mut FileData) -> Option<Arc<Flush>> {
+    let doubt = data.in_doubt.take().map(|flush| flush.doubt);
+    file.drop_written(data);
+    let flush =
+        |doubt| Flush { ino: file.ino, doubt: Mutex::new(Some(doubt)), is_settled: AtomicBool::new(false) };
+    doubt.map(flush).map(Arc::new)
 }

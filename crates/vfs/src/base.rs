@@ -94,7 +94,7 @@ impl Base {
         let commits = Arc::new(Commits::new(&meta, &store));
         let accesses = Arc::new(Accesses::new(options.atime, &commits));
         let attributes = Arc::new(Attributes::new(&meta, &open, &accesses, &access, &caches));
-        let abandoned = Abandoned::new(&meta, &open, &commits);
+        let abandoned = Abandoned::new(&meta, &open);
         let fencing = Fencing::new(&meta, &stop, options.times.rejoin);
         let (times, candidates) = (options.times, Candidates::default());
         Base {

@@ -16,6 +16,7 @@ use types::{Errno, Ino};
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::fencing::Within;
+use crate::open::OpenFile;
 
 /// A requested lock on the bytes from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,17 +326,25 @@ impl Locks {
         if self.base.meta.is_exclusive() || !self.granted.is_held(ino, owners, flock) {
             return;
         }
-        let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced()) else {
-            return;
-        };
+        if let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced()) {
+            self.store_or_drop(&file);
+        }
+        // If this fails, the next holder of the lock is exposed to a late request, as after a crash of this mount.
+        if let Err(errno) = self.base.abandoned.settle(Some(ino)) {
+            tracing::error!(%ino, %errno, "data that was written under a lock, and reported as lost, may still be stored after the lock was released");
+        }
+    }
+
+    fn store_or_drop(&self, file: &OpenFile) {
+        let ino = file.ino;
         let mut data = file.lock();
         if !data.buffer.is_dirty() {
             return;
         }
-        if let Err(errno) = self.base.flush_locked(&file, &mut data) {
+        if let Err(errno) = self.base.flush_locked(file, &mut data) {
             let bytes = data.buffer.dirty_bytes();
             tracing::error!(%ino, %errno, bytes, "data written under a lock could not be stored before the lock was released; the data is lost");
-            file.drop_written(&mut data);
+            self.base.abandoned.drop_written(file, &mut data);
             data.rows.clear();
             data.lost = Some(errno);
         }
@@ -350,10 +359,14 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use chunk::{Fault, StoreCall};
+    use meta::{Engine, MemEngine};
+    use suite::{Fault as FaultOf, FaultRates, Faulty};
 
     use super::*;
-    use crate::fixture::{NO_WAIT, Shared, make, root};
+    use crate::fixture::{self, NO_WAIT, Shared, make, root};
     use crate::{OpenFor, Vfs};
 
     const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
@@ -389,6 +402,44 @@ mod tests {
             assert_eq!(first.files.flush(ino), Err(Errno::ENOSPC));
             assert_eq!(first.files.close(ino), Err(Errno::ENOSPC));
             assert_eq!(next.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn flush_in_doubt_under_a_lock_never_overwrites_the_data_of_its_next_holder() {
+        // The file is closed before the lock is released, or another descriptor stays open.
+        for stays_open in [false, true] {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            fixture::format(&*engine);
+            let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+            let (first, next) = (fixture::mount(faulty.clone()), fixture::mount(Arc::clone(&engine)));
+            let ino = make(&first, "f");
+            if stays_open {
+                first.files.open(&root(), ino, ANY).unwrap();
+            }
+            let kind = LockKind::Flock;
+            let lock = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
+            assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+            first.files.write(ino, 0, b"old").unwrap();
+            first.meta().set_retry_timeout(Duration::ZERO);
+            faulty.arm(true);
+            faulty.script([FaultOf::Late, FaultOf::Before]);
+            assert_eq!(first.files.flush(ino), Err(Errno::EIO));
+            assert_eq!(first.files.close(ino), Err(Errno::EIO));
+            faulty.script([FaultOf::Before]);
+            if !stays_open {
+                faulty.script([]);
+            }
+            first.locks.unlock_handle(ino, 1, Some(1)).unwrap();
+            faulty.script([]);
+            next.files.open(&root(), ino, ANY).unwrap();
+            assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+            next.files.write(ino, 0, b"new").unwrap();
+            next.files.flush(ino).unwrap();
+            faulty.deliver().unwrap();
+            let later = fixture::mount(engine);
+            later.files.open(&root(), ino, ANY).unwrap();
+            assert_eq!(later.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{stays_open}");
         }
     }
 
