@@ -114,8 +114,13 @@ fn without_values(text: &str) -> String {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let name = &before[before[..at].trim_end_matches(is_name).len()..at];
         if PARAMETERS.contains(&name.to_ascii_lowercase().as_str()) {
-            let is_end = |letter: char| letter.is_whitespace() || letter == '&' || ENDS.contains(&letter);
-            let after = after.trim_start_matches(['"', '\'']);
+            let quote = after.chars().next().filter(|letter| matches!(letter, '"' | '\''));
+            // In quotes, spaces belong to the value.
+            let is_end = |letter: char| match quote {
+                Some(quote) => letter == quote || letter == '\n',
+                None => letter.is_whitespace() || letter == '&' || ENDS.contains(&letter),
+            };
+            let after = &after[quote.map_or(0, char::len_utf8)..];
             let end = after.find(is_end).unwrap_or(after.len());
             clean.push_str(Secrets::REMOVED);
             rest = &after[end..];
@@ -175,7 +180,7 @@ mod tests {
             ),
             (
                 "host=h password=abc user=u&token=\"x y\"",
-                "host=h password=[removed] user=u&token=[removed] y\"",
+                "host=h password=[removed] user=u&token=[removed]\"",
             ),
             ("PASSWORD='abc' = b", "PASSWORD=[removed]' = b"),
             ("sqlite:///a@b.db, key_file=/etc/k", "sqlite:///a@b.db, key_file=/etc/k"),
