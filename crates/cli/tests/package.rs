@@ -47,6 +47,8 @@ fn the_package_has_all_parts_and_its_dependencies() {
     assert_eq!(fs::read_link(root.join("sbin/mount.limen")).unwrap(), Path::new("/usr/bin/limen"));
     let sums = fs::read_to_string(root.join("DEBIAN/md5sums")).unwrap();
     assert!(sums.contains("  usr/bin/limen\n") && !sums.contains("DEBIAN"), "{sums}");
+    let files = text("find", &[root.to_str().unwrap(), "-type", "f", "-not", "-path", "*/DEBIAN/*"]);
+    assert_eq!(sums.lines().count(), files.lines().count());
     let checked =
         Command::new("md5sum").args(["--check", "--quiet", "DEBIAN/md5sums"]).current_dir(&root).status();
     assert!(checked.unwrap().success());
