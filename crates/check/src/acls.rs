@@ -4,19 +4,19 @@
 //! all inodes. The first step condemns the ACLs that its walk has not found. From then on, a transaction that makes an
 //! inode refer to one of them either fails or ends the condemnation (`acl::keep` in the crate `ops`). The second walk
 //! finds every reference from before. The second step removes those ACLs that this walk has not found either, and that
-//! are still condemned.
+//! are still condemned, and ends the condemnation of the others.
 
 use std::collections::BTreeSet;
 
 use client::{Failure, Meta};
 use meta::{Engine, EngineError, Record, Scan};
-use ops::{Authority, BeginAclSweep, SweepAcls};
+use ops::{AclSweep, Authority, BeginAclSweep, SweepAcls};
 use types::AclId;
 
 use super::{WINDOW, walk};
 
-/// ACLs condemned or dropped by one commit.
-const AT_ONCE: usize = 128;
+/// ACLs condemned or dropped by one commit: an etcd server may permit only 100 comparisons in a transaction.
+const AT_ONCE: usize = 24;
 
 /// What [`unused_acls`] and [`drop_unused_acls`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,17 +49,24 @@ pub fn drop_unused_acls(meta: &Meta) -> Result<AclCounts, Failure> {
 pub(crate) fn drop_in_windows(meta: &Meta, window: usize) -> Result<AclCounts, Failure> {
     let by_tool = Authority::Kernel { revisions: None };
     let engine = &**meta.engine();
-    let (mut counts, mut dropped, mut has_begun) = (AclCounts::default(), 0, false);
-    for_each_window(engine, window, &mut counts, |mut unused| {
-        if !std::mem::replace(&mut has_begun, true) {
-            meta.run(&BeginAclSweep, &by_tool)?;
-        }
-        let ids: Vec<AclId> = unused.iter().copied().collect();
-        ids.chunks(AT_ONCE).try_for_each(|ids| meta.run(&SweepAcls { ids, drop: false }, &by_tool))?;
+    let (mut counts, mut dropped, mut next_step) = (AclCounts::default(), 0, 0);
+    let mut begin = || {
+        let step = next_step;
+        next_step += 1;
+        meta.run(&BeginAclSweep { step }, &by_tool).map(|()| step)
+    };
+    let sweep = |ids: &BTreeSet<AclId>, step: u32, sweep: AclSweep| {
+        let ids: Vec<AclId> = ids.iter().copied().collect();
+        ids.chunks(AT_ONCE).try_for_each(|ids| meta.run(&SweepAcls { ids, step, sweep }, &by_tool))
+    };
+    for_each_window(engine, window, &mut counts, |condemned| {
+        sweep(&condemned, begin()?, AclSweep::Condemn)?;
+        let mut unused = condemned.clone();
         retain_unused(engine, &mut unused)?;
-        let ids: Vec<AclId> = unused.into_iter().collect();
-        ids.chunks(AT_ONCE).try_for_each(|ids| meta.run(&SweepAcls { ids, drop: true }, &by_tool))?;
-        dropped += ids.len() as u64;
+        let step = begin()?;
+        sweep(&unused, step, AclSweep::Drop)?;
+        sweep(&condemned.difference(&unused).copied().collect(), step, AclSweep::Keep)?;
+        dropped += unused.len() as u64;
         Ok::<_, Failure>(())
     })?;
     Ok(AclCounts { dropped, ..counts })

@@ -20,6 +20,7 @@ use types::{
     Time, XattrName,
 };
 
+use super::acls::drop_in_windows;
 use super::{
     AclCounts, Problem, WINDOW, check_in_windows, find_paths, for_each_slice_window, repair, unused_acls,
 };
@@ -323,6 +324,28 @@ fn an_undamaged_volume_has_no_problems() {
             assert_eq!(s.problems(window), [], "{kind:?}, windows of {window}");
         }
         assert_eq!(unused_acls(&*s.engine).unwrap(), AclCounts { stored: 1, ..AclCounts::default() });
+    }
+}
+
+#[test]
+fn unused_acls_are_removed_in_windows_and_parts() {
+    for window in [7, WINDOW] {
+        let s = Sample::new();
+        for uid in 2000..2100 {
+            let acl =
+                acl::posix::PosixAcl::from_text(&format!("u::rw-,u:{uid}:rw-,g::r--,m::rw-,o::r--")).unwrap();
+            s.run(&SetAcl { ino: s.f, which: AclType::Access, acl: Some(acl), kill_sgid: false });
+        }
+        let before = unused_acls(&*s.engine).unwrap();
+        assert!(before.unused > 90, "{before:?}");
+        let tool = Meta::open(s.engine.clone(), 1000).unwrap();
+        let done = drop_in_windows(&tool, window).unwrap();
+        assert_eq!(done, AclCounts { dropped: before.unused, ..before }, "windows of {window}");
+        let left = unused_acls(&*s.engine).unwrap();
+        assert_eq!(left, AclCounts { stored: before.stored - before.unused, ..AclCounts::default() });
+        assert_eq!(s.problems(WINDOW), []);
+        // Another tool may begin at any time.
+        drop_in_windows(&Meta::open(s.engine.clone(), 1000).unwrap(), window).unwrap();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf, absolute};
 
 use command::error::{CliError, ErrorAt};
@@ -145,6 +145,16 @@ fn link(path: &Path) -> Result<(), CliError> {
         Err(_) => {}
     }
     let program = env::current_exe().what("cannot find the path of this program")?;
+    // Root runs it at each boot.
+    if let Some(writable) = program.ancestors().find(|part| is_writable_by_others(part)) {
+        output::note(format!(
+            "mount(8) needs {}, which was not created, because users other than root can change {}: install limen, for \
+             example in /usr/local/bin, and run this command again",
+            path.display(),
+            writable.display()
+        ));
+        return Ok(());
+    }
     match fs::symlink_metadata(path) {
         // A link to a limen that was removed.
         Ok(old) if old.is_symlink() => {
@@ -159,6 +169,14 @@ fn link(path: &Path) -> Result<(), CliError> {
             output::print(&format!("Created {}, a link to {}.\n", path.display(), program.display()))
         }
     }
+}
+
+/// Whether a user other than root can change a program, or put another one in its place.
+fn is_writable_by_others(path: &Path) -> bool {
+    let Ok(found) = fs::metadata(path) else { return true };
+    // In a sticky directory such as /tmp, others cannot replace what root owns.
+    let others = if found.is_dir() && found.mode() & 0o1000 != 0 { 0 } else { 0o022 };
+    found.uid() != 0 || found.mode() & others != 0
 }
 
 #[cfg(test)]

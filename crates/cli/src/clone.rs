@@ -97,6 +97,10 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     let source = fs::symlink_metadata(from).at(from.display())?;
     let dir = fs::metadata(parent).at(parent.display())?;
     let entry = mount_of(parent)?;
+    // A path can lead to another mount from one moment to the next.
+    if entry.device != dir.dev() {
+        return Err(CliError::new("the directory was moved or mounted over meanwhile").at(parent.display()));
+    }
     if source.dev() != dir.dev() {
         return Err(CliError::new(Errno::EXDEV)
             .at(from.display())
@@ -179,7 +183,7 @@ fn in_volume(
         if !bar.is_hidden() {
             scope.spawn(|| count(&**meta.engine(), source, &total, &is_over));
         }
-        let done = meta.clone_tree(&clone, &progress, &|| interrupt.is_set());
+        let done = meta.clone_tree(&clone, &progress, &|| interrupt.is_set(), &|| false);
         is_over.store(true, Ordering::Relaxed);
         done
     });

@@ -108,6 +108,9 @@ pub(crate) fn dump_error(error: &DumpError, url: &MetaUrl) -> CliError {
         DumpError::TooFast | DumpError::BusyFile { .. } => {
             failed.advise("run it again when there are fewer changes, or unmount the volume")
         }
+        DumpError::Copying => {
+            failed.advise("run it again later; limen gc --delete removes what a killed limen clone left")
+        }
         _ => failed,
     }
 }

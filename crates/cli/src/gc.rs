@@ -69,7 +69,7 @@ struct Found {
     kept: u64,
     acls: AclCounts,
     /// Why unused ACLs are kept.
-    acls_kept: Option<&'static str>,
+    acls_kept: Option<String>,
 }
 
 pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
@@ -150,18 +150,23 @@ impl Left {
 impl Left {
     /// Removes unused ACLs, unless a mount may not respect that they are condemned.
     fn drop_acls(&self, meta: &Meta, found: &mut Found) -> Result<(), Failure> {
-        if self.living.iter().any(|session| session.version != env!("CARGO_PKG_VERSION")) {
-            found.acls = check::unused_acls(&**meta.engine())?;
-            found.acls_kept = Some("a mount of another limen version may use them");
-            return Ok(());
-        }
-        match check::drop_unused_acls(meta) {
-            Err(Failure::Refused(Errno::EBUSY)) => {
-                found.acls = check::unused_acls(&**meta.engine())?;
-                found.acls_kept = Some("another limen gc removes them");
+        // Mounts may have begun since the sessions were read.
+        let now = sessions(&**meta.engine())?;
+        let is_other = |session: &Session| session.version != env!("CARGO_PKG_VERSION");
+        found.acls_kept = if self.living.iter().chain(&now).any(is_other) {
+            Some("a mount of another limen version may use them".to_owned())
+        } else {
+            match check::drop_unused_acls(meta) {
+                Ok(counts) => {
+                    found.acls = counts;
+                    return Ok(());
+                }
+                Err(Failure::Refused(Errno::EBUSY)) => Some("another limen gc removes them".to_owned()),
+                // Unreferenced objects are removed even then.
+                Err(failure) => Some(failure.to_string()),
             }
-            counts => found.acls = counts?,
-        }
+        };
+        found.acls = check::unused_acls(&**meta.engine())?;
         Ok(())
     }
 }
@@ -322,8 +327,8 @@ impl Found {
         let AclCounts { stored, unused, dropped } = self.acls;
         table.row("ACLs", format!("{unused} of {stored} that nothing refers to"));
         if args.delete && unused > dropped {
-            let why =
-                self.acls_kept.unwrap_or("they are in use again, or this command cannot change the volume");
+            let unknown = "they are in use again, or this command cannot change the volume";
+            let why = self.acls_kept.as_deref().unwrap_or(unknown);
             table.row("", format!("{} of them are kept: {why}", unused - dropped));
         }
         let all = self.garbage + self.objects + self.orphans + self.sessions + unused;

@@ -218,7 +218,7 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
         DumpError::Differs(_) => failed
             .at(url)
             .advise("if the volume was mounted since the load, that can be the reason; otherwise load the dump again"),
-        DumpError::NotLoading | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => failed,
+        DumpError::NotLoading | DumpError::Copying | DumpError::TooFast | DumpError::BusyFile { .. } | DumpError::Stopped => failed,
         DumpError::Engine(_) => failed.at(url).advise("run the command again: it goes on where it ended"),
     }
 }

@@ -72,7 +72,8 @@ pub struct CloneFailure {
 
 impl Meta {
     /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name at one
-    /// moment. `stop` ends the work.
+    /// moment. `stop` ends the work. What was copied is then removed until `leave` returns true: the clean-up after
+    /// the session removes the rest.
     ///
     /// # Errors
     /// Those of [`BeginClone`], [`CloneEntries`], [`CloneChunks`] and [`EndClone`]; [`CloneError`].
@@ -81,6 +82,7 @@ impl Meta {
         request: &CloneRequest,
         progress: &CloneProgress,
         stop: &(dyn Fn() -> bool + Sync),
+        leave: &dyn Fn() -> bool,
     ) -> Result<Inode, CloneFailure> {
         let kept = |error| CloneFailure { error, is_removed: true };
         let source = self.clone_source(request.source).map_err(|failure| kept(failure.into()))?;
@@ -133,7 +135,7 @@ impl Meta {
             })
         });
         done.map_err(|error| {
-            let is_removed = !may_end && self.reap(&[Reap { session, ino: root }], &|| false).is_ok();
+            let is_removed = !may_end && self.reap(&[Reap { session, ino: root }], leave).is_ok();
             CloneFailure { error, is_removed }
         })
     }
@@ -541,7 +543,7 @@ mod tests {
             let request = CloneRequest { source: src, parent: Ino::ROOT, name: name("copy"), threads: 1 };
             let progress = CloneProgress::default();
             let before = engine.counts();
-            meta.clone_tree(&request, &progress, &|| false).unwrap();
+            meta.clone_tree(&request, &progress, &|| false, &|| false).unwrap();
             let cost = engine.counts() - before;
             assert_eq!(progress.inodes.into_inner(), 1001 + directories);
             // One page of the root, then each directory in pages of 512 entries.

@@ -19,7 +19,7 @@ pub fn compare(
     source: &mut dyn Frozen,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), DumpError> {
-    records::dump(source, &mut |line: Line| {
+    records::dump(source, true, &mut |line: Line| {
         if !is_compared(&line) {
             return Ok(());
         }

@@ -32,6 +32,9 @@ pub enum DumpError {
     Stopped,
     #[error("the volume changes too fast for a dump while it is mounted")]
     TooFast,
+    /// On engines without snapshots.
+    #[error("limen clone is making a copy, or has left one unfinished")]
+    Copying,
     #[error("the file with inode {ino} is too large to be read at once, and changes too fast")]
     BusyFile { ino: u64 },
     #[error("the volume is not what the dump says: {0}")]

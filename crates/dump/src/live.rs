@@ -72,7 +72,7 @@ enum Key {
 /// as a dump. `progress` is called with the number of inodes that were read.
 ///
 /// # Errors
-/// The volume changes too fast; those of the database, of `spool`, and the first one of `progress` and `each`.
+/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one of `progress` and `each`.
 pub fn dump_live(
     engine: &Arc<dyn Engine>,
     spool: File,
@@ -92,9 +92,17 @@ pub fn dump_live(
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
+    // What is below the root of an unfinished copy cannot be told from other files if the copy is completed meanwhile.
+    // The records of later copies are in the stream.
+    if !records::roots_of_copies(&mut live.source)?.is_empty() {
+        return Err(DumpError::Copying);
+    }
     let mut counts = Counts::read(&mut live.source)?;
     let spool = live.scan(spool, progress)?;
     live.catch_up(&mut counts)?;
+    if live.has_unfinished_copy() {
+        return Err(DumpError::Copying);
+    }
     for line in live.found.values().flatten() {
         counts.shared.extend(line.slices().map(|slice| (slice, 0)));
     }
@@ -130,7 +138,7 @@ impl LiveDump {
         let head = Head { version: crate::VERSION, id: "spool".to_owned(), created: 0 };
         let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
         let (mut lines, mut source) = (0, self.source.clone());
-        records::dump::<DumpError>(&mut source, &mut |line| {
+        records::dump::<DumpError>(&mut source, false, &mut |line| {
             if let Line::Inode(inode) = &line {
                 self.scanned.push(inode.ino);
                 progress(self.scanned.len() as u64)?;
@@ -216,6 +224,18 @@ impl LiveDump {
             }
         }
         Err(DumpError::TooFast)
+    }
+
+    /// Whether an entry was added to a directory that is not in the dump: the root of an unfinished copy of a tree.
+    fn has_unfinished_copy(&self) -> bool {
+        let is_known = |dir: &u64| {
+            let found = self.found.get(&Key::Inode(*dir, None));
+            self.scanned.binary_search(dir).is_ok() || found.is_some_and(|lines| !lines.is_empty())
+        };
+        self.found.iter().any(|(key, lines)| match key {
+            Key::Inode(dir, Some(_)) => !lines.is_empty() && !is_known(dir),
+            _ => false,
+        })
     }
 
     /// The setting that moves with each change of a rule of a quota.

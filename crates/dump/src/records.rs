@@ -45,12 +45,14 @@ impl Frozen for Live {
     }
 }
 
-/// Calls `each` with every line between the first and the last one.
+/// Calls `each` with every line between the first and the last one, except those of unfinished copies of trees if
+/// `leaves_out_copies`.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
 pub fn dump<E: From<EngineError>>(
     source: &mut dyn Frozen,
+    leaves_out_copies: bool,
     each: &mut dyn FnMut(Line) -> Result<(), E>,
 ) -> Result<(), E> {
     volume_lines(&source.read(&volume_keys())?.records, each)?;
@@ -60,7 +62,7 @@ pub fn dump<E: From<EngineError>>(
         counts.add(&line);
         each(line)
     };
-    let hidden = unfinished_copies(source)?;
+    let hidden = if leaves_out_copies { unfinished_copies(source)? } else { HashSet::new() };
     let mut after = Ino(0);
     loop {
         let page = source.scan(&Scan::Inodes { after, limit: TOGETHER })?;
@@ -77,8 +79,8 @@ pub fn dump<E: From<EngineError>>(
     counts.lines(each)
 }
 
-/// The inodes of unfinished copies of trees: those below directories without a name.
-fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineError> {
+/// The roots of unfinished copies of trees: directories without a name.
+pub(crate) fn roots_of_copies(source: &mut dyn Frozen) -> Result<Vec<Ino>, EngineError> {
     let orphans: Vec<Ino> =
         all(source, Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }, |record| match record {
             Record::Orphan(_, ino) => Some(ino),
@@ -90,6 +92,12 @@ fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineErro
         let inodes = inodes_of(source.read(&keys)?.records);
         dirs.extend(inodes.iter().filter(|inode| inode.kind.is_dir() && inode.nlink == 0).map(|dir| dir.ino));
     }
+    Ok(dirs)
+}
+
+/// The inodes below the roots of unfinished copies.
+fn unfinished_copies(source: &mut dyn Frozen) -> Result<HashSet<Ino>, EngineError> {
+    let mut dirs = roots_of_copies(source)?;
     let mut hidden = HashSet::new();
     while let Some(parent) = dirs.pop() {
         let scan = Scan::Dir { parent, after: None, limit: PAGE, beside: Beside::Nothing };
@@ -147,7 +155,9 @@ pub(crate) fn volume_lines<E>(
 
 /// Whether a setting is about this database, not about the volume.
 pub(crate) fn is_local(name: &str) -> bool {
-    [Maintenance::SETTING, LastBackup::SETTING, Volume::LOADING, Volume::LOADED].contains(&name)
+    let local =
+        [Maintenance::SETTING, LastBackup::SETTING, Volume::LOADING, Volume::LOADED, Volume::ACL_SWEEP];
+    local.contains(&name)
 }
 
 fn acls<E: From<EngineError>>(

@@ -147,7 +147,7 @@ fn quotas_are_loaded_with_what_their_inodes_count() {
 fn written(engine: &Arc<dyn Engine>, form: Form) -> Vec<u8> {
     let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), form, head).unwrap();
-    dump::<DumpError>(&mut Live(Arc::clone(engine)), &mut |line| writer.put(&line)).unwrap();
+    dump::<DumpError>(&mut Live(Arc::clone(engine)), true, &mut |line| writer.put(&line)).unwrap();
     writer.finish().unwrap().0
 }
 
@@ -218,6 +218,67 @@ fn an_unfinished_copy_is_left_out() {
         text.lines().skip(1).filter(|line| !line.contains("\"end\"")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(ends(&written(&source, Form::Json)), ends(&before));
+}
+
+/// On an engine without snapshots, a copy that is made during a dump.
+#[test]
+fn copy_during_a_live_dump_is_in_it_or_fails_it() {
+    let dir = |ino, nlink, parent| Inode { nlink, parent: Ino(parent), ..inode(ino, FileType::Directory) };
+    let entry = |parent: u64, text: &[u8], ino, kind| Effect::PutDirent {
+        parent: Ino(parent),
+        name: name(text),
+        ino: Ino(ino),
+        kind,
+    };
+    let orphan = (types::SessionId(1), Ino(900_001));
+    let begin = || {
+        vec![
+            Effect::PutInode(dir(900_001, 0, Ino::ROOT.0)),
+            Effect::PutOrphan { session: orphan.0, ino: orphan.1 },
+            Effect::PutInode(inode(900_002, FileType::Regular)),
+            entry(900_001, b"x", 900_002, FileType::Regular),
+        ]
+    };
+    let end = || {
+        vec![
+            entry(Ino::ROOT.0, b"copy", 900_001, FileType::Directory),
+            Effect::AddLinks { ino: orphan.1, delta: 2 },
+            Effect::DropOrphan { session: orphan.0, ino: orphan.1 },
+        ]
+    };
+    // What was committed before the dump and during it, and whether the dump succeeds.
+    for (before, during, succeeds) in [
+        (vec![begin()], vec![end()], false),
+        (vec![], vec![begin()], false),
+        (vec![], vec![begin(), end()], true),
+    ] {
+        let engine = sample();
+        let commit = |all: Vec<Vec<Effect>>| {
+            for effects in all {
+                let op_id = types::OpId(u128::from(effects.len() as u64) << 100);
+                engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+            }
+        };
+        commit(before);
+        let mut waiting = Some(during);
+        let mut progress = |_| {
+            commit(waiting.take().unwrap_or_default());
+            Ok(())
+        };
+        let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+        let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
+        let spool = tempfile::tempfile().unwrap();
+        let live: Arc<dyn Engine> = engine.clone();
+        match dump_live(&live, spool, &mut progress, &mut |line| writer.put(&line)) {
+            Ok(()) => {
+                assert!(succeeds);
+                let live = String::from_utf8(writer.finish().unwrap().0).unwrap();
+                let expected = String::from_utf8(written(&engine, Form::Json)).unwrap();
+                assert!(live.lines().eq(expected.lines()) && live.contains("900002"), "{live}");
+            }
+            Err(error) => assert!(!succeeds && matches!(error, DumpError::Copying), "{error}"),
+        }
+    }
 }
 
 #[test]
@@ -291,7 +352,7 @@ fn interrupted_load_takes_no_other_dump_and_no_format() {
     let before = settings(&*target);
     let head = Head { version: VERSION, id: "other".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), Form::Framed, head).unwrap();
-    dump::<DumpError>(&mut Live(sample()), &mut |line| writer.put(&line)).unwrap();
+    dump::<DumpError>(&mut Live(sample()), true, &mut |line| writer.put(&line)).unwrap();
     let (other, _) = writer.finish().unwrap();
     assert!(matches!(load_into(&*target, &other), Err(DumpError::OtherDump)));
     let format = Volume::in_memory("other").format(&*target);
@@ -338,7 +399,7 @@ fn a_dump_that_is_replaced_during_its_load_is_refused() {
         Volume::in_memory("small").format(&*small).unwrap();
         let mut writer =
             Writer::new(Vec::new(), Form::Framed, Head { version: VERSION, id, created: 1 }).unwrap();
-        dump::<DumpError>(&mut Live(small), &mut |line| writer.put(&line)).unwrap();
+        dump::<DumpError>(&mut Live(small), true, &mut |line| writer.put(&line)).unwrap();
         let (other, _) = writer.finish().unwrap();
         let target = empty();
         let done = load(&*target, &checked, reader(&other).unwrap(), "random", &mut |_| {});

@@ -30,7 +30,7 @@ pub fn write<W: Write>(
     match engine.frozen()? {
         Some(mut frozen) => {
             let mut inodes = 0;
-            dump::<DumpError>(&mut *frozen, &mut |line| {
+            dump::<DumpError>(&mut *frozen, true, &mut |line| {
                 if let Line::Inode(_) = line {
                     inodes += 1;
                     progress(inodes)?;

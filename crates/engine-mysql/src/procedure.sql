@@ -1,4 +1,4 @@
-CREATE PROCEDURE `@run6`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE `@run7`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
 COMMENT 'runs statements: a JSON array of arrays, each with the conditions of a statement, separated by commas, and its text'
 BEGIN
     DECLARE done INT DEFAULT 0;
@@ -21,7 +21,9 @@ BEGIN
         AND (NOT FIND_IN_SET('NOT @tight', needs) OR NOT @tight)
         AND (NOT FIND_IN_SET('@replaced', needs) OR @replaced)
         AND (NOT FIND_IN_SET('@released', needs) OR @released)
-        AND (NOT FIND_IN_SET('@shared_rows', needs) OR @shared_rows) THEN
+        AND (NOT FIND_IN_SET('@shared_rows', needs) OR @shared_rows)
+        AND (NOT FIND_IN_SET('@is_new', needs) OR @is_new)
+        AND (NOT FIND_IN_SET('@is_condemned', needs) OR @is_condemned) THEN
             CASE step
             WHEN 'START TRANSACTION' THEN START TRANSACTION; -- MySQL cannot prepare it
             WHEN 'COMMIT' THEN COMMIT;

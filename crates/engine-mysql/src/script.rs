@@ -97,7 +97,7 @@ impl Script {
     /// The call of the procedure.
     fn call(&self) -> String {
         let step = |step: &Step| format!("[\"{}\",\"{}\"]", step.needs.join(","), quoted(&step.sql));
-        format!("CALL `@run6`('[{}]')", list(self.steps.iter().map(step)))
+        format!("CALL `@run7`('[{}]')", list(self.steps.iter().map(step)))
     }
 }
 
@@ -125,14 +125,15 @@ mod tests {
         assert_eq!(script.block(), expected);
         assert_eq!(
             script.call(),
-            "CALL `@run6`('[[\"\",\"A\"], [\"@outcome = 0\",\"B7\"], [\"@outcome = 0\",\"C\"], [\"@outcome IS NULL\",\"D x''00''\"], \
+            "CALL `@run7`('[[\"\",\"A\"], [\"@outcome = 0\",\"B7\"], [\"@outcome = 0\",\"C\"], [\"@outcome IS NULL\",\"D x''00''\"], \
              [\"@outcome = 0,@shared_rows\",\"E\"]]')"
         );
     }
 
     #[test]
     fn procedure_knows_every_condition() {
-        let files = [statements!("release"), statements!("drop_inodes"), statements!("trim")];
+        let files =
+            [statements!("release"), statements!("drop_inodes"), statements!("trim"), statements!("put_acl")];
         let of_files = files.iter().flat_map(|file| file.lines()).filter_map(|line| {
             let (condition, _) = line.strip_prefix("IF ")?.split_once(" THEN ")?;
             Some(condition)

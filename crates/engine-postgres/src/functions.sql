@@ -373,13 +373,14 @@ BEGIN
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_WAIT AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
     IF v_kinds && '{:EFFECT_PUT_ACL,:EFFECT_CONDEMN_ACL,:EFFECT_DROP_ACL}' THEN -- ACLs; ! precedes the text of a condemned one
-        INSERT INTO @acl AS r (id, text)
+        INSERT INTO @acl (id, text)
         SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_PUT_ACL ORDER BY e.x, e.i
-        ON CONFLICT (id) DO UPDATE SET text = substr(r.text, 2) WHERE r.text LIKE '!%';
-        UPDATE @acl r SET text = '!' || r.text FROM unnest(p.r_t, p.r_what, p.r_x) e (t, what, x)
-        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_CONDEMN_ACL AND r.id = e.x AND r.text NOT LIKE '!%';
+        ON CONFLICT DO NOTHING;
+        UPDATE @acl r SET text = CASE e.what WHEN :EFFECT_PUT_ACL THEN substr(r.text, 2) ELSE '!' || r.text END
+        FROM unnest(p.r_t, p.r_what, p.r_x) e (t, what, x) WHERE e.t = ANY (p_live) AND r.id = e.x
+            AND CASE e.what WHEN :EFFECT_PUT_ACL THEN r.text LIKE '!%' WHEN :EFFECT_CONDEMN_ACL THEN r.text NOT LIKE '!%' END;
         DELETE FROM @acl r USING unnest(p.r_t, p.r_what, p.r_x) e (t, what, x)
         WHERE e.t = ANY (p_live) AND e.what = :EFFECT_DROP_ACL AND r.id = e.x AND r.text LIKE '!%';
     END IF;

@@ -103,8 +103,8 @@ impl Volume {
     /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
     pub const SID_RULES: &str = "sid_rules";
 
-    /// The name of the setting with the number of the session that last began to remove unused ACLs; absent if no ACL was
-    /// ever removed.
+    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the step of its
+    /// work; absent if no ACL was ever removed.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
     /// The name of the setting [`Volume::loaded`].

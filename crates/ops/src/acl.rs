@@ -158,14 +158,18 @@ pub(crate) fn keep(view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(),
         if view.is_stored(id) {
             view.guard(Guard::Acl { id });
         } else if let Some(acl) = view.any_acl(id)? {
-            let text = match acl {
-                Acl::Posix(acl) => acl.to_storage(),
-                Acl::Nfs4(acl) => acl.acl().to_storage(),
-            };
-            effects.push(Effect::PutAcl { id, text: text.into() });
+            effects.push(Effect::PutAcl { id, text: text_of(&acl).into() });
         }
     }
     Ok(())
+}
+
+/// The storage form of an ACL.
+pub(crate) fn text_of(acl: &Acl) -> String {
+    match acl {
+        Acl::Posix(acl) => acl.to_storage(),
+        Acl::Nfs4(acl) => acl.acl().to_storage(),
+    }
 }
 
 fn put_or_none(view: &View<'_>, acl: Option<&PosixAcl>, effects: &mut Vec<Effect>) -> AclId {

@@ -1,35 +1,66 @@
 //! Removal of ACLs that no inode refers to. How it is safe while the volume is in use: `acls.rs` in the crate `check`.
 
 use meta::{Effect, Volume};
-use types::{AclId, Errno};
+use types::{AclId, Errno, SessionId};
 
+use crate::acl::text_of;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Makes this session the only one that condemns and removes ACLs. An ACL that one tool has condemned must not be
-/// condemned again by another between the walk over the inodes and the removal, because it may have been used in
-/// between.
+/// Makes this session the only one that condemns and removes ACLs, and begins a step of its work. An ACL that one tool
+/// has condemned must not be condemned again, by another tool or by a late request of an earlier step, between the walk
+/// over the inodes and the removal, because it may have been used in between. So each request is guarded by its step.
+///
+/// # Errors
+/// EBUSY: another session has begun since the step before. Step 0 takes the work over from any other session.
 #[derive(Clone, Copy, Debug)]
-pub struct BeginAclSweep;
+pub struct BeginAclSweep {
+    pub step: u32,
+}
 
 impl Op for BeginAclSweep {
     type Reply = ();
     const NAME: &'static str = "begin-acl-sweep";
 
-    fn plan(&self, _: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        let effects = vec![Effect::PutSetting { name: Volume::ACL_SWEEP, value: ctx.session.0.to_string() }];
-        Ok(Plan { reply: (), effects })
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        if let Some(before) = self.step.checked_sub(1) {
+            require_step(view, ctx.session, before)?;
+        }
+        let value = value(ctx.session, self.step);
+        Ok(Plan { reply: (), effects: vec![Effect::PutSetting { name: Volume::ACL_SWEEP, value }] })
     }
 }
 
-/// Condemns ACLs, or drops those that are still condemned.
+fn value(session: SessionId, step: u32) -> String {
+    format!("{} {step}", session.0)
+}
+
+fn require_step(view: &mut View<'_>, session: SessionId, step: u32) -> Result<(), PlanStop> {
+    match view.setting(Volume::ACL_SWEEP)? == Some(value(session, step)) {
+        true => Ok(()),
+        false => Err(Errno::EBUSY.into()),
+    }
+}
+
+/// What to do with ACLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclSweep {
+    Condemn,
+    /// Drops those that are still condemned.
+    Drop,
+    /// Ends the condemnation of those that are in use.
+    Keep,
+}
+
+/// Does a part of a step of [`BeginAclSweep`].
 ///
 /// # Errors
-/// EBUSY: another session has begun since [`BeginAclSweep`].
+/// EBUSY: another step or another session has begun.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepAcls<'a> {
     pub ids: &'a [AclId],
-    pub drop: bool,
+    pub step: u32,
+    pub sweep: AclSweep,
 }
 
 impl Op for SweepAcls<'_> {
@@ -37,13 +68,22 @@ impl Op for SweepAcls<'_> {
     const NAME: &'static str = "sweep-acls";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        if view.setting(Volume::ACL_SWEEP)? != Some(ctx.session.0.to_string()) {
-            return Err(Errno::EBUSY.into());
+        require_step(view, ctx.session, self.step)?;
+        let mut effects = Vec::with_capacity(self.ids.len());
+        for &id in self.ids {
+            match self.sweep {
+                AclSweep::Condemn => effects.push(Effect::CondemnAcl { id }),
+                AclSweep::Drop => effects.push(Effect::DropAcl { id }),
+                AclSweep::Keep => match view.any_acl(id) {
+                    Ok(acl) => {
+                        effects.extend(acl.map(|acl| Effect::PutAcl { id, text: text_of(&acl).into() }));
+                    }
+                    // It is corrupt, or another tool has dropped it.
+                    Err(PlanStop::Refused(Errno::EIO)) => {}
+                    Err(stop) => return Err(stop),
+                },
+            }
         }
-        let sweep = |id: &AclId| match self.drop {
-            true => Effect::DropAcl { id: *id },
-            false => Effect::CondemnAcl { id: *id },
-        };
-        Ok(Plan { reply: (), effects: self.ids.iter().map(sweep).collect() })
+        Ok(Plan { reply: (), effects })
     }
 }

@@ -46,7 +46,7 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, KeepsUnmapped, SetAcl};
-pub use acl_sweep::{BeginAclSweep, SweepAcls};
+pub use acl_sweep::{AclSweep, BeginAclSweep, SweepAcls};
 pub use backup::{BackupClaim, ClaimBackup, FinishBackup, KnownBackup};
 pub use clone::{
     BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,

@@ -61,7 +61,7 @@ pub struct LockSet {
     /// quota gets the same id. So each quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
     /// Whether they change ACLs or make inodes refer to ACLs, and whether the lock on all ACLs is exclusive. It is
-    /// exclusive if an ACL is condemned, because no inode may begin to refer to it at the same time.
+    /// exclusive if an ACL is condemned or dropped, because no inode may begin to refer to it at the same time.
     pub acls: Option<bool>,
     /// Whether they read or change settings, counters, rules of quotas or, by a correction, the usage.
     pub volume: bool,
@@ -77,10 +77,9 @@ impl LockSet {
             return;
         }
         let guarded = txn.guards.iter().map(|guard| (guard.part(), false));
-        let changed = txn
-            .effects
-            .iter()
-            .map(|effect| (effect.footprint().part, matches!(effect, Effect::CondemnAcl { .. })));
+        let changed = txn.effects.iter().map(|effect| {
+            (effect.footprint().part, matches!(effect, Effect::CondemnAcl { .. } | Effect::DropAcl { .. }))
+        });
         for (_, is_exclusive) in guarded.chain(changed).filter(|(part, _)| matches!(part, Part::Acl(_))) {
             self.acls = self.acls.max(Some(is_exclusive));
         }

@@ -202,8 +202,9 @@ impl Cleanup {
     /// unfinished copies of trees.
     pub(crate) fn clean_leftovers(&self, trees: bool) -> Result<(), Errno> {
         let mut over = HashMap::from([(self.base.meta.session(), false)]);
-        self.drop_orphans(trees, |session| self.is_over(session, &mut over))?;
-        self.drop_locks(|session| self.is_over(session, &mut over))
+        // Others may wait for the locks, and the removal of unfinished copies may take long.
+        self.drop_locks(|session| self.is_over(session, &mut over))?;
+        self.drop_orphans(trees, |session| self.is_over(session, &mut over))
     }
 
     /// Whether a session that has state has ended: it has no record. A session's record exists before any of

@@ -28,7 +28,7 @@ impl Vfs {
         let _running = host::read(&self.lifecycle.clones);
         let stop = || stop() || self.base.stop.is_set();
         self.base.flush_all().and(self.base.accesses.write()).map_err(refused)?;
-        let cloned = self.base.meta.clone_tree(request, progress, &stop);
+        let cloned = self.base.meta.clone_tree(request, progress, &stop, &|| self.base.stop.is_set());
         self.base.commits.note_change();
         if cloned.is_ok() {
             self.caches.entry_added(request.parent, &request.name);

@@ -11,7 +11,7 @@ const SHORT_BYTES: usize = 6;
 const NAMES: &[&str] =
     &["PASSWORD", "PASSPHRASE", "SECRET", "TOKEN", "CREDENTIAL", "HEADERS", "ACCESS_KEY", "LIMEN_KEY"];
 
-/// Names of parameters whose value is a secret, in lower case.
+/// Ends of the names of parameters whose value is a secret, in lower case.
 const PARAMETERS: &[&str] =
     &["password", "passwd", "passphrase", "secret", "secret_access_key", "secret_key", "token"];
 
@@ -65,7 +65,13 @@ impl Secrets {
 
     /// The text without secrets.
     pub(crate) fn remove_from(&self, text: &str) -> String {
-        let mut clean = without_values(&without_userinfo(text));
+        // Known secrets first: a part of one can look like a URL or a parameter.
+        let known = self.without_known(text);
+        self.without_known(&without_values(&without_userinfo(&known)))
+    }
+
+    fn without_known(&self, text: &str) -> String {
+        let mut clean = text.to_owned();
         for value in &self.values {
             clean = if value.len() < SHORT_BYTES {
                 without_word(&clean, value)
@@ -113,7 +119,8 @@ fn without_values(text: &str) -> String {
         clean.push_str(before);
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let name = &before[before[..at].trim_end_matches(is_name).len()..at];
-        if PARAMETERS.contains(&name.to_ascii_lowercase().as_str()) {
+        let name = name.to_ascii_lowercase();
+        if PARAMETERS.iter().any(|parameter| name.ends_with(parameter)) {
             let quote = after.chars().next().filter(|letter| matches!(letter, '"' | '\''));
             // In quotes, spaces belong to the value.
             let is_end = |letter: char| match quote {

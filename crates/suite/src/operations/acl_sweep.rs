@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use meta::{Engine, Record, RecordKey, Scan};
-use ops::{AclType, BeginAclSweep, MakeKind, SweepAcls};
+use ops::{AclSweep, AclType, BeginAclSweep, MakeKind, SweepAcls};
 use types::{AclId, Errno, Ino};
 
 use super::case::{Case, Factory};
@@ -42,7 +42,7 @@ fn unused(engine: &Arc<dyn Engine>, mut ids: BTreeSet<AclId>) -> BTreeSet<AclId>
 
 fn sweep(c: &Client, ids: &BTreeSet<AclId>, drop: bool) -> Result<(), Errno> {
     let ids: Vec<AclId> = ids.iter().copied().collect();
-    c.run(&SweepAcls { ids: &ids, drop })
+    c.run(&SweepAcls { ids: &ids, step: 0, sweep: if drop { AclSweep::Drop } else { AclSweep::Condemn } })
 }
 
 /// A client that removes the ACLs of removed files, and another that has cached them.
@@ -59,7 +59,7 @@ fn a_removed_acl_is_stored_again_when_it_is_used(factory: Factory<'_>) {
     assert_eq!(of_dir, acl(DEFAULT).id());
     c.unlink(dir, "f").unwrap();
     c.rmdir(dir, "sub").unwrap();
-    tool.run(&BeginAclSweep).unwrap();
+    tool.run(&BeginAclSweep { step: 0 }).unwrap();
     for round in 0..3 {
         let ids = unused(c.engine(), stored(c.engine()));
         assert_eq!(ids, BTreeSet::from([of_file]), "round {round}");
@@ -94,7 +94,7 @@ fn a_condemned_acl_is_kept_if_it_is_used(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
     let tool = client(c.engine());
-    tool.run(&BeginAclSweep).unwrap();
+    tool.run(&BeginAclSweep { step: 0 }).unwrap();
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.set_acl(dir, AclType::Default, Some(&acl(DEFAULT))).unwrap();
     c.create(dir, "f").unwrap();
@@ -129,9 +129,9 @@ fn only_the_last_sweep_removes_acls(factory: Factory<'_>) {
     c.set_acl(ino, AclType::Access, Some(&acl(DEFAULT))).unwrap();
     let ids = stored(c.engine());
     assert_eq!(sweep(&first, &ids, false), Err(Errno::EBUSY));
-    first.run(&BeginAclSweep).unwrap();
+    first.run(&BeginAclSweep { step: 0 }).unwrap();
     sweep(&first, &ids, false).unwrap();
-    second.run(&BeginAclSweep).unwrap();
+    second.run(&BeginAclSweep { step: 0 }).unwrap();
     assert_eq!(sweep(&first, &ids, true), Err(Errno::EBUSY));
     assert_eq!(stored(c.engine()), ids);
     sweep(&second, &ids, true).unwrap();
@@ -176,7 +176,7 @@ fn no_inode_refers_to_a_removed_acl(factory: Factory<'_>) {
         let threads: Vec<_> = (0..4).map(make).collect();
         let _end = End(&ended);
         let tool = client(a.engine());
-        tool.run(&BeginAclSweep).unwrap();
+        tool.run(&BeginAclSweep { step: 0 }).unwrap();
         let (mut dropped, began) = (0, Instant::now());
         for round in 0.. {
             let mut ids = unused(tool.engine(), stored(tool.engine()));

@@ -49,7 +49,7 @@ impl Client {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Inode, CloneFailure> {
         let request = CloneRequest { source, parent, name: n(name), threads: 3 };
-        self.meta.clone_tree(&request, &CloneProgress::default(), stop)
+        self.meta.clone_tree(&request, &CloneProgress::default(), stop, &|| false)
     }
 
     fn clone_errno(&self, source: Ino, parent: Ino, name: &str) -> Errno {
