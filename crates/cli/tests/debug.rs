@@ -125,10 +125,7 @@ fn no_secret_is_in_the_archive() {
     // By its mount point, without the password, and with a database that is down: parts are missing, and it succeeds.
     drop(server);
     let archive = place.text("b.tar.gz");
-    let begun = Instant::now();
     limen(&["debug", &mnt, "--no-logs", "-o", &archive]).ok();
-    // The mount answers df after 20 s, and nothing waits for that.
-    assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
     let found = parts(&place, &archive);
     let index = &found["index.txt"];
     assert!(index.contains("volume-1/status.txt: missing: "), "{index}");
