@@ -201,8 +201,8 @@ fn unused_acls_are_removed_next_to_writers(kind: Option<Kind>) {
             }
             // Some stay, so that fsck finds an ACL that was removed although a file has it.
             if uid % 50 == 0 {
-                fs::rename(&file, live.at(&format!("file{uid}"))).unwrap();
-                fs::rename(&dir, live.at(&format!("dir{uid}"))).unwrap();
+                fs::rename(&file, live.at(format!("file{uid}"))).unwrap();
+                fs::rename(&dir, live.at(format!("dir{uid}"))).unwrap();
             } else {
                 fs::remove_file(&file).unwrap();
                 fs::remove_dir(&dir).unwrap();
