@@ -252,6 +252,7 @@ impl<'c> Batch<'c> {
             }
             Effect::DropSlices { ino, from, to } => rows::drop_chunks(conn, *ino, *from, *to)?,
             Effect::ReplaceRows { ino, chunk, count, rows } => {
+                self.without_rows.remove(ino);
                 rows::replace(conn, *ino, *chunk, *count, rows)?;
             }
             Effect::Share { slice } => rows::share(conn, *slice)?,
