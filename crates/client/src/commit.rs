@@ -64,8 +64,8 @@ impl Meta {
     /// its id that it was refused. It is not sent again.
     ///
     /// # Errors
-    /// Those of the database; the operation may then still happen. [`Failure::Fenced`] cannot be returned for the lost
-    /// session of the operation: then it can no longer happen, and `doubt` becomes `None`.
+    /// Those of the database; the operation may then still happen. If its session was removed, it can no longer happen:
+    /// that is no error, and `doubt` becomes `None`.
     pub fn cancel(&self, doubt: &mut Option<Doubt>) -> Result<(), Failure> {
         doubt.take_if(|doubt| self.is_forgotten(doubt));
         if doubt.is_none() {

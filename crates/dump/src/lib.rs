@@ -32,8 +32,8 @@
 //! # What is left out
 //!
 //! - Sessions, locks and the results of operations: no mount of the loaded volume knows them.
-//! - Unlinked files that are open, unfinished copies of trees, and the list of garbage. `limen gc` finds their objects, because nothing refers to
-//!   them.
+//! - Unlinked files that are open, unfinished copies of trees, and the list of garbage. `limen gc` finds their
+//!   objects, because nothing refers to them.
 //! - ACLs that are stored during the dump and that nothing uses any more at its end.
 //! - Data that a mount has not stored yet.
 //!

@@ -13,7 +13,8 @@ pub const MAX_NESTED_QUOTAS: usize = 16;
 /// Decides what an operation does ([`Op::plan`]), within its quotas. The ACLs that it uses are kept (`acl::keep`).
 ///
 /// # Errors
-/// Those of the operation; EIO if an ACL that it uses is not stored or corrupt; then EDQUOT if an inode or block that it adds does not fit below a hard limit.
+/// Those of the operation; EIO if an ACL that it uses is not stored or corrupt; then EDQUOT if an inode or block that it
+/// adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
     let mut planned = op.plan(view, ctx);
     if let Ok(plan) = &mut planned {

@@ -321,7 +321,8 @@ impl Locks {
     }
 
     /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file, because
-    /// another mount may take that lock next. What others wrote without a lock is dropped too: nothing tells it apart. Calls that store data then fail until the file is closed.
+    /// another mount may take that lock next. What others wrote without a lock is dropped too, because nothing tells it
+    /// apart. Calls that store data then fail until the file is closed. A flush in doubt is canceled.
     fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
         if self.base.meta.is_exclusive() || !self.granted.is_held(ino, owners, flock) {
             return;
