@@ -13,9 +13,6 @@ use super::Problem;
 /// The directory in the root that receives inodes without a name. It is created when needed.
 pub const LOST_AND_FOUND: &str = "lost+found";
 
-/// The largest number of rows by which one repair increases a share count.
-const MOST_SHARES: u64 = 10_000;
-
 /// Repairs a problem, and returns whether that was possible. To find the problems that remain, or that the
 /// repair causes, check again.
 ///
@@ -120,8 +117,8 @@ impl Op for Repair<'_> {
             // If the count were too low, blocks that are in use could be deleted. A count that is too high
             // only keeps unused blocks.
             Problem::Shared { slice, stored, actual } if stored < actual => {
-                let missing = (actual - stored).min(MOST_SHARES);
-                effects.extend((0..missing).map(|_| Effect::Share { slice: *slice }));
+                let missing = (actual - stored).min(u32::MAX.into());
+                effects.push(Effect::Share { slice: *slice, rows: missing as u32 });
             }
             Problem::GarbageInUse { slice, ino } => {
                 view.inode(*ino)?;

@@ -247,8 +247,8 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
     ),
     (|s| row(s, blocks(0, 5, 1, 0, 90)), &["shared", "slice-size"], &["slice-size"]),
     (|s| row(s, blocks(0, 5, 1, 0, 100)), &["shared"], &[]),
-    (|_| vec![Effect::Share { slice: SliceId(1) }], &["shared"], &["shared"]),
-    (|_| vec![Effect::Share { slice: SliceId(77) }], &["shared"], &["shared"]),
+    (|_| vec![Effect::Share { slice: SliceId(1), rows: 1 }], &["shared"], &["shared"]),
+    (|_| vec![Effect::Share { slice: SliceId(77), rows: 1 }], &["shared"], &["shared"]),
     (
         |s| {
             // Twice, a row for a slice is added without a share count, and dropped again. Each time, the

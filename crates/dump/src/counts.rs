@@ -103,7 +103,7 @@ impl Counts {
         for (slice, count) in &self.shared {
             let mut left = count.saturating_sub(1);
             while left > 0 {
-                let rows = left.min(MOST_SHARES as u64);
+                let rows = left.min(MOST_SHARES.into());
                 each(Line::Shared { slice: slice.0, rows })?;
                 left -= rows;
             }

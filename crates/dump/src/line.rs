@@ -449,8 +449,8 @@ impl Line {
             Line::Quota(quota) => quota.effects()?,
             Line::Shared { slice, rows } => {
                 let slice = SliceId(number(*slice)?);
-                let rows = usize::try_from(*rows).ok().filter(|rows| *rows <= MOST_SHARES);
-                vec![Effect::Share { slice }; rows.ok_or("a slice has too many rows")?]
+                let rows = u32::try_from(*rows).ok().filter(|rows| *rows <= MOST_SHARES);
+                vec![Effect::Share { slice, rows: rows.ok_or("a slice has too many rows")? }]
             }
         })
     }
@@ -479,8 +479,8 @@ fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
 /// The most rows of a line. It is small because one transaction of a load has all effects of a line.
 pub(crate) const MOST_ROWS: usize = 16;
 
-/// The most rows of a [`Line::Shared`]. Each is an effect, and one transaction has all effects of a line.
-pub(crate) const MOST_SHARES: usize = 16;
+/// The most rows of a [`Line::Shared`]. A load by an older version has as many effects in one transaction.
+pub(crate) const MOST_SHARES: u32 = 16;
 
 /// The counter with this name.
 pub(crate) fn counter(name: &str) -> Result<Counter, String> {

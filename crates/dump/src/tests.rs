@@ -79,14 +79,14 @@ fn sample() -> Arc<dyn Engine> {
     effects.push(append(4, 0, Slice { pos: 1, len: 1, source: SliceSource::Hole }));
     effects.extend([1, 500, 999].map(|chunk| append(7, chunk, blocks(chunk))));
     // One slice with many rows, in an order that matters.
-    for row in 0..=MOST_SHARES as u64 * 2 {
+    for row in 0..=u64::from(MOST_SHARES) * 2 {
         effects.push(append(7, 2, Slice { pos: row as u32, ..blocks(40) }));
-        effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40) }));
+        effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40), rows: 1 }));
     }
     // An unlinked file that is open shares a slice with a linked one.
     effects.push(Effect::PutInode(Inode { nlink: 0, quota: tag(8, true), ..file(8, 9) }));
     effects.extend([append(8, 0, blocks(41)), append(4, 0, blocks(41))]);
-    effects.push(Effect::Share { slice: SliceId(41) });
+    effects.push(Effect::Share { slice: SliceId(41), rows: 1 });
     for ino in 100..2000 {
         effects.push(Effect::PutInode(Inode { quota: tag(8, false), ..file(ino, 0) }));
         effects.push(entry(3, format!("file {ino}").as_bytes(), ino, FileType::Regular));
@@ -293,7 +293,7 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
             _ => {}
         }
     }
-    assert_eq!(shared, BTreeMap::from([(40, MOST_SHARES as u64 * 2)]));
+    assert_eq!(shared, BTreeMap::from([(40, u64::from(MOST_SHARES) * 2)]));
 }
 
 /// Fails every second commit, by turns before anything is done and after a part of the request is done.
@@ -338,7 +338,7 @@ fn interrupted_load_goes_on_and_stores_each_record_once() {
     assert!(attempts > 2, "{attempts}");
     assert_eq!(written(&target, Form::Json), written(&source, Form::Json));
     let shared = target.scan(&Scan::Shared { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
-    assert_eq!(shared, [meta::Record::Shared(SliceId(40), MOST_SHARES as u64 * 2)]);
+    assert_eq!(shared, [meta::Record::Shared(SliceId(40), u64::from(MOST_SHARES) * 2)]);
     let garbage = target.scan(&Scan::Garbage { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
     assert_eq!(garbage, []);
 }
@@ -799,7 +799,7 @@ impl Busy {
             _ => Effect::DropInode { ino: Ino(399 - count % 250) },
         };
         match old {
-            Effect::AppendSlice { .. } => effects.push(Effect::Share { slice: SliceId(40) }),
+            Effect::AppendSlice { .. } => effects.push(Effect::Share { slice: SliceId(40), rows: 1 }),
             Effect::PutXattr { .. } if count < 5 => {
                 effects.push(Effect::AddXattrBlocks { ino: Ino(2), delta: 1 })
             }

@@ -199,7 +199,7 @@ fn other(script: &mut Script, effect: &Effect) {
             let set = list(line.columns().skip(2).map(|column| format!("{column} = VALUES({column})")));
             script.put(format!("{} ON DUPLICATE KEY UPDATE {set}", insert(&[line])));
         }
-        Effect::Share { slice } => script.run(statements!("share"), &[slice]),
+        Effect::Share { slice, rows } => script.run(statements!("share"), &[slice.0, (*rows).into()]),
         Effect::CondemnAcl { id } => script.run(statements!("condemn_acl"), &[bytes(&id.to_bytes())]),
         Effect::DropAcl { id } => script.run(statements!("drop_acl"), &[bytes(&id.to_bytes())]),
         _ => {

@@ -325,11 +325,9 @@ BEGIN
     IF v_slices IS NOT NULL THEN
         PERFORM @release#(v_slices, v_sizes);
     END IF;
-    IF v_kinds && '{:EFFECT_SHARE}' THEN -- add a reference to a slice
-        INSERT INTO @shared AS r (slice, extra)
-        SELECT e.a, count(*) FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_SHARE GROUP BY e.a ORDER BY e.a
-        ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
+    IF v_kinds && '{:EFFECT_SHARE}' THEN -- add references to slices
+        INSERT INTO @shared AS r (slice, extra) SELECT e.a, sum(e.b) FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+        WHERE e.t = ANY (p_live) AND e.what = :EFFECT_SHARE GROUP BY e.a ORDER BY e.a ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
     END IF;
     IF v_kinds && '{:EFFECT_DROP_GARBAGE}' THEN -- remove garbage
         DELETE FROM @garbage r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)

@@ -366,7 +366,9 @@ impl Gathered {
                 rest.push(&[t, code::EFFECT_CHARGE, kind.into(), int(number), *inodes, *blocks], &[]);
             }
             Effect::CondemnAcl { id } => rest.line(&[t, code::EFFECT_CONDEMN_ACL], &Line::acl(*id, None)),
-            Effect::Share { slice } => rest.push(&[t, code::EFFECT_SHARE, int(slice.0)], &[]),
+            Effect::Share { slice, rows } => {
+                rest.push(&[t, code::EFFECT_SHARE, int(slice.0), int(*rows)], &[])
+            }
             _ => {
                 if let Some(key) = tables::removed(effect) {
                     rest.line(&[t, code::REMOVED + i64::from(key.table.kind)], &key);

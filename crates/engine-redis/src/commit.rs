@@ -175,7 +175,7 @@ fn add_effect(to: &mut Request, effect: &Effect) {
             to.code(code::EFFECT_REPLACE_ROWS).id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()),
             rows,
         ),
-        Effect::Share { slice } => to.code(code::EFFECT_SHARE).id(slice.0),
+        Effect::Share { slice, rows } => to.code(code::EFFECT_SHARE).id(slice.0).number(*rows as usize),
         Effect::PutXattr { ino, name, value } => {
             to.code(code::EFFECT_PUT_XATTR).id(ino.0).string(name).string(value)
         }

@@ -255,7 +255,7 @@ impl<'c> Batch<'c> {
                 self.without_rows.remove(ino);
                 rows::replace(conn, *ino, *chunk, *count, rows)?;
             }
-            Effect::Share { slice } => rows::share(conn, *slice)?,
+            Effect::Share { slice, rows } => rows::share(conn, *slice, *rows)?,
             Effect::BeginTerm { session, term, ended } => {
                 const BEGIN: &str = "INSERT INTO term (session, term) SELECT id, ?2 FROM session WHERE id = ?1 \
                                      ON CONFLICT DO NOTHING";

@@ -1,5 +1,7 @@
 //! The rows of file chunks, and references to slices.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, Result, params};
 use tables::Line;
 use types::{ChunkIndex, Ino, Slice, SliceId};
@@ -22,13 +24,14 @@ pub(crate) fn drop_chunks(conn: &Connection, ino: Ino, from: ChunkIndex, to: Chu
     const UNSHARED: &str = "REPLACE INTO garbage (slice, size) SELECT slice, slice_size FROM slice \
                             WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3 AND slice IS NOT NULL \
                             AND slice NOT IN (SELECT slice FROM shared)";
-    const SHARED: &str = "SELECT slice, slice_size FROM slice \
-                          WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3 AND slice IN (SELECT slice FROM shared)";
+    const SHARED: &str = "SELECT slice, max(slice_size), count(*) FROM slice \
+                          WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3 AND slice IN (SELECT slice FROM shared) \
+                          GROUP BY slice";
     conn.prepare_cached(UNSHARED)?.execute(gone)?;
     let mut statement = conn.prepare_cached(SHARED)?;
-    let shared = statement.query_map(gone, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    for (slice, size) in shared.collect::<Result<Vec<(i64, u32)>>>()? {
-        release(conn, slice, size)?;
+    let shared = statement.query_map(gone, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    for (slice, size, rows) in shared.collect::<Result<Vec<(i64, u32, i64)>>>()? {
+        release(conn, slice, size, rows)?;
     }
     const DELETE: &str = "DELETE FROM slice WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3";
     conn.prepare_cached(DELETE)?.execute(gone)?;
@@ -50,12 +53,17 @@ pub(crate) fn replace(
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })?;
     let oldest: Vec<(i64, Option<i64>, Option<u32>)> = oldest.collect::<Result<_>>()?;
+    // The size of each slice, and the number of its rows.
+    let mut gone: BTreeMap<i64, (u32, i64)> = BTreeMap::new();
     for (seq, slice, size) in &oldest {
         const DELETE: &str = "DELETE FROM slice WHERE ino = ?1 AND chunk = ?2 AND seq = ?3";
         conn.prepare_cached(DELETE)?.execute([int(ino.0), int(chunk.0), *seq])?;
         if let (Some(slice), Some(size)) = (slice, size) {
-            release(conn, *slice, *size)?;
+            gone.entry(*slice).or_insert((*size, 0)).1 += 1;
         }
+    }
+    for (slice, (size, rows)) in gone {
+        release(conn, slice, size, rows)?;
     }
     for ((seq, ..), slice) in oldest.iter().zip(rows) {
         insert(conn, ino, chunk, *seq, slice)?;
@@ -63,18 +71,18 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Records that one more row refers to the slice.
-pub(crate) fn share(conn: &Connection, slice: SliceId) -> Result<()> {
-    const SQL: &str = "INSERT INTO shared (slice, extra) VALUES (?1, 1) \
-                       ON CONFLICT DO UPDATE SET extra = extra + 1";
-    conn.prepare_cached(SQL)?.execute([int(slice.0)])?;
+/// Records that `rows` more rows refer to the slice.
+pub(crate) fn share(conn: &Connection, slice: SliceId, rows: u32) -> Result<()> {
+    const SQL: &str = "INSERT INTO shared (slice, extra) VALUES (?1, ?2) \
+                       ON CONFLICT DO UPDATE SET extra = extra + ?2";
+    conn.prepare_cached(SQL)?.execute([int(slice.0), rows.into()])?;
     Ok(())
 }
 
-/// Releases the slice from one removed row. Without other references it becomes garbage.
-fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
-    const ONE_LESS: &str = "UPDATE shared SET extra = extra - 1 WHERE slice = ?1 AND extra > 0";
-    if conn.prepare_cached(ONE_LESS)?.execute([slice])? == 0 {
+/// Releases the slice from removed rows. Without other references it becomes garbage.
+fn release(conn: &Connection, slice: i64, size: u32, rows: i64) -> Result<()> {
+    const LESS: &str = "UPDATE shared SET extra = extra - ?2 WHERE slice = ?1 AND extra >= ?2";
+    if conn.prepare_cached(LESS)?.execute([slice, rows])? == 0 {
         conn.prepare_cached("DELETE FROM shared WHERE slice = ?1")?.execute([slice])?;
         const GARBAGE: &str = "REPLACE INTO garbage (slice, size) VALUES (?1, ?2)";
         conn.prepare_cached(GARBAGE)?.execute((slice, size))?;

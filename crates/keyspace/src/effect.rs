@@ -50,9 +50,9 @@ impl State<'_> {
             Effect::ReplaceRows { ino, chunk, count, rows } => {
                 return self.replace_rows(*ino, *chunk, *count, rows);
             }
-            Effect::Share { slice } => {
+            Effect::Share { slice, rows } => {
                 let extra = self.shared(*slice)?.unwrap_or(0);
-                self.set_shared(*slice, Some(extra + 1));
+                self.set_shared(*slice, Some(extra + u64::from(*rows)));
             }
             Effect::PutXattr { ino, name, value } => {
                 if self.exists(*ino)? {

@@ -136,7 +136,7 @@ impl Effect {
             Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
                 Footprint { releases_slices: true, ..ordered(Part::Rows(*ino)) }
             }
-            Effect::Share { slice } | Effect::DropGarbage { slice } => ordered(Part::Slice(*slice)),
+            Effect::Share { slice, .. } | Effect::DropGarbage { slice } => ordered(Part::Slice(*slice)),
             Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => {
                 ordered(Part::Xattr(*ino, name))
             }

@@ -266,7 +266,7 @@ impl Tables {
                     self.release(&gone);
                 }
             }
-            Effect::Share { slice } => *self.shared.entry(*slice).or_default() += 1,
+            Effect::Share { slice, rows } => *self.shared.entry(*slice).or_default() += u64::from(*rows),
             Effect::PutXattr { ino, name, value } => {
                 if self.inodes.contains_key(ino) {
                     Arc::make_mut(self.xattrs.entry(*ino).or_default()).insert(name.clone(), value.clone());

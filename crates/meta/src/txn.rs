@@ -176,11 +176,11 @@ pub enum Effect {
     /// Replaces the `count` oldest rows of the chunk by `rows`, which are at most `count` rows. The new rows
     /// come before all newer rows. The slices of the removed rows are released as by [`Effect::DropSlices`].
     ReplaceRows { ino: Ino, chunk: ChunkIndex, count: u32, rows: Arc<[Slice]> },
-    /// Adds one to the number of rows that refer to the slice. The slice becomes garbage only when all these
+    /// Adds `rows` to the number of rows that refer to the slice. The slice becomes garbage only when all these
     /// rows are removed. While one row is left, the count remains stored as 0, for this reason: a scan of all
     /// inodes can miss a slice whose row moves from one inode to another during the scan. A later scan of the
     /// counts then finds the slice.
-    Share { slice: SliceId },
+    Share { slice: SliceId, rows: u32 },
     /// Creates or replaces an xattr.
     PutXattr { ino: Ino, name: XattrName, value: Arc<[u8]> },
     /// Removes an xattr.

@@ -14,9 +14,10 @@
 use std::sync::Arc;
 
 use meta::{Effect, Guard, Inode, RecordKey, Xattrs, xattr_blocks};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId, Slice, SliceSource};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId, Slice};
 
 use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::range::share;
 use crate::room::{make_room_to, require_room_for};
 use crate::view::{PlanStop, View};
 
@@ -477,14 +478,10 @@ fn copy_rows(
     effects: &mut Vec<Effect>,
 ) -> Result<(), PlanStop> {
     let rows: Arc<[Slice]> = view.slices(from, chunk)?;
-    let mut has_blocks = false;
-    for slice in rows.iter() {
-        effects.push(Effect::AppendSlice { ino: to, chunk, slice: slice.clone() });
-        if let SliceSource::Blocks { id, .. } = slice.source {
-            has_blocks = true;
-            effects.push(Effect::Share { slice: id });
-        }
-    }
+    let counts = share(rows.iter(), false);
+    let has_blocks = !counts.is_empty();
+    effects.extend(counts);
+    effects.extend(rows.iter().map(|slice| Effect::AppendSlice { ino: to, chunk, slice: slice.clone() }));
     if has_blocks {
         view.guard(Guard::Rows { ino: from, chunk, rows });
     }

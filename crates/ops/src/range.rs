@@ -1,9 +1,10 @@
 //! Ranges of a file: truncation, fallocate(2), copies by reference, and compaction of rows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meta::{Effect, Inode, RecordKey};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceSource};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource};
 
 use crate::op::{Ctx, Op, Plan};
 use crate::room::make_room_to;
@@ -122,13 +123,20 @@ impl Op for CopyRange {
         make_room_to(view, ctx, &target, self.to_offset + copied)?;
         let mut effects = Vec::new();
         zero(self.to, self.to_offset, self.to_offset + copied, &mut effects);
+        let mut rows = Vec::new();
         for chunk in chunks {
             // The blocks of a row are kept only while a row refers to them, so all source rows must still
             // exist when the copy commits.
             for row in view.all_rows(self.from, chunk)?.iter() {
-                self.copy_row(chunk, row, end, &mut effects);
+                self.copy_row(chunk, row, end, &mut rows);
             }
         }
+        effects.extend(share(rows.iter().map(|(_, row)| row), false));
+        effects.extend(rows.into_iter().map(|(chunk, slice)| Effect::AppendSlice {
+            ino: self.to,
+            chunk,
+            slice,
+        }));
         let now = Some(ctx.now);
         effects.push(Effect::Extend { ino: self.to, size: self.to_offset + copied });
         effects.push(Effect::SetTimes { ino: self.to, atime: None, mtime: now, ctime: now });
@@ -139,38 +147,33 @@ impl Op for CopyRange {
 impl CopyRange {
     /// Adds target rows for the part of a source row that is in the range: two rows if a chunk of the target
     /// ends within it.
-    fn copy_row(&self, chunk: ChunkIndex, row: &Slice, end: u64, effects: &mut Vec<Effect>) {
+    fn copy_row(&self, chunk: ChunkIndex, row: &Slice, end: u64, rows: &mut Vec<(ChunkIndex, Slice)>) {
         let start = chunk.start() + u64::from(row.pos);
         let (mut at, end) = (start.max(self.offset), end.min(start + u64::from(row.len)));
         while at < end {
             let (to_chunk, pos) = ChunkIndex::of(self.to_offset + (at - self.offset));
             let len = (end - at).min(CHUNK_BYTES - u64::from(pos)) as u32;
-            let slice = Slice { pos, len, source: part(&row.source, (at - start) as u32, len) };
-            if let SliceSource::Blocks { id, .. } = slice.source {
-                effects.push(Effect::Share { slice: id });
-            }
-            effects.push(Effect::AppendSlice { ino: self.to, chunk: to_chunk, slice });
+            let source = row.source.part((at - start) as u32, len);
+            rows.push((to_chunk, Slice { pos, len, source }));
             at += u64::from(len);
         }
     }
 }
 
-/// Returns `len` bytes of a source, beginning at byte `skip`. If the row is damaged, the source may have
-/// fewer bytes; reading the missing ones fails.
-pub(super) fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
-    match source {
-        SliceSource::Hole => SliceSource::Hole,
-        SliceSource::Inline(bytes) => {
-            let to = bytes.len().min(skip as usize + len as usize);
-            SliceSource::Inline(bytes[bytes.len().min(skip as usize)..to].into())
-        }
-        SliceSource::Blocks { id, offset, size } => {
-            SliceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size }
+/// The effects that count new rows: all of them, or, if their slices are new, all but the first of each slice.
+/// There is one effect for each slice, however many rows refer to it.
+pub(super) fn share<'r>(rows: impl IntoIterator<Item = &'r Slice>, are_new: bool) -> Vec<Effect> {
+    let mut counts: BTreeMap<SliceId, u32> = BTreeMap::new();
+    for row in rows {
+        if let SliceSource::Blocks { id, .. } = row.source {
+            counts.entry(id).and_modify(|count| *count += 1).or_insert(u32::from(!are_new));
         }
     }
+    counts.retain(|_, count| *count > 0);
+    counts.into_iter().map(|(slice, rows)| Effect::Share { slice, rows }).collect()
 }
 
-/// Replaces the oldest rows of a chunk by new ones with the same content.
+/// Replaces the oldest rows of a chunk by new ones with the same content, whose slices are new.
 ///
 /// # Errors
 /// ESTALE if the inode does not exist; EAGAIN if the old rows have changed. Nothing is replaced then, and the
@@ -198,7 +201,9 @@ impl Op for Compact {
             count: self.old.len() as u32,
             rows: Arc::clone(&self.new),
         };
-        Ok(Plan { reply: (), effects: vec![effect] })
+        let mut effects = vec![effect];
+        effects.extend(share(&self.new[..], true));
+        Ok(Plan { reply: (), effects })
     }
 }
 

@@ -4,11 +4,12 @@ use meta::{Access, Effect, Guard, Inode};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time, XattrName};
 
 use crate::op::{Ctx, Op, Plan};
-use crate::range::part;
+use crate::range::share;
 use crate::room::make_room_to;
 use crate::view::{PlanStop, View};
 
-/// Appends slices whose blocks are stored, and extends the file to their end.
+/// Appends rows of new slices, whose blocks are stored, and extends the file to their end. Several rows may
+/// refer to one slice.
 ///
 /// # Errors
 /// ESTALE if the inode does not exist; ENOSPC if the file would grow beyond the volume's limit.
@@ -35,6 +36,7 @@ impl Op for Write {
             slice: slice.clone(),
         };
         let mut effects: Vec<Effect> = self.slices.iter().map(append).collect();
+        effects.extend(share(self.slices.iter().map(|(_, row)| row), true));
         effects.push(Effect::Extend { ino: self.ino, size: self.end });
         let time = Some(self.mtime);
         effects.push(Effect::SetTimes { ino: self.ino, atime: None, mtime: time, ctime: time });
@@ -66,18 +68,20 @@ impl Op for Append {
         let end = offset.checked_add(self.len.into()).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
         make_room_to(view, ctx, &inode, end)?;
-        let mut effects = Vec::with_capacity(5);
+        let mut rows = Vec::with_capacity(2);
         let mut done = 0;
         while done < self.len {
             let (chunk, pos) = ChunkIndex::of(offset + u64::from(done));
             let len = (self.len - done).min(CHUNK_BYTES as u32 - pos);
-            let source = part(&self.source, done, len);
-            if let (SliceSource::Blocks { id, .. }, 1..) = (&source, done) {
-                effects.push(Effect::Share { slice: *id });
-            }
-            effects.push(Effect::AppendSlice { ino: self.ino, chunk, slice: Slice { pos, len, source } });
+            rows.push((chunk, Slice { pos, len, source: self.source.part(done, len) }));
             done += len;
         }
+        let mut effects = share(rows.iter().map(|(_, row)| row), true);
+        effects.extend(rows.into_iter().map(|(chunk, slice)| Effect::AppendSlice {
+            ino: self.ino,
+            chunk,
+            slice,
+        }));
         effects.push(Effect::Extend { ino: self.ino, size: end });
         let now = Some(ctx.now);
         effects.push(Effect::SetTimes { ino: self.ino, atime: None, mtime: now, ctime: now });

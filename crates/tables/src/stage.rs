@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn rows_and_references_to_slices_keep_their_order() {
         let cut = |ino| Effect::DropSlices { ino: Ino(ino), from: ChunkIndex(0), to: ChunkIndex(9) };
-        let share = || Effect::Share { slice: SliceId(1) };
+        let share = || Effect::Share { slice: SliceId(1), rows: 1 };
         assert_eq!(count(&[cut(7), share(), share()]), 1);
         assert_eq!(count(&[share(), cut(7)]), 2, "one of the references may be dropped");
         assert_eq!(count(&[share(), Effect::DropInode { ino: Ino(7) }]), 2);

@@ -38,6 +38,24 @@ pub enum SliceSource {
     Blocks { id: SliceId, offset: u32, size: u32 },
 }
 
+impl SliceSource {
+    /// The `len` bytes from byte `skip` on. If the row is damaged, the result may have fewer bytes; reading the
+    /// missing ones fails.
+    #[must_use]
+    pub fn part(&self, skip: u32, len: u32) -> SliceSource {
+        match self {
+            SliceSource::Hole => SliceSource::Hole,
+            SliceSource::Inline(bytes) => {
+                let to = bytes.len().min(skip as usize + len as usize);
+                SliceSource::Inline(bytes[bytes.len().min(skip as usize)..to].into())
+            }
+            SliceSource::Blocks { id, offset, size } => {
+                SliceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size }
+            }
+        }
+    }
+}
+
 impl ChunkIndex {
     /// The chunk that holds byte `offset` of a file, and the position within it.
     pub fn of(offset: u64) -> (ChunkIndex, u32) {

@@ -1,3 +1,3 @@
--- Adds a reference to slice ?1.
+-- Adds ?2 references to slice ?1.
 
-INSERT INTO `@shared` (slice, extra) VALUES (?1, 1) ON DUPLICATE KEY UPDATE extra = extra + 1;
+INSERT INTO `@shared` (slice, extra) VALUES (?1, ?2) ON DUPLICATE KEY UPDATE extra = extra + ?2;

@@ -395,8 +395,8 @@ local function make_others()
       end
       for n = 1, count do release(sub(found[n], 17)) end
     elseif kind == EFFECT_SHARE then
-      a, kind, at = fields('c8c4', request, at)
-      put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
+      a, b, kind, at = fields('>c8I4c4', request, at)
+      put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, b))
     elseif kind == EFFECT_PUT_XATTR then
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
       if inode_record(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end

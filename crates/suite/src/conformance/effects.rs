@@ -184,7 +184,7 @@ pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {
     let append = |ino| Effect::AppendSlice { ino: Ino(ino), chunk, slice: blocks(10, 1) };
     let drop = |ino| Effect::DropSlices { ino: Ino(ino), from: chunk, to: ChunkIndex(1) };
     let shared = || scan(engine, &Scan::Shared { after: SliceId(0), limit: 9 }).snapshot.records;
-    let share = || Effect::Share { slice: SliceId(10) };
+    let share = || Effect::Share { slice: SliceId(10), rows: 1 };
     apply(engine, vec![put(3, FILE), put(4, FILE), put(5, FILE), append(3)]);
     apply(engine, vec![share(), append(4)]);
     assert_eq!(shared(), [Record::Shared(SliceId(10), 1)]);
@@ -198,6 +198,43 @@ pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {
     apply(engine, vec![Effect::DropInode { ino: Ino(5) }]);
     assert_eq!(shared(), []);
     assert_eq!(garbage(engine), [Record::Garbage(Garbage { slice: SliceId(10), size: 1 })]);
+}
+
+/// A flush packs many small ranges into one slice, so several rows of one chunk and of others refer to it.
+pub fn a_slice_with_many_rows_is_garbage_when_its_last_row_is_removed(engine: &dyn Engine) {
+    let row = |offset| Slice {
+        pos: offset * 10,
+        len: 1,
+        source: SliceSource::Blocks { id: SliceId(10), offset, size: 6 },
+    };
+    let append = |ino, chunk, offset| Effect::AppendSlice {
+        ino: Ino(ino),
+        chunk: ChunkIndex(chunk),
+        slice: row(offset),
+    };
+    let shared = || scan(engine, &Scan::Shared { after: SliceId(0), limit: 9 }).snapshot.records;
+    let rows = [(0, 0), (0, 1), (0, 2), (1, 3), (2, 4)];
+    let mut effects = vec![put(3, FILE), put(4, FILE)];
+    effects.extend(rows.map(|(chunk, offset)| append(3, chunk, offset)));
+    effects.push(append(4, 0, 5));
+    effects.push(Effect::Share { slice: SliceId(10), rows: 3 });
+    effects.push(Effect::Share { slice: SliceId(10), rows: 2 });
+    apply(engine, effects);
+    assert_eq!(shared(), [Record::Shared(SliceId(10), 5)]);
+    let new: Arc<[Slice]> = [blocks(11, 1)].into();
+    apply(engine, vec![Effect::ReplaceRows { ino: Ino(3), chunk: ChunkIndex(0), count: 2, rows: new }]);
+    assert_eq!(shared(), [Record::Shared(SliceId(10), 3)]);
+    assert_eq!(slices(engine, 3, 0), [blocks(11, 1), row(2)]);
+    // Two of the three rows of this inode, in two chunks, at once.
+    let (from, to) = (ChunkIndex(1), ChunkIndex(3));
+    apply(engine, vec![Effect::DropSlices { ino: Ino(3), from, to }]);
+    assert_eq!((shared(), garbage(engine)), (vec![Record::Shared(SliceId(10), 1)], vec![]));
+    apply(engine, vec![Effect::DropInode { ino: Ino(3) }]);
+    assert_eq!(shared(), [Record::Shared(SliceId(10), 0)]);
+    apply(engine, vec![Effect::DropInode { ino: Ino(4) }]);
+    assert_eq!(shared(), []);
+    let gone = [(10, 6), (11, 1)].map(|(id, size)| Record::Garbage(Garbage { slice: SliceId(id), size }));
+    assert_eq!(garbage(engine), gone);
 }
 
 pub fn xattrs_are_put_and_dropped(engine: &dyn Engine) {

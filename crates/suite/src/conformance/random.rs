@@ -271,7 +271,9 @@ pub(super) fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
             from: ChunkIndex(rng.below(CHUNKS + 1)),
             to: ChunkIndex(rng.below(CHUNKS + 2)),
         },
-        15 if rng.one_in(3) => Effect::Share { slice: SliceId(1 + rng.below(6)) },
+        15 if rng.one_in(3) => {
+            Effect::Share { slice: SliceId(1 + rng.below(6)), rows: 1 + rng.below(3) as u32 }
+        }
         15 => {
             let (chunk, count) = (ChunkIndex(rng.below(CHUNKS)), rng.below(4) as u32);
             let rows = (0..rng.below(u64::from(count) + 1)).map(|_| any_slice(rng)).collect();

@@ -25,6 +25,7 @@ pub(super) const CASES: &[Case] = &[
     ("copies_equal_the_source", copies_equal_the_source),
     ("copies_end_at_the_source_end_or_after_some_chunks", copies_end_at_the_source_end_or_after_some_chunks),
     ("a_shared_slice_is_garbage_after_its_last_row", a_shared_slice_is_garbage_after_its_last_row),
+    ("rows_of_one_write_or_compaction_share_a_slice", rows_of_one_write_or_compaction_share_a_slice),
     ("a_copy_has_the_source_data_of_its_commit", a_copy_has_the_source_data_of_its_commit),
     ("a_copy_ends_at_the_source_size_of_its_commit", a_copy_ends_at_the_source_size_of_its_commit),
     ("a_copy_is_of_one_moment", a_copy_is_of_one_moment),
@@ -66,6 +67,22 @@ pub(super) fn put(c: &Client, ino: Ino, offset: u64, len: u64, id: u64) {
         (at, id) = (at + u64::from(part), id + 1);
     }
     c.run(&Write { ino, slices, end: offset + len, mtime: Time::now() }).unwrap();
+}
+
+/// Writes the next bytes of slice `id` at each of these places: an offset and a length.
+pub(super) fn put_scattered(c: &Client, ino: Ino, places: &[(u64, u32)], id: u64) {
+    let size = places.iter().map(|(_, len)| len).sum();
+    let (mut skip, mut slices) = (0, Vec::new());
+    for &(at, len) in places {
+        let (chunk, pos) = ChunkIndex::of(at);
+        slices.push((
+            chunk,
+            Slice { pos, len, source: SliceSource::Blocks { id: SliceId(id), offset: skip, size } },
+        ));
+        skip += len;
+    }
+    let end = places.iter().map(|(at, len)| at + u64::from(*len)).max().unwrap_or(0);
+    c.run(&Write { ino, slices, end, mtime: Time::now() }).unwrap();
 }
 
 fn put_inline(c: &Client, ino: Ino, pos: u32, data: &[u8]) {
@@ -335,6 +352,38 @@ fn a_shared_slice_is_garbage_after_its_last_row(factory: Factory<'_>) {
     c.truncate(b, 0).unwrap();
     assert_eq!(garbage(&**c.engine()), BTreeSet::from([1]));
     assert!(shared(&**c.engine()).is_empty());
+    check(&c);
+}
+
+fn rows_of_one_write_or_compaction_share_a_slice(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
+    let engine = &**c.engine();
+    put(&c, b, 0, 2, 9);
+    // The rows are in an order of their own, in two chunks, and one lies above another.
+    let places = [(20, 2), (CHUNK + 5, 1), (0, 2), (21, 2), (40, 1), (CHUNK, 1)];
+    put_scattered(&c, a, &places, 1);
+    assert_eq!(shared(engine), BTreeMap::from([(1, 5)]));
+    let expected = [(0, 3), (1, 4), (20, 0), (21, 5), (22, 6), (40, 7), (CHUNK, 8), (CHUNK + 5, 2)];
+    assert_eq!(paint(engine, a), expected.map(|(at, from)| (at, content(SliceId(1), from))).into());
+    assert_eq!(copy(&c, (a, 0), (b, 0), 30), Ok(30));
+    assert_eq!((shared(engine), garbage(engine)), (BTreeMap::from([(1, 8)]), BTreeSet::new()));
+    // A compaction stores two runs as one slice.
+    let part = |pos, len, offset| Slice {
+        pos,
+        len,
+        source: SliceSource::Blocks { id: SliceId(2), offset, size: 6 },
+    };
+    let new = [part(0, 2, 0), part(20, 3, 2), part(40, 1, 5)];
+    let (chunk, old) = (ChunkIndex(0), chunk_rows(&c, a, 0));
+    c.run(&Compact { ino: a, chunk, old, new: new.clone().into() }).unwrap();
+    assert_eq!(chunk_rows(&c, a, 0)[..], new);
+    assert_eq!(shared(engine), BTreeMap::from([(1, 4), (2, 2)]));
+    c.truncate(a, CHUNK).unwrap();
+    c.unlink(ROOT, "b").unwrap();
+    assert_eq!((shared(engine), garbage(engine)), (BTreeMap::from([(2, 2)]), BTreeSet::from([1, 9])));
+    c.unlink(ROOT, "a").unwrap();
+    assert_eq!((shared(engine), garbage(engine)), (BTreeMap::new(), BTreeSet::from([1, 2, 9])));
     check(&c);
 }
 

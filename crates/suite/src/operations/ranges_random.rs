@@ -11,7 +11,7 @@ use super::fixture::{Client, ROOT, fresh};
 use super::invariants::check;
 use super::ranges::{
     Bytes, CHUNK, MODES, ZERO, allocate, chunk_rows, content, copy, fill_zeros, garbage, paint, paint_rows,
-    put, rows, shared,
+    put, put_scattered, rows, shared,
 };
 use crate::rng::split_mix;
 
@@ -84,7 +84,8 @@ impl Run {
         let at = self.draw(self.files.len() as u64) as usize;
         let (offset, len) = (self.offset(), self.len());
         match self.draw(20) {
-            0..7 => self.write(at, offset, len % 31),
+            0..2 => self.write_scattered(at),
+            2..7 => self.write(at, offset, len % 31),
             7..10 => self.allocate(at, offset, len),
             10..16 => {
                 let (to, to_offset) = (self.draw(self.files.len() as u64) as usize, self.offset());
@@ -125,6 +126,27 @@ impl Run {
         }
         file.size = file.size.max(end);
         format!("write {at} at {offset}+{len}, inline {inline}")
+    }
+
+    /// Writes to several places, whose rows share a slice.
+    fn write_scattered(&mut self, at: usize) -> String {
+        let (ino, id) = (self.files[at].0, self.next_slice);
+        self.next_slice += 1;
+        self.stored.insert(id);
+        let mut places = Vec::new();
+        for _ in 0..2 + self.draw(5) {
+            let offset = self.offset();
+            places.push((offset, (1 + self.draw(8)).min(CHUNK - offset % CHUNK) as u32));
+        }
+        let (mut skip, file) = (0, &mut self.files[at].1);
+        for &(offset, len) in &places {
+            let data = (0..len).map(|n| content(SliceId(id), skip + n));
+            file.bytes.extend((offset..).zip(data));
+            file.size = file.size.max(offset + u64::from(len));
+            skip += len;
+        }
+        put_scattered(&self.client, ino, &places, id);
+        format!("write {at} at {places:?}")
     }
 
     fn allocate(&mut self, at: usize, offset: u64, len: u64) -> String {
