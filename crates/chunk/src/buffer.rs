@@ -6,9 +6,11 @@
 //! uploaded as soon as it is full.
 //!
 //! A flush has three steps, so that the metadata commit in the middle needs no lock on the buffer:
-//! [`WriteBuffer::stage`] stores all blocks and returns the rows; the caller commits the rows;
+//! [`WriteBuffer::stage`] stores all blocks and returns the rows, of which several may name one slice
+//! ([`crate::sharing`]); the caller commits the rows;
 //! [`WriteBuffer::committed`] drops the extents. Until then, reads are served from the buffer.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,7 +18,9 @@ use types::{BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, Errno, Slice, SliceId};
 
 use crate::ChunkError;
 use crate::budget::{MemoryBudget, Reservation};
-use crate::extent::Extent;
+use crate::extent::{Extent, discard, store_again};
+use crate::pool;
+use crate::sharing::share_slices;
 use crate::store::BlockStore;
 use crate::upload::{ErrorSlot, Upload};
 
@@ -196,7 +200,7 @@ impl WriteBuffer {
 
     /// Stores every dirty byte and returns the rows that name them. If `inline_limit` is given, extents of at
     /// most that many bytes are stored inside the rows; all others become slices of blocks, uploaded in
-    /// parallel. The bytes may not survive a power failure yet: pass [`Staged::slices`] to
+    /// parallel. Small extents share slices ([`share_slices`]). The bytes may not survive a power failure yet: pass [`Staged::slices`] to
     /// [`BlockStore::make_durable`].
     ///
     /// Idempotent: if the commit failed, staging again returns the same rows and uploads nothing twice. The
@@ -207,9 +211,13 @@ impl WriteBuffer {
     /// remains, and the next call uploads what is missing. A background upload that failed earlier and
     /// succeeds now is not an error: nothing was lost.
     pub fn stage(&mut self, inline_limit: Option<u32>) -> Result<Staged, ChunkError> {
+        if let Some(limit) = inline_limit {
+            self.extents.iter_mut().for_each(|extent| extent.seal_inline(limit));
+        }
+        self.share()?;
         let new_id = || (self.context.new_id)().map_err(ChunkError::SliceId);
         for extent in &mut self.extents {
-            extent.seal(inline_limit, &new_id)?;
+            extent.seal(&new_id)?;
         }
         // The old error is dropped only now: if sealing fails, no upload is tried again, so the error must
         // still be reported.
@@ -239,16 +247,49 @@ impl WriteBuffer {
     pub fn restage(&mut self) -> Result<(), ChunkError> {
         let context = &self.context;
         let new_id = || (context.new_id)().map_err(ChunkError::SliceId);
-        let errors = &self.errors;
-        self.extents
-            .iter_mut()
-            .filter(|extent| extent.staged)
-            .try_for_each(|extent| extent.restage(&context.store, errors, &new_id))
+        let (store, errors) = (&context.store, &self.errors);
+        for index in 0..self.extents.len() {
+            let extent = &mut self.extents[index];
+            if !extent.staged {
+                continue;
+            }
+            let Some(old) = extent.shared_block().map(Arc::clone) else {
+                extent.restage(store, errors, &new_id)?;
+                continue;
+            };
+            let again = store_again(&old, new_id()?, old.len, context.budget.reserve(0), store, errors)?;
+            let has_old =
+                |extent: &&mut Extent| extent.shared_block().is_some_and(|it| Arc::ptr_eq(it, &old));
+            self.extents.iter_mut().filter(has_old).for_each(|extent| extent.set_shared(&again));
+        }
+        Ok(())
     }
 
     /// Takes the error of a failed background upload that was not reported yet.
     pub fn take_error(&mut self) -> Option<ChunkError> {
         self.errors.take()
+    }
+
+    /// Moves the bytes of small extents into common blocks.
+    fn share(&mut self) -> Result<(), ChunkError> {
+        let undecided = |(_, extent): &(usize, &Extent)| extent.undecided().is_some();
+        let mut found: Vec<usize> =
+            self.extents.iter().enumerate().filter(undecided).map(|(index, _)| index).collect();
+        found.sort_by_key(|&index| self.extents[index].offset);
+        for members in share_slices(found.iter().map(|&index| self.extents[index].shown)) {
+            if members.len() < 2 {
+                continue;
+            }
+            let members = || members.iter().map(|&member| found[member]);
+            let id = (self.context.new_id)().map_err(ChunkError::SliceId)?;
+            let size = members().map(|index| self.extents[index].shown as usize).sum();
+            // Exactly what the extents have reserved: a buffer of the pool would be larger.
+            let (mut block, mut held) = (Vec::with_capacity(size), self.context.budget.reserve(0));
+            members().for_each(|index| self.extents[index].move_to(&mut block, &mut held));
+            let upload = Upload::new(id, 0, pool::freeze(block), held);
+            members().for_each(|index| self.extents[index].set_shared(&upload));
+        }
+        Ok(())
     }
 
     fn admit(&self, bytes: u64) -> Result<Reservation, Written> {
@@ -313,7 +354,9 @@ impl WriteBuffer {
 
     fn upload_all(&self) -> Result<(), ChunkError> {
         let store = &self.context.store;
-        let mut waiting = self.uploads().filter(|upload| !upload.is_stored());
+        let mut waiting: Vec<&Arc<Upload>> = self.uploads().filter(|upload| !upload.is_stored()).collect();
+        each_once(&mut waiting, |upload| *upload);
+        let mut waiting = waiting.into_iter();
         // The first one runs on this thread: a small file then needs no switch to another thread.
         let first = waiting.next();
         waiting.for_each(|upload| upload.spawn(store, &self.errors));
@@ -331,23 +374,36 @@ impl WriteBuffer {
         self.extents.iter().flat_map(Extent::uploads)
     }
 
+    /// Removes the blocks of dropped extents from the store, unless a row may name them or another extent has
+    /// bytes in them.
     fn discard(&self, extents: Vec<Extent>) {
-        for extent in extents {
-            extent.discard(&self.context.store);
+        let mut unnamed: Vec<Arc<Upload>> = extents.into_iter().flat_map(Extent::into_unnamed).collect();
+        each_once(&mut unnamed, |upload| upload);
+        let is_shared = |upload: &Arc<Upload>| {
+            self.extents.iter().filter_map(Extent::shared_block).any(|block| Arc::ptr_eq(block, upload))
+        };
+        unnamed.retain(|upload| !is_shared(upload));
+        if !unnamed.is_empty() {
+            discard(unnamed, &self.context.store);
         }
     }
 }
 
+/// Removes repetitions of blocks.
+fn each_once<T>(uploads: &mut Vec<T>, of: impl Fn(&T) -> &Arc<Upload>) {
+    let name = |upload: &T| (of(upload).slice, of(upload).block);
+    uploads.sort_by_key(name);
+    uploads.dedup_by_key(|upload| name(upload));
+}
+
 impl Staged {
-    /// The slices that the rows name, without inline rows.
+    /// The slices that the rows name, each once.
     pub fn slices(&self) -> Vec<SliceId> {
-        self.rows
-            .iter()
-            .filter_map(|(_, row)| match row.source {
-                types::SliceSource::Blocks { id, .. } => Some(id),
-                _ => None,
-            })
-            .collect()
+        let slices = self.rows.iter().filter_map(|(_, row)| match row.source {
+            types::SliceSource::Blocks { id, .. } => Some(id),
+            _ => None,
+        });
+        slices.collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 

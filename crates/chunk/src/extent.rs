@@ -42,6 +42,8 @@ enum Tail {
     Inline(Arc<[u8]>),
     /// No tail: all bytes are in the uploads.
     Sealed,
+    /// No tail: the bytes are in the only upload, from this position on. Other extents have the rest of that block.
+    Shared(u32),
 }
 
 impl Extent {
@@ -101,20 +103,52 @@ impl Extent {
         Ok(())
     }
 
-    /// Decides how the extent is stored: inline if it is no longer than `inline_limit` and no block was
-    /// uploaded; otherwise as blocks, of which the last may be short.
-    pub(crate) fn seal(
-        &mut self,
-        inline_limit: Option<u32>,
-        new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
-    ) -> Result<(), ChunkError> {
-        let Tail::Open(tail) = &mut self.tail else { return Ok(()) };
-        if self.id.is_none() && inline_limit.is_some_and(|limit| self.shown <= limit) {
+    /// If the extent is no longer than `inline_limit` and no block was uploaded, decides that its row will contain
+    /// the bytes.
+    pub(crate) fn seal_inline(&mut self, inline_limit: u32) {
+        if let Tail::Open(tail) = &mut self.tail
+            && self.id.is_none()
+            && self.shown <= inline_limit
+        {
             let tail = std::mem::take(tail);
             drop(self.held.split((tail.capacity() - tail.len()) as u64));
             self.tail = Tail::Inline(Arc::from(tail));
-            return Ok(());
         }
+    }
+
+    /// The number of bytes, if it is not decided yet how they are stored, and no block was uploaded.
+    pub(crate) fn undecided(&self) -> Option<u32> {
+        (self.id.is_none() && matches!(self.tail, Tail::Open(_))).then_some(self.shown)
+    }
+
+    /// Moves the bytes of an undecided extent to the end of a block that it shares with others, and their
+    /// reservation to `held`. [`Extent::set_shared`] must follow.
+    pub(crate) fn move_to(&mut self, block: &mut Vec<u8>, held: &mut Reservation) {
+        let at = block.len() as u32;
+        if let Tail::Open(tail) = std::mem::replace(&mut self.tail, Tail::Shared(at)) {
+            block.extend_from_slice(&tail);
+            held.absorb(&mut self.held, tail.len() as u64);
+            drop(self.held.split(u64::MAX));
+        }
+    }
+
+    /// Sets the block that holds the bytes of this extent and of others. If the row is staged, the next flush returns
+    /// another one.
+    pub(crate) fn set_shared(&mut self, upload: &Arc<Upload>) {
+        (self.id, self.uploads, self.staged) = (Some(upload.slice), vec![Arc::clone(upload)], false);
+    }
+
+    /// The block that other extents share with this one.
+    pub(crate) fn shared_block(&self) -> Option<&Arc<Upload>> {
+        matches!(self.tail, Tail::Shared(_)).then(|| self.uploads.first())?
+    }
+
+    /// Decides that the extent is stored as blocks, of which the last may be short, unless something else was decided.
+    pub(crate) fn seal(
+        &mut self,
+        new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
+    ) -> Result<(), ChunkError> {
+        let Tail::Open(tail) = &mut self.tail else { return Ok(()) };
         let id = take_id(&mut self.id, new_id)?;
         let tail = std::mem::take(tail);
         self.tail = Tail::Sealed;
@@ -125,35 +159,22 @@ impl Extent {
     }
 
     /// Stores the blocks again under a new number; see [`WriteBuffer::restage`](crate::WriteBuffer::restage).
-    /// It keeps one block at a time in memory.
+    /// It keeps one block at a time in memory. The extent shares no block with others.
     pub(crate) fn restage(
         &mut self,
         store: &BlockStore,
         errors: &ErrorSlot,
         new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
     ) -> Result<(), ChunkError> {
-        let Some(old) = self.id else {
+        if self.id.is_none() {
             self.staged = false;
             return Ok(());
-        };
+        }
         let id = new_id()?;
         let size = self.sent();
         let mut uploads = Vec::with_capacity(self.uploads.len());
         for upload in &self.uploads {
-            let data = match upload.bytes() {
-                Some(data) => data,
-                None => {
-                    let mut data = pool::any(upload.len as usize);
-                    store.read(old, size, upload.block * BLOCK_BYTES, &mut data)?;
-                    pool::freeze(data)
-                }
-            };
-            let again = Upload::new(id, upload.block, data, self.held.split(0));
-            again.run(store, errors);
-            if !again.is_stored() {
-                return Err(errors.take().unwrap_or(ChunkError::Aborted));
-            }
-            uploads.push(again);
+            uploads.push(store_again(upload, id, size, self.held.split(0), store, errors)?);
         }
         (self.id, self.uploads, self.staged) = (Some(id), uploads, false);
         Ok(())
@@ -176,6 +197,9 @@ impl Extent {
             }
             (Tail::Inline(bytes), _) => SliceSource::Inline(Arc::from(&bytes[..self.shown as usize])),
             (Tail::Sealed, Some(id)) => SliceSource::Blocks { id, offset: 0, size: self.sent() },
+            (Tail::Shared(offset), Some(id)) => {
+                SliceSource::Blocks { id, offset: *offset, size: self.sent() }
+            }
             _ => return None,
         };
         Some((chunk, Slice { pos, len: self.shown, source }))
@@ -185,6 +209,9 @@ impl Extent {
     /// unless a row may name them.
     pub(crate) fn cut(&mut self, end: u64, store: &BlockStore) {
         self.shown = (end - self.offset) as u32;
+        if let Tail::Shared(_) = self.tail {
+            return;
+        }
         let kept = self.shown.div_ceil(BLOCK_BYTES) as usize;
         if !self.staged && kept < self.uploads.len() {
             discard(self.uploads.split_off(kept), store);
@@ -211,23 +238,23 @@ impl Extent {
 
     /// Copies the extent's bytes into `buf`, which holds the file's bytes from `offset` on.
     pub(crate) fn paint(&self, store: &BlockStore, offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {
+        if let (Tail::Shared(at), Some(upload)) = (&self.tail, self.uploads.first()) {
+            if let Some((skip, out)) = self.shared(self.offset, self.shown, offset, buf) {
+                copy_of(upload, *at as usize + skip, upload.len, out, store)?;
+            }
+            return Ok(());
+        }
         let mut start = self.offset;
         for upload in &self.uploads {
             if let Some((skip, out)) = self.shared(start, upload.len, offset, buf) {
-                match upload.bytes() {
-                    Some(data) => out.copy_from_slice(&data[skip..skip + out.len()]),
-                    None => {
-                        let from = upload.block * BLOCK_BYTES + skip as u32;
-                        store.read(upload.slice, self.sent(), from, out)?;
-                    }
-                }
+                copy_of(upload, skip, self.sent(), out, store)?;
             }
             start += u64::from(upload.len);
         }
         let tail: &[u8] = match &self.tail {
             Tail::Open(bytes) => bytes,
             Tail::Inline(bytes) => bytes,
-            Tail::Sealed => &[],
+            Tail::Sealed | Tail::Shared(_) => &[],
         };
         if let Some((skip, out)) = self.shared(start, tail.len() as u32, offset, buf) {
             out.copy_from_slice(&tail[skip..skip + out.len()]);
@@ -235,11 +262,9 @@ impl Extent {
         Ok(())
     }
 
-    /// Removes, in the background, the blocks of an extent that no row will ever name.
-    pub(crate) fn discard(self, store: &BlockStore) {
-        if !self.staged && !self.uploads.is_empty() {
-            discard(self.uploads, store);
-        }
+    /// The blocks of an extent that is dropped, if no row names them.
+    pub(crate) fn into_unnamed(self) -> Vec<Arc<Upload>> {
+        if self.staged { Vec::new() } else { self.uploads }
     }
 
     /// The part of `buf` (the file's bytes from `offset` on) that overlaps the extent's `len` bytes at file
@@ -270,7 +295,50 @@ impl Extent {
     }
 }
 
-fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
+/// Fills `out` with the bytes from `skip` on of a block of a slice of `size` bytes.
+fn copy_of(
+    upload: &Upload,
+    skip: usize,
+    size: u32,
+    out: &mut [u8],
+    store: &BlockStore,
+) -> Result<(), ChunkError> {
+    match upload.bytes() {
+        Some(data) => {
+            out.copy_from_slice(&data[skip..skip + out.len()]);
+            Ok(())
+        }
+        None => store.read(upload.slice, size, upload.block * BLOCK_BYTES + skip as u32, out),
+    }
+}
+
+/// Stores a block of a slice of `size` bytes once more, as a block of slice `id`.
+///
+/// # Errors
+/// As for [`WriteBuffer::restage`](crate::WriteBuffer::restage).
+pub(crate) fn store_again(
+    upload: &Upload,
+    id: SliceId,
+    size: u32,
+    held: Reservation,
+    store: &BlockStore,
+    errors: &ErrorSlot,
+) -> Result<Arc<Upload>, ChunkError> {
+    let data = match upload.bytes() {
+        Some(data) => data,
+        None => {
+            let mut data = pool::any(upload.len as usize);
+            store.read(upload.slice, size, upload.block * BLOCK_BYTES, &mut data)?;
+            pool::freeze(data)
+        }
+    };
+    let again = Upload::new(id, upload.block, data, held);
+    again.run(store, errors);
+    if again.is_stored() { Ok(again) } else { Err(errors.take().unwrap_or(ChunkError::Aborted)) }
+}
+
+/// Removes, in the background, blocks that no row will ever name.
+pub(crate) fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
     store.spawn(move |inner| {
         for upload in uploads {
             upload.wait();

@@ -1,10 +1,12 @@
 //! Reads the bytes of a block: from memory, from the disk or from the store, in this order, as a whole or by
 //! pages.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
+use types::BLOCK_BYTES;
 
 use crate::ChunkError;
 use crate::backend::Refusal;
@@ -13,7 +15,7 @@ use crate::error::store_error;
 use crate::format::{BlockFault, PAGE_BYTES};
 use crate::layout::{Damage, Layout, decode, object_len_bound};
 use crate::packed::{Header, header_len};
-use crate::store::{Inner, Pages};
+use crate::store::{BlockKey, Inner, Pages};
 
 impl Inner {
     /// Fills `out` with the bytes of a block from `from` on.
@@ -21,7 +23,18 @@ impl Inner {
     /// The whole block is fetched if the read covers at least half of it, starts at its beginning, or starts
     /// at the end of the previous read. Otherwise only the needed pages are fetched, so that a random read of
     /// 4 KiB does not cost 4 MiB.
-    pub(crate) fn read_block(&self, name: BlockName, from: u32, out: &mut [u8]) -> Result<(), ChunkError> {
+    ///
+    /// If the block belongs to a slice of which rows have only parts, `shared` is the number of bytes that the
+    /// whole request reads of that slice. The position in such a block does not tell what is read next, so the whole
+    /// block is fetched only for an eighth of its bytes, and pages are cached, because their other bytes belong to
+    /// near ranges of the file.
+    pub(crate) fn read_block(
+        &self,
+        name: BlockName,
+        from: u32,
+        out: &mut [u8],
+        shared: Option<u64>,
+    ) -> Result<(), ChunkError> {
         let (key, len) = ((name.id, name.block), name.len);
         let end = from + out.len() as u32;
         let copy = |whole: &Bytes, out: &mut [u8]| out.copy_from_slice(&whole[from as usize..end as usize]);
@@ -30,10 +43,14 @@ impl Inner {
             copy(&whole, out);
             return Ok(());
         }
+        if let Some(pages) = pages_to_cache(name, from, out.len() as u32, shared) {
+            return self.read_cached_pages(name, pages, from, out);
+        }
         self.counts.misses.fetch_add(1, Relaxed);
         let goes_on =
             || self.trailers.get(&key).is_some_and(|pages| pages.end.load(Relaxed) == u64::from(from));
-        if from == 0 || len <= 2 * PAGE_BYTES || out.len() as u64 * 2 >= u64::from(len) || goes_on() {
+        let is_read_through = if shared.is_none() { from == 0 || goes_on() } else { is_dense(len, shared) };
+        if is_read_through || len <= 2 * PAGE_BYTES || out.len() as u64 * 2 >= u64::from(len) {
             match self.whole_block(name) {
                 Ok(whole) => {
                     copy(&whole, out);
@@ -54,20 +71,90 @@ impl Inner {
 
     fn read_pages(&self, name: BlockName, from: u32, out: &mut [u8]) -> Result<(), ChunkError> {
         let end = from + out.len() as u32;
-        let pages = self.trailers.get_or_load((name.id, name.block), || {
-            let layout = self.fetch_layout(name)?;
-            Ok::<_, ChunkError>((Arc::new(Pages { layout, end: AtomicU64::new(0) }), 1))
-        })?;
         let first = from / PAGE_BYTES;
-        let (offset, count) = pages.layout.range(first, end.div_ceil(PAGE_BYTES));
-        let stored = self.fetch(name, offset, count)?;
-        let unpacked = pages.layout.unpack(&self.codec, first, stored);
-        let data = unpacked.map_err(|fault| corrupt(name, fault))?;
+        let (pages, data) = self.fetch_pages(name, first..end.div_ceil(PAGE_BYTES))?;
         pages.end.store(end.into(), Relaxed);
         let skip = (from - first * PAGE_BYTES) as usize;
         let wanted = data.get(skip..skip + out.len()).ok_or_else(|| corrupt(name, BlockFault::Header))?;
         out.copy_from_slice(wanted);
         Ok(())
+    }
+
+    /// Fills `out` with the bytes of a block from `from` on, which are in `pages`.
+    fn read_cached_pages(
+        &self,
+        name: BlockName,
+        pages: Range<u32>,
+        from: u32,
+        out: &mut [u8],
+    ) -> Result<(), ChunkError> {
+        let is_cached = |page| self.blocks.contains(&page_key(name, page));
+        if pages.len() > 1 && !pages.clone().any(is_cached) {
+            self.counts.misses.fetch_add(1, Relaxed);
+            let data = self.verified_pages(name, pages.clone())?;
+            for (page, bytes) in pages.clone().zip(data.chunks(PAGE_BYTES as usize)) {
+                // A copy, because a part would keep all of `data` in memory.
+                self.blocks.insert(page_key(name, page), Bytes::copy_from_slice(bytes), bytes.len() as u64);
+            }
+            let skip = (from - pages.start * PAGE_BYTES) as usize;
+            let wanted = data.get(skip..skip + out.len()).ok_or_else(|| corrupt(name, BlockFault::Header))?;
+            out.copy_from_slice(wanted);
+            return Ok(());
+        }
+        let (mut at, mut rest) = (from, out);
+        for page in pages {
+            let key = page_key(name, page);
+            let cached = self.blocks.get(&key);
+            let count = if cached.is_some() { &self.counts.hits } else { &self.counts.misses };
+            count.fetch_add(1, Relaxed);
+            let data = match cached {
+                Some(data) => data,
+                None => self.blocks.get_or_load(key, || self.load_page(name, page))?,
+            };
+            let skip = (at - page * PAGE_BYTES) as usize;
+            let (part, tail) = rest.split_at_mut(rest.len().min((PAGE_BYTES as usize) - skip));
+            let wanted =
+                data.get(skip..skip + part.len()).ok_or_else(|| corrupt(name, BlockFault::Header))?;
+            part.copy_from_slice(wanted);
+            at += part.len() as u32;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Fetches a planned page, unless it was read since it was planned.
+    pub(crate) fn load_planned_page(&self, name: BlockName, page: u32) -> Result<(), ChunkError> {
+        self.blocks.load_planned(page_key(name, page), || self.load_page(name, page))
+    }
+
+    /// A page from the disk or the store, and its charge in the cache.
+    fn load_page(&self, name: BlockName, page: u32) -> Result<(Bytes, u64), ChunkError> {
+        let data = self.verified_pages(name, page..page + 1)?;
+        let charge = data.len() as u64;
+        Ok((data, charge))
+    }
+
+    fn verified_pages(&self, name: BlockName, pages: Range<u32>) -> Result<Bytes, ChunkError> {
+        match self.fetch_pages(name, pages.clone()) {
+            Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) if self.forget_cached(name) => {
+                self.fetch_pages(name, pages)
+            }
+            fetched => fetched,
+        }
+        .map(|(_, data)| data)
+    }
+
+    /// Pages from the disk or the store.
+    fn fetch_pages(&self, name: BlockName, range: Range<u32>) -> Result<(Arc<Pages>, Bytes), ChunkError> {
+        let pages = self.trailers.get_or_load((name.id, name.block), || {
+            let layout = self.fetch_layout(name)?;
+            Ok::<_, ChunkError>((Arc::new(Pages { layout, end: AtomicU64::new(0) }), 1))
+        })?;
+        let (offset, count) = pages.layout.range(range.start, range.end);
+        let stored = self.fetch(name, offset, count)?;
+        let unpacked = pages.layout.unpack(&self.codec, range.start, stored);
+        let data = unpacked.map_err(|fault| corrupt(name, fault))?;
+        Ok((pages, data))
     }
 
     /// Removes a block from the cache on disk, because it is damaged. Returns whether it was cached; if so,
@@ -168,6 +255,30 @@ impl Inner {
             refusal => store_error("read", &key, refusal),
         }
     }
+}
+
+/// Whether a request that reads `shared` bytes of a slice that rows share should fetch a block of `len` bytes as a whole.
+fn is_dense(len: u32, shared: Option<u64>) -> bool {
+    shared.is_some_and(|bytes| bytes * 8 >= len.into())
+}
+
+/// The pages to fetch and cache for `count` bytes of a block from `from` on, if rows share the slice, and the
+/// request reads little of it; see [`Inner::read_block`]. `None` if the block is short.
+pub(crate) fn pages_to_cache(
+    name: BlockName,
+    from: u32,
+    count: u32,
+    shared: Option<u64>,
+) -> Option<Range<u32>> {
+    let end = from.saturating_add(count).min(name.len);
+    let pages = from / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+    let is_sparse = shared.is_some() && !is_dense(name.len, shared) && name.len > 2 * PAGE_BYTES;
+    is_sparse.then_some(pages)
+}
+
+/// The key of a page in the cache of blocks. The number of a block is far below the one bit that marks a page.
+pub(crate) fn page_key(name: BlockName, page: u32) -> BlockKey {
+    (name.id, 1 << 31 | name.block * (BLOCK_BYTES / PAGE_BYTES) | page)
 }
 
 fn corrupt(name: BlockName, fault: BlockFault) -> ChunkError {

@@ -1,5 +1,7 @@
 //! Resolves a range of a chunk to the sources of its bytes.
 
+use std::collections::BTreeMap;
+
 use types::{Slice, SliceId, SliceSource};
 
 /// `len` bytes of a chunk from `pos` on, and their source.
@@ -16,11 +18,13 @@ pub enum PieceSource<'a> {
     Zeros,
     /// Exactly the piece's bytes. Shorter than the piece only if the row is damaged.
     Inline(&'a [u8]),
-    /// The bytes from `offset` on of slice `id`, which holds `size` bytes.
+    /// The bytes from `offset` on of slice `id`, which holds `size` bytes. `is_shared` tells that the row has only a
+    /// part of the slice, so that what follows in the slice is probably somewhere else in the file.
     Blocks {
         id: SliceId,
         offset: u32,
         size: u32,
+        is_shared: bool,
     },
 }
 
@@ -29,32 +33,31 @@ pub enum PieceSource<'a> {
 /// zeros.
 ///
 /// The rows are walked from the newest to the oldest; each fills what is left of the range, and the walk
-/// stops when the range is complete.
+/// stops when the range is complete. A chunk may have tens of thousands of rows, so a row looks only at the gaps that
+/// it overlaps.
 pub fn resolve(rows: &[Slice], pos: u32, len: u32) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
-    let mut gaps = vec![(u64::from(pos), u64::from(pos) + u64::from(len))];
-    gaps.retain(|(from, to)| from < to);
+    // The end of each gap, by its start.
+    let mut gaps = BTreeMap::from([(u64::from(pos), u64::from(pos) + u64::from(len))]);
+    gaps.retain(|from, to| from < to);
     for row in rows.iter().rev() {
         if gaps.is_empty() {
             break;
         }
         let (start, end) = (u64::from(row.pos), u64::from(row.pos) + u64::from(row.len));
-        if gaps.iter().all(|&(from, to)| end <= from || to <= start) {
-            continue;
-        }
-        let mut left = Vec::with_capacity(gaps.len() + 1);
-        for (from, to) in gaps {
+        while let Some((&from, &to)) = gaps.range(..end).next_back()
+            && to > start
+        {
+            gaps.remove(&from);
             let (lo, hi) = (from.max(start), to.min(end));
+            gaps.extend([(from, lo), (hi, to)].into_iter().filter(|(from, to)| from < to));
             if lo >= hi {
-                left.push((from, to));
-                continue;
+                break;
             }
-            left.extend([(from, lo), (hi, to)].into_iter().filter(|(from, to)| from < to));
             pieces.push(piece(row, lo as u32, (hi - lo) as u32));
         }
-        gaps = left;
     }
-    pieces.extend(gaps.iter().map(|&(from, to)| Piece {
+    pieces.extend(gaps.iter().map(|(&from, &to)| Piece {
         pos: from as u32,
         len: (to - from) as u32,
         source: PieceSource::Zeros,
@@ -72,7 +75,8 @@ fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
             PieceSource::Inline(bytes.get(from..to.min(bytes.len())).unwrap_or_default())
         }
         SliceSource::Blocks { id, offset, size } => {
-            PieceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size }
+            let is_shared = row.len < *size;
+            PieceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size, is_shared }
         }
     };
     Piece { pos, len, source }
@@ -97,8 +101,8 @@ fn continues(last: &Piece<'_>, next: &Piece<'_>) -> bool {
     match (last.source, next.source) {
         (PieceSource::Zeros, PieceSource::Zeros) => true,
         (
-            PieceSource::Blocks { id, offset, size },
-            PieceSource::Blocks { id: next_id, offset: next_offset, size: next_size },
+            PieceSource::Blocks { id, offset, size, .. },
+            PieceSource::Blocks { id: next_id, offset: next_offset, size: next_size, .. },
         ) => id == next_id && size == next_size && offset.checked_add(last.len) == Some(next_offset),
         _ => false,
     }
@@ -171,7 +175,7 @@ mod tests {
             source: SliceSource::Blocks { id: SliceId(7), offset, size: 100 },
         };
         let rows = [blocks(50, 50, 50), blocks(0, 50, 0)];
-        let source = PieceSource::Blocks { id: SliceId(7), offset: 10, size: 100 };
+        let source = PieceSource::Blocks { id: SliceId(7), offset: 10, size: 100, is_shared: true };
         assert_eq!(resolve(&rows, 10, 80), [Piece { pos: 10, len: 80, source }]);
     }
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use chunk::{
-    BlockStore, ChunkError, MemoryBudget, Staged, StorageConfig, WriteBuffer, WriteContext, Written,
+    BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, Fault, Faults, MemoryBudget, Secret,
+    Staged, StorageConfig, StoreCall, StoreOptions, WriteBuffer, WriteContext, Written,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -94,12 +95,30 @@ impl File {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Write { at: usize, len: usize, seed: u8 },
-    Append { len: usize, seed: u8 },
-    Truncate { at: usize },
-    Stage { inline: Option<u32> },
-    Commit { succeeds: bool },
-    Read { at: usize, len: usize },
+    Write {
+        at: usize,
+        len: usize,
+        seed: u8,
+    },
+    Append {
+        len: usize,
+        seed: u8,
+    },
+    Truncate {
+        at: usize,
+    },
+    Stage {
+        inline: Option<u32>,
+    },
+    Commit {
+        succeeds: bool,
+    },
+    /// It is not known whether the rows were committed. They were not.
+    Restage,
+    Read {
+        at: usize,
+        len: usize,
+    },
 }
 
 const END: usize = CHUNK_BYTES as usize + 3 * BLOCK;
@@ -121,6 +140,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => place().prop_map(|at| Action::Truncate { at }),
         2 => prop::option::of(0u32..400).prop_map(|inline| Action::Stage { inline }),
         2 => prop::bool::weighted(0.7).prop_map(|succeeds| Action::Commit { succeeds }),
+        1 => Just(Action::Restage),
         4 => (place(), length()).prop_map(|(at, len)| Action::Read { at, len }),
     ]
 }
@@ -137,6 +157,7 @@ fn crowded_action() -> impl Strategy<Value = Action> {
         1 => place().prop_map(|at| Action::Truncate { at }),
         1 => prop::option::of(0u32..80).prop_map(|inline| Action::Stage { inline }),
         1 => prop::bool::weighted(0.7).prop_map(|succeeds| Action::Commit { succeeds }),
+        1 => Just(Action::Restage),
         4 => (place(), 1usize..200).prop_map(|(at, len)| Action::Read { at, len }),
     ]
 }
@@ -208,6 +229,16 @@ fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError
                     && succeeds
                 {
                     file.commit(&staged);
+                }
+            }
+            Action::Restage => {
+                if let Some(earlier) = staged.take() {
+                    file.buffer.restage().unwrap();
+                    let again = file.buffer.stage(None).unwrap();
+                    let old = earlier.slices();
+                    prop_assert!(again.slices().iter().all(|id| !old.contains(id)));
+                    prop_assert_eq!(again.slices().len() >= old.len(), true);
+                    staged = Some(again);
                 }
             }
             Action::Read { at, len } => {
@@ -293,6 +324,185 @@ fn many_scattered_writes_fill_the_buffer() {
     file.flush(Some(10));
     assert_eq!(context.store.requests().puts, 0);
     assert_eq!(file.read(0, 11), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+/// Offsets in this many chunks, far apart and in no order, and some bytes for each.
+fn scattered(count: usize, len: usize) -> Vec<(u64, Vec<u8>)> {
+    let at = |i: usize| (i * 389 % count * (3 * CHUNK_BYTES as usize / count)) as u64;
+    (0..count).map(|i| (at(i), bytes(len, i as u8))).collect()
+}
+
+fn check_scattered(file: &File, writes: &[(u64, Vec<u8>)]) {
+    for (at, data) in writes {
+        let mut expected = data.clone();
+        expected.push(0);
+        assert_eq!(file.read(*at, data.len() + 1), expected, "{at}");
+    }
+}
+
+#[test]
+fn scattered_writes_of_one_flush_share_an_object() {
+    let context = context();
+    let mut file = File::new(&context);
+    let writes = scattered(1000, 8);
+    writes.iter().for_each(|(at, data)| file.write(*at, data));
+    let staged = file.buffer.stage(None).unwrap();
+    assert_eq!((staged.rows.len(), staged.slices().len()), (1000, 1));
+    assert_eq!((context.store.requests().puts, blocks(&context)), (1, 1));
+    check_scattered(&file, &writes);
+    file.commit(&staged);
+    assert_eq!(context.budget.used_bytes(), 0);
+    check_scattered(&file, &writes);
+    // The parts are in the order of the file, so a reader of the file reads the object from front to back.
+    let offsets = |rows: &Vec<Slice>| {
+        let mut rows = rows.clone();
+        rows.sort_by_key(|row| row.pos);
+        rows.into_iter()
+            .map(|row| match row.source {
+                SliceSource::Blocks { offset, size: 8000, .. } => offset,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    let all: Vec<u32> = file.rows.values().flat_map(offsets).collect();
+    assert_eq!(all, (0..1000).map(|i| i * 8).collect::<Vec<_>>());
+}
+
+#[test]
+fn extents_share_objects_only_if_they_are_small() {
+    let context = context();
+    let mut file = File::new(&context);
+    // A long extent, one that is alone in its block, and one that an inline row holds.
+    file.write(0, &bytes(BLOCK / 4 + 1, 1));
+    file.write(3 * BLOCK as u64, &bytes(300, 2));
+    file.write(5 * BLOCK as u64, &bytes(20, 3));
+    let staged = file.buffer.stage(Some(20)).unwrap();
+    assert_eq!((staged.slices().len(), context.store.requests().puts), (2, 2));
+    for (_, row) in &staged.rows {
+        let is_own = |row: &Slice| matches!(row.source, SliceSource::Blocks { offset: 0, size, .. } if size == row.len);
+        assert!(is_own(row) || matches!(row.source, SliceSource::Inline(_)), "{row:?}");
+    }
+    file.commit(&staged);
+    // Five extents of a quarter of a block: four fill a block, one is left.
+    (0..5).for_each(|i| file.write((20 + 2 * i) * BLOCK as u64, &bytes(BLOCK / 4, i as u8)));
+    let staged = file.buffer.stage(None).unwrap();
+    assert_eq!((staged.rows.len(), staged.slices().len(), context.store.requests().puts), (5, 2, 4));
+    // Extents written later do not change the rows of a flush that was not committed.
+    file.write(50 * BLOCK as u64, &bytes(7, 1));
+    file.write(60 * BLOCK as u64, &bytes(7, 2));
+    let again = file.buffer.stage(None).unwrap();
+    assert_eq!((&again.rows[..5], again.slices().len()), (&staged.rows[..], 3));
+    file.commit(&again);
+    (0..5).for_each(|i| {
+        let at = (20 + 2 * i) * BLOCK as u64;
+        assert!(file.read(at, BLOCK / 4) == bytes(BLOCK / 4, i as u8));
+    });
+    assert_eq!(context.budget.used_bytes(), 0);
+}
+
+#[test]
+fn a_shared_block_stays_until_no_extent_has_bytes_in_it() {
+    let faults = Faults::new(1);
+    let options = StoreOptions { faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
+    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
+    let ids = AtomicU64::new(1);
+    let context = Arc::new(WriteContext {
+        store: BlockStore::open_with(&config, options).unwrap(),
+        budget: MemoryBudget::new(64 << 20),
+        new_id: Box::new(move || Ok(SliceId(ids.fetch_add(1, Relaxed)))),
+    });
+    let mut buffer = WriteBuffer::new(&context);
+    let write = |buffer: &mut WriteBuffer, at: u64| {
+        assert_eq!(buffer.write(at, &bytes(9, 1)).unwrap(), Written::Buffered);
+    };
+    [0, 1000, 2000].into_iter().for_each(|at| write(&mut buffer, at));
+    faults.add(StoreCall::Put, Fault::DoneThenRefuse(Errno::EIO), 1000);
+    assert!(buffer.stage(None).is_err());
+    faults.clear();
+    // The block was stored although the store reported a failure. Another extent still needs it.
+    buffer.truncate(1500);
+    let staged = buffer.stage(None).unwrap();
+    assert_eq!((staged.rows.len(), staged.slices(), blocks(&context)), (2, vec![SliceId(1)], 1));
+    buffer.committed(&staged);
+    // Now the last one is dropped before any row was staged.
+    [0, 1000].into_iter().for_each(|at| write(&mut buffer, at));
+    faults.add(StoreCall::Put, Fault::DoneThenRefuse(Errno::EIO), 1000);
+    assert!(buffer.stage(None).is_err());
+    faults.clear();
+    assert_eq!((blocks(&context), context.store.requests().deletes), (2, 0));
+    buffer.truncate(0);
+    for _ in 0..60_000 {
+        if context.store.requests().deletes == 1 && blocks(&context) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{} blocks remain, {:?}", blocks(&context), context.store.requests());
+}
+
+#[test]
+fn a_small_read_of_a_shared_block_fetches_one_page() {
+    let secret = Secret::key_from_text(&"44".repeat(32)).unwrap();
+    let sealed = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap().1;
+    for (compression, encryption) in [(Compression::None, None), (Compression::Zstd, Some(sealed))] {
+        let dir = TempDir::new().unwrap();
+        let config =
+            StorageConfig { storage: "file".into(), bucket: dir.path().to_str().unwrap().to_owned() };
+        let open = || {
+            let encryption = encryption.clone();
+            let options = StoreOptions { compression, encryption, create: true, ..StoreOptions::default() };
+            BlockStore::open_with(&config, options).unwrap()
+        };
+        let ids = AtomicU64::new(1);
+        let context = Arc::new(WriteContext {
+            store: open(),
+            budget: MemoryBudget::new(64 << 20),
+            new_id: Box::new(move || Ok(SliceId(ids.fetch_add(1, Relaxed)))),
+        });
+        let mut file = File::new(&context);
+        // Exactly one block. Bytes that do not compress, so that a page takes its full size.
+        let mut state = 7_u64;
+        let mut random = |len: usize| -> Vec<u8> {
+            (0..len)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .collect()
+        };
+        let writes: Vec<(u64, Vec<u8>)> =
+            (0..1024_u64).map(|i| (i * 389 % 1024 * 50_000, random(4096))).collect();
+        writes.iter().for_each(|(at, data)| file.write(*at, data));
+        file.flush(None);
+        assert_eq!(context.store.requests().puts, 1);
+        let rows = &file.rows[&ChunkIndex(0)];
+        let store = open();
+        let fetched = || (store.requests().gets, store.meters().get.bytes.summary().sum as u64);
+        let read = |at: u64, len: usize| {
+            let mut buf = vec![0; len];
+            store.read_chunk(rows, at as u32, &mut buf).unwrap();
+            buf
+        };
+        // The first range of the file is at the beginning of the block.
+        assert_eq!(read(0, 8), writes[0].1[..8]);
+        let (gets, bytes) = fetched();
+        assert_eq!(gets, 2, "the checksums and one page");
+        assert!(bytes < 70_000, "{bytes} bytes for 8");
+        // The next ones are in the same page, which is cached, until the next page begins.
+        let by_place: BTreeMap<u64, &Vec<u8>> = writes.iter().map(|(at, data)| (*at, data)).collect();
+        for (at, data) in by_place.iter().take(16) {
+            assert_eq!(&read(*at, 4096), *data);
+        }
+        assert_eq!(fetched().0, 2);
+        for (at, data) in by_place.iter().take(64).rev() {
+            assert_eq!(&read(*at, 4096), *data);
+        }
+        assert_eq!(fetched().0, 5);
+        // A read that needs more than an eighth of the block fetches all of it, and one request is enough.
+        let all = read(0, 1023 * 50_000 + 4096);
+        assert!(by_place.iter().all(|(at, data)| all[*at as usize..][..4096] == data[..]));
+        assert_eq!(fetched().0, 6);
+    }
 }
 
 #[test]

@@ -287,7 +287,8 @@ impl Fsck<'_> {
     }
 
     fn store(&self) -> Result<Arc<BlockStore>, CliError> {
-        let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+        // Many rows may share a block, in no order of the file.
+        let options = StoreOptions { cache_bytes: 64 << 20, ..StoreOptions::default() };
         open_store(self.volume, &self.args.keys, options)
     }
 

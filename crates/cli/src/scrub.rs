@@ -1,6 +1,6 @@
 //! Reads every byte of every file, and reports the ranges that cannot be read.
 
-use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
+use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceReader, PieceSource, resolve};
 use command::error::CliError;
 use meta::{Engine, Volume};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
@@ -29,9 +29,11 @@ pub(crate) fn read_all(
     report: &mut dyn FnMut(Damage),
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, CliError> {
-    let mut scrub = Scrub { store, buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
+    let mut scrub = Scrub { buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
     let done = check::for_each_chunk::<CliError>(engine, |inode, chunk, rows| {
-        for piece in resolve(rows, 0, CHUNK_BYTES as u32) {
+        let pieces = resolve(rows, 0, CHUNK_BYTES as u32);
+        let reader = store.piece_reader(&pieces);
+        for piece in &pieces {
             let at = chunk.start() + u64::from(piece.pos);
             match piece.source {
                 PieceSource::Zeros => {}
@@ -40,9 +42,9 @@ pub(crate) fn read_all(
                     let (len, size) = (piece.len.into(), bytes.len() as u64);
                     scrub.damaged(inode.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
                 }
-                PieceSource::Blocks { id, offset, size } => {
+                PieceSource::Blocks { id, offset, size, .. } => {
                     let part = Part { id, size, offset, len: piece.len };
-                    scrub.read(inode.ino, at, part).map_err(|error| store_error(volume, &error))?;
+                    scrub.read(&reader, inode.ino, at, part).map_err(|error| store_error(volume, &error))?;
                     progress(scrub.bytes);
                 }
             }
@@ -63,7 +65,6 @@ struct Part {
 }
 
 struct Scrub<'a> {
-    store: &'a BlockStore,
     buf: Vec<u8>,
     bytes: u64,
     /// The last damaged range and its object. The range grows while the next range is damaged in the same
@@ -75,7 +76,7 @@ struct Scrub<'a> {
 impl Scrub<'_> {
     /// Reads the part of a slice that a row refers to, block by block. A damaged block is read again page by
     /// page.
-    fn read(&mut self, ino: Ino, at: u64, part: Part) -> Result<(), ChunkError> {
+    fn read(&mut self, reader: &PieceReader<'_>, ino: Ino, at: u64, part: Part) -> Result<(), ChunkError> {
         if u64::from(part.offset) + u64::from(part.len) > u64::from(part.size) {
             let (offset, len, size) = (part.offset.into(), part.len.into(), part.size.into());
             self.damaged(ino, at, part.len, &ChunkError::Row { offset, len, size });
@@ -84,9 +85,11 @@ impl Scrub<'_> {
         self.bytes += u64::from(part.len);
         for (skip, block) in part.cut(BLOCK_BYTES) {
             let at = at + u64::from(skip);
-            match self.fetch(block) {
+            match self.fetch(reader, block) {
                 Ok(()) => {}
-                Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) => self.pages(ino, at, block)?,
+                Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) => {
+                    self.pages(reader, ino, at, block)?;
+                }
                 Err(error @ ChunkError::Missing { .. }) => self.damaged(ino, at, block.len, &error),
                 Err(error) => return Err(error),
             }
@@ -94,9 +97,9 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    fn pages(&mut self, ino: Ino, at: u64, block: Part) -> Result<(), ChunkError> {
+    fn pages(&mut self, reader: &PieceReader<'_>, ino: Ino, at: u64, block: Part) -> Result<(), ChunkError> {
         for (skip, page) in block.cut(PAGE_BYTES) {
-            match self.fetch(page) {
+            match self.fetch(reader, page) {
                 Ok(()) => {}
                 Err(
                     error @ (ChunkError::Corrupt { .. }
@@ -109,8 +112,8 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    fn fetch(&mut self, part: Part) -> Result<(), ChunkError> {
-        self.store.read(part.id, part.size, part.offset, &mut self.buf[..part.len as usize])
+    fn fetch(&mut self, reader: &PieceReader<'_>, part: Part) -> Result<(), ChunkError> {
+        reader.read_slice(part.id, part.size, part.offset, &mut self.buf[..part.len as usize])
     }
 
     /// Reports a damaged range. Adjacent ranges in one object are merged, with the error of the first.

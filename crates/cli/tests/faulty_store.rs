@@ -177,16 +177,17 @@ fn data_acknowledged_by_a_failing_store_is_kept() {
     }
 }
 
-/// Each write at a scattered offset becomes a slice, and so an object.
+/// Each write is stored by itself, so it becomes a slice, and so an object.
 #[test]
 fn umount_and_mount_do_not_wait_for_object_removal() {
     let Some(mut served) = Served::new(7) else { return };
     let slices = 1500;
     let file = File::create(served.at("f")).unwrap();
+    file.set_len(slices * 20_000).unwrap();
     for n in 0..slices {
         file.write_all_at(&[1; 8], n * 20_000).unwrap();
+        file.sync_data().unwrap();
     }
-    file.sync_all().unwrap();
     drop(file);
     fs::remove_file(served.at("f")).unwrap();
     assert_eq!(served.deletes(), 0);

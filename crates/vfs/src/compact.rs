@@ -2,11 +2,11 @@
 //!
 //! A chunk is rewritten as a whole, so it is compacted only when it has more than one row for every
 //! [`BYTES_A_ROW`] of its data. This bounds the bytes that compaction writes by the bytes that were written
-//! before.
+//! before. Short runs of data share slices, as the small extents of a flush do.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use chunk::PieceSource;
+use chunk::{Piece, PieceReader, PieceSource};
 use ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
@@ -36,7 +36,8 @@ pub(crate) fn compact_candidates(base: &Base) {
 fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
     let (session, _hold) = (base.meta.session(), base.slices.hold());
     let old = base.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
-    let runs = runs(&old);
+    let pieces = chunk::resolve(&old, 0, CHUNK_BYTES as u32);
+    let runs = runs(&pieces);
     let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
     let enough = (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64);
     if (old.len() as u64) < enough || runs.len() >= old.len() {
@@ -44,12 +45,11 @@ fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
     }
     let inline = base.inline_limit(base.attributes.inode(ino)?.size);
     let mut slices = Vec::new();
-    let new: Result<Arc<[Slice]>, Errno> =
-        runs.iter().map(|run| rewrite(base, &old, run, inline, &mut slices)).collect();
+    let new = rewrite(base, &pieces, &runs, inline, &mut slices);
     let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
     let mut doubt = None;
     let replaced = new.and_then(|new| {
-        let op = Within(session, &Compact { ino, chunk, old, new });
+        let op = Within(session, &Compact { ino, chunk, old, new: new.into() });
         base.commits.commit_rows_once(&op, &ids, &mut doubt)
     });
     // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
@@ -64,22 +64,42 @@ fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
     replaced
 }
 
-/// Stores the data of a run as one new row.
+/// Stores the data of each run again, and returns its new row.
 fn rewrite(
     base: &Base,
-    old: &[Slice],
-    run: &Run,
+    pieces: &[Piece<'_>],
+    runs: &[Run],
     inline: Option<u32>,
     slices: &mut Vec<(SliceId, u32)>,
-) -> Result<Slice, Errno> {
-    let mut buf = vec![0; run.len as usize];
-    base.store.read_chunk(old, run.pos, &mut buf).map_err(|error| {
+) -> Result<Vec<Slice>, Errno> {
+    let reader = base.store.piece_reader(pieces);
+    let mut rows = Vec::with_capacity(runs.len());
+    for members in chunk::share_slices(runs.iter().map(|run| run.len)) {
+        let size = members.iter().map(|&index| runs[index].len).sum();
+        let mut buf = vec![0; size as usize];
+        let mut rest = &mut buf[..];
+        for &index in &members {
+            let (part, tail) = rest.split_at_mut(runs[index].len as usize);
+            read(&reader, pieces, &runs[index], part)?;
+            rest = tail;
+        }
+        let (source, stored) = base.store_bytes(buf, inline)?;
+        slices.extend(stored.into_iter().map(|id| (id, size)));
+        let mut skip = 0;
+        for &index in &members {
+            let Run { pos, len, .. } = runs[index];
+            rows.push(Slice { pos, len, source: source.part(skip, len) });
+            skip += len;
+        }
+    }
+    Ok(rows)
+}
+
+fn read(reader: &PieceReader<'_>, pieces: &[Piece<'_>], run: &Run, buf: &mut [u8]) -> Result<(), Errno> {
+    reader.read(&pieces[run.pieces.clone()], run.pos, buf).map_err(|error| {
         tracing::error!(%error, "cannot read file data to compact it");
         error.errno()
-    })?;
-    let (source, stored) = base.store_bytes(buf, inline)?;
-    slices.extend(stored.into_iter().map(|id| (id, run.len)));
-    Ok(Slice { pos: run.pos, len: run.len, source })
+    })
 }
 
 fn discard(base: &Base, slices: &[(SliceId, u32)]) {
@@ -94,17 +114,21 @@ fn discard(base: &Base, slices: &[(SliceId, u32)]) {
 struct Run {
     pos: u32,
     len: u32,
+    pieces: Range<usize>,
 }
 
-fn runs(rows: &[Slice]) -> Vec<Run> {
+fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for piece in chunk::resolve(rows, 0, CHUNK_BYTES as u32) {
+    for (index, piece) in pieces.iter().enumerate() {
         if piece.source == PieceSource::Zeros {
             continue;
         }
         match runs.last_mut().filter(|run| run.pos + run.len == piece.pos) {
-            Some(run) => run.len += piece.len,
-            None => runs.push(Run { pos: piece.pos, len: piece.len }),
+            Some(run) => {
+                run.len += piece.len;
+                run.pieces.end = index + 1;
+            }
+            None => runs.push(Run { pos: piece.pos, len: piece.len, pieces: index..index + 1 }),
         }
     }
     runs
@@ -129,8 +153,51 @@ mod tests {
             Slice { pos, len, source }
         };
         let rows = [row(0, 10, false), row(10, 5, false), row(4, 2, true), row(40, 1, false)];
-        let found: Vec<_> = runs(&rows).iter().map(|run| (run.pos, run.len)).collect();
-        assert_eq!(found, [(0, 4), (6, 9), (40, 1)]);
+        let pieces = chunk::resolve(&rows, 0, 100);
+        let found: Vec<_> = runs(&pieces).into_iter().map(|run| (run.pos, run.len, run.pieces)).collect();
+        assert_eq!(found, [(0, 4, 0..1), (6, 9, 2..4), (40, 1, 5..6)]);
+    }
+
+    #[test]
+    fn compaction_packs_short_runs() {
+        let (vfs, engine) = fixture::volume(ops::AtimeMode::Never);
+        let ino = fixture::make(&vfs, "f");
+        // Two flushes of the same places: half of the rows are hidden.
+        let places = || (0..3000_u64).map(|i| (i * 1013 % 3000) * 20_000);
+        let mut expected = vec![0; 3000 * 20_000];
+        for seed in [3, 7] {
+            for at in places() {
+                let data = [(at / 20_000) as u8 ^ seed; 100];
+                vfs.files.write(ino, at, &data).unwrap();
+                expected[at as usize..at as usize + 100].copy_from_slice(&data);
+            }
+            vfs.files.flush(ino).unwrap();
+        }
+        let before = vfs.base.store.requests();
+        assert_eq!(before.puts, 6);
+        compact(&vfs.base, ino, ChunkIndex(0)).unwrap();
+        let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
+        let ids: std::collections::BTreeSet<_> = rows
+            .iter()
+            .map(|row| match row.source {
+                SliceSource::Blocks { id, size: 300_000, .. } => id,
+                _ => panic!("{row:?}"),
+            })
+            .collect();
+        assert_eq!((rows.len(), ids.len(), vfs.base.store.requests().puts), (3000, 1, 7));
+        for at in (0..expected.len()).step_by(1 << 20) {
+            let read = vfs.files.read(ino, at as u64, 1 << 20).unwrap();
+            assert!(read == expected[at..expected.len().min(at + (1 << 20))][..read.len()]);
+        }
+        // The old slices are garbage, and the new one is when its last row goes.
+        let garbage = || {
+            let scan = meta::Scan::Garbage { after: SliceId(0), limit: 100 };
+            engine.scan(&scan).unwrap().snapshot.records.len()
+        };
+        assert_eq!(garbage(), 6);
+        vfs.files.close(ino).unwrap();
+        vfs.names.unlink(&fixture::root(), Ino::ROOT, b"f").unwrap();
+        assert_eq!(garbage(), 7);
     }
 
     #[test]

@@ -175,6 +175,9 @@ impl Base {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// Logs an error of file data with its position, and returns its errno.
 pub(crate) fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
     let (chunk, _) = ChunkIndex::of(offset);
