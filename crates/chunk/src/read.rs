@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use types::BLOCK_BYTES;
 
 use crate::ChunkError;
 use crate::backend::Refusal;
@@ -15,7 +14,8 @@ use crate::error::store_error;
 use crate::format::{BlockFault, PAGE_BYTES};
 use crate::layout::{Damage, Layout, decode, object_len_bound};
 use crate::packed::{Header, header_len};
-use crate::store::{BlockKey, Inner, Pages};
+use crate::pages::{is_dense, page_key, pages_to_cache};
+use crate::store::{Inner, Pages};
 
 impl Inner {
     /// Fills `out` with the bytes of a block from `from` on.
@@ -255,30 +255,6 @@ impl Inner {
             refusal => store_error("read", &key, refusal),
         }
     }
-}
-
-/// Whether a request that reads `shared` bytes of a slice that rows share should fetch a block of `len` bytes as a whole.
-fn is_dense(len: u32, shared: Option<u64>) -> bool {
-    shared.is_some_and(|bytes| bytes * 8 >= len.into())
-}
-
-/// The pages to fetch and cache for `count` bytes of a block from `from` on, if rows share the slice, and the
-/// request reads little of it; see [`Inner::read_block`]. `None` if the block is short.
-pub(crate) fn pages_to_cache(
-    name: BlockName,
-    from: u32,
-    count: u32,
-    shared: Option<u64>,
-) -> Option<Range<u32>> {
-    let end = from.saturating_add(count).min(name.len);
-    let pages = from / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
-    let is_sparse = shared.is_some() && !is_dense(name.len, shared) && name.len > 2 * PAGE_BYTES;
-    is_sparse.then_some(pages)
-}
-
-/// The key of a page in the cache of blocks. The number of a block is far below the one bit that marks a page.
-pub(crate) fn page_key(name: BlockName, page: u32) -> BlockKey {
-    (name.id, 1 << 31 | name.block * (BLOCK_BYTES / PAGE_BYTES) | page)
 }
 
 fn corrupt(name: BlockName, fault: BlockFault) -> ChunkError {

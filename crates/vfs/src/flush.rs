@@ -3,6 +3,8 @@
 //! The written data is in the open files, which the caller locks. Lock order: a file's data, then the locks of
 //! [`Commits`](crate::commits::Commits).
 
+use std::collections::BTreeSet;
+
 use chunk::{ChunkError, Staged, WriteBuffer};
 use client::{Doubt, Failure};
 use ops::{GetSlices, Write};
@@ -159,15 +161,18 @@ impl Base {
     /// Whether the rows of this flush are committed. They are committed together, so it is enough to find
     /// one.
     fn is_committed(&self, op: &Write) -> Result<bool, Errno> {
-        for (chunk, row) in &op.slices {
-            let SliceSource::Blocks { id, .. } = row.source else { continue };
-            let rows = match self.meta.run(&GetSlices { ino: op.ino, chunk: *chunk }, &BY_KERNEL) {
+        let slice = |row: &Slice| match row.source {
+            SliceSource::Blocks { id, .. } => Some(id),
+            _ => None,
+        };
+        let slices: BTreeSet<SliceId> = op.slices.iter().filter_map(|(_, row)| slice(row)).collect();
+        let chunks: BTreeSet<ChunkIndex> = op.slices.iter().map(|(chunk, _)| *chunk).collect();
+        for chunk in chunks {
+            let rows = match self.meta.run(&GetSlices { ino: op.ino, chunk }, &BY_KERNEL) {
                 Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
                 rows => rows?,
             };
-            let names =
-                |row: &Slice| matches!(row.source, SliceSource::Blocks { id: found, .. } if found == id);
-            if rows.iter().any(names) {
+            if rows.iter().filter_map(slice).any(|id| slices.contains(&id)) {
                 return Ok(true);
             }
         }

@@ -1,0 +1,38 @@
+//! Single pages of blocks that rows share, in the cache of blocks.
+
+use std::ops::Range;
+
+use types::{BLOCK_BYTES, SliceId};
+
+use crate::block::BlockName;
+use crate::format::PAGE_BYTES;
+
+/// A block, or one of its pages ([`page_key`]).
+pub(crate) type BlockKey = (SliceId, u32);
+
+/// Marks a page. The numbers of blocks and pages are far below.
+const PAGE: u32 = 1 << 31;
+
+/// Whether a request that reads `shared` bytes of a slice that rows share should fetch a block of `len` bytes as a whole.
+pub(crate) fn is_dense(len: u32, shared: Option<u64>) -> bool {
+    shared.is_some_and(|bytes| bytes * 8 >= len.into())
+}
+
+/// The pages to fetch and cache for `count` bytes of a block from `from` on, if rows share the slice, and the
+/// request reads little of it; see [`Inner::read_block`]. `None` if the block is short.
+pub(crate) fn pages_to_cache(
+    name: BlockName,
+    from: u32,
+    count: u32,
+    shared: Option<u64>,
+) -> Option<Range<u32>> {
+    let end = from.saturating_add(count).min(name.len);
+    let pages = from / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+    let is_sparse = shared.is_some() && !is_dense(name.len, shared) && name.len > 2 * PAGE_BYTES;
+    is_sparse.then_some(pages)
+}
+
+/// The key of a page in the cache of blocks.
+pub(crate) fn page_key(name: BlockName, page: u32) -> BlockKey {
+    (name.id, PAGE | (name.block * (BLOCK_BYTES / PAGE_BYTES) + page))
+}
