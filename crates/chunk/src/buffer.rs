@@ -200,8 +200,8 @@ impl WriteBuffer {
 
     /// Stores every dirty byte and returns the rows that name them. If `inline_limit` is given, extents of at
     /// most that many bytes are stored inside the rows; all others become slices of blocks, uploaded in
-    /// parallel. Small extents share slices ([`share_slices`]). The bytes may not survive a power failure yet: pass [`Staged::slices`] to
-    /// [`BlockStore::make_durable`].
+    /// parallel. Small extents share slices ([`share_slices`]). The bytes may not survive a power failure yet:
+    /// pass [`Staged::slices`] to [`BlockStore::make_durable`].
     ///
     /// Idempotent: if the commit failed, staging again returns the same rows and uploads nothing twice. The
     /// caller makes sure that flushes of one file do not overlap.

@@ -77,7 +77,8 @@ impl BlockStore {
     }
 
     /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
-    /// cached; of a block that has few of these bytes, only the pages. Errors are not reported here, but by a later read of the block.
+    /// cached; of a block that has few of these bytes, only the pages. Errors are not reported here, but by a
+    /// later read of the block.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         let pieces = resolve(rows, pos, len);
         let shared = shared_bytes(&pieces);

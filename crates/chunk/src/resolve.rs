@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use types::{Slice, SliceId, SliceSource};
 
+use crate::sharing::MOST_SHARED_BYTES;
+
 /// `len` bytes of a chunk from `pos` on, and their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
@@ -19,7 +21,7 @@ pub enum PieceSource<'a> {
     /// Exactly the piece's bytes. Shorter than the piece only if the row is damaged.
     Inline(&'a [u8]),
     /// The bytes from `offset` on of slice `id`, which holds `size` bytes. `is_shared` tells that the row has only a
-    /// part of the slice, so that what follows in the slice is probably somewhere else in the file.
+    /// small part of the slice, so that what follows in the slice is probably somewhere else in the file.
     Blocks {
         id: SliceId,
         offset: u32,
@@ -75,7 +77,7 @@ fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
             PieceSource::Inline(bytes.get(from..to.min(bytes.len())).unwrap_or_default())
         }
         SliceSource::Blocks { id, offset, size } => {
-            let is_shared = row.len < *size;
+            let is_shared = row.len < *size && row.len <= MOST_SHARED_BYTES;
             PieceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size, is_shared }
         }
     };
