@@ -21,27 +21,28 @@ impl BlockStore {
     /// its length.
     pub fn read_chunk(&self, rows: &[Slice], pos: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
         let pieces = resolve(rows, pos, buf.len() as u32);
-        self.piece_reader(&pieces).read(&pieces, pos, buf)
+        let (mut wanted, mut rest) = (Vec::with_capacity(pieces.len()), buf);
+        for piece in &pieces {
+            let (part, tail) = rest.split_at_mut(piece.len as usize);
+            wanted.push((piece, part));
+            rest = tail;
+        }
+        self.read_pieces(wanted)
     }
 
-    /// Reads parts of these pieces, and probably all of them.
-    pub fn piece_reader(&self, pieces: &[Piece<'_>]) -> PieceReader<'_> {
-        PieceReader { store: self, shared: shared_bytes(pieces) }
-    }
-
-    fn read_pieces(
-        &self,
-        pieces: &[Piece<'_>],
-        shared: &HashMap<SliceId, u64>,
-        pos: u32,
-        buf: &mut [u8],
-    ) -> Result<(), ChunkError> {
-        for piece in pieces {
-            let from = (piece.pos - pos) as usize;
-            let part = &mut buf[from..from + piece.len as usize];
+    /// Fills each buffer with the bytes of its piece, which has the same length. The pieces are read in the order of the
+    /// slices: in the order of a file whose ranges share blocks, every piece can be in another block than the one before,
+    /// and a cache with less room than all these blocks would fetch a block for each piece.
+    ///
+    /// # Errors
+    /// As for [`BlockStore::read_chunk`], for the first damage in this order.
+    pub fn read_pieces(&self, mut wanted: Vec<(&Piece<'_>, &mut [u8])>) -> Result<(), ChunkError> {
+        wanted.sort_by_key(|(piece, _)| piece.place());
+        let reader = self.piece_reader(wanted.iter().map(|(piece, _)| *piece));
+        for (piece, buf) in wanted {
             match piece.source {
-                PieceSource::Zeros => part.fill(0),
-                PieceSource::Inline(bytes) if bytes.len() == part.len() => part.copy_from_slice(bytes),
+                PieceSource::Zeros => buf.fill(0),
+                PieceSource::Inline(bytes) if bytes.len() == buf.len() => buf.copy_from_slice(bytes),
                 PieceSource::Inline(bytes) => {
                     return Err(ChunkError::Row {
                         offset: 0,
@@ -49,12 +50,15 @@ impl BlockStore {
                         size: bytes.len() as u64,
                     });
                 }
-                PieceSource::Blocks { id, offset, size, .. } => {
-                    self.read_of(id, size, offset, part, shared.get(&id).copied())?;
-                }
+                PieceSource::Blocks { id, offset, size, .. } => reader.read_slice(id, size, offset, buf)?,
             }
         }
         Ok(())
+    }
+
+    /// Reads parts of these pieces, and probably all of them, in the order of [`Piece::place`].
+    pub fn piece_reader<'p>(&self, pieces: impl IntoIterator<Item = &'p Piece<'p>>) -> PieceReader<'_> {
+        PieceReader { store: self, shared: shared_bytes(pieces) }
     }
 
     /// Returns the `len` bytes from `pos` on of a chunk. Like [`BlockStore::read_chunk`], but does not copy
@@ -123,14 +127,6 @@ pub struct PieceReader<'s> {
 }
 
 impl PieceReader<'_> {
-    /// Fills `buf` with the bytes of consecutive pieces, of which the first begins at `pos`.
-    ///
-    /// # Errors
-    /// As for [`BlockStore::read_chunk`].
-    pub fn read(&self, pieces: &[Piece<'_>], pos: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
-        self.store.read_pieces(pieces, &self.shared, pos, buf)
-    }
-
     /// As [`BlockStore::read`], for bytes of a slice that the pieces name.
     ///
     /// # Errors
@@ -141,7 +137,7 @@ impl PieceReader<'_> {
 }
 
 /// The bytes that pieces have of each slice of which a row has only a part.
-fn shared_bytes(pieces: &[Piece<'_>]) -> HashMap<SliceId, u64> {
+fn shared_bytes<'p>(pieces: impl IntoIterator<Item = &'p Piece<'p>>) -> HashMap<SliceId, u64> {
     let mut bytes = HashMap::new();
     for piece in pieces {
         if let PieceSource::Blocks { id, is_shared: true, .. } = piece.source {

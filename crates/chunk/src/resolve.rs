@@ -30,6 +30,17 @@ pub enum PieceSource<'a> {
     },
 }
 
+impl Piece<'_> {
+    /// The slice and the position in it, by which pieces are sorted to read each block once. Bytes that are in no
+    /// block come first.
+    pub fn place(&self) -> (SliceId, u32) {
+        match self.source {
+            PieceSource::Blocks { id, offset, .. } => (id, offset),
+            PieceSource::Zeros | PieceSource::Inline(_) => (SliceId(0), 0),
+        }
+    }
+}
+
 /// Resolves `[pos, pos + len)` of a chunk to pieces, in order, without gaps or overlaps. `rows` are the
 /// chunk's rows in commit order; the newest row that covers a byte wins, and bytes that no row covers are
 /// zeros.

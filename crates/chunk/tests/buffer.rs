@@ -515,6 +515,33 @@ fn a_small_read_of_a_shared_block_fetches_one_page() {
 }
 
 #[test]
+fn a_read_of_many_shared_blocks_fetches_each_once() {
+    const FLUSHES: u64 = 8;
+    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
+    // The cache has room for two of the eight blocks.
+    let options = StoreOptions { cache_bytes: 2 * BLOCK as u64, ..StoreOptions::default() };
+    let ids = AtomicU64::new(1);
+    let context = Arc::new(WriteContext {
+        store: BlockStore::open_with(&config, options).unwrap(),
+        budget: MemoryBudget::new(64 << 20),
+        new_id: Box::new(move || Ok(SliceId(ids.fetch_add(1, Relaxed)))),
+    });
+    let mut file = File::new(&context);
+    let mut expected = vec![0; FLUSHES as usize * BLOCK];
+    for flush in 0..FLUSHES {
+        for at in (flush * 4096..expected.len() as u64).step_by(FLUSHES as usize * 4096) {
+            let data = bytes(4096, (at / 4096) as u8 ^ flush as u8);
+            file.write(at, &data);
+            expected[at as usize..][..4096].copy_from_slice(&data);
+        }
+        file.flush(None);
+    }
+    assert_eq!(context.store.requests().puts, FLUSHES);
+    assert!(file.read(0, expected.len()) == expected);
+    assert_eq!(context.store.requests().gets, FLUSHES);
+}
+
+#[test]
 fn a_failed_upload_is_reported_once_and_keeps_its_data() {
     let dir = TempDir::new().unwrap();
     let context = context_of("file", dir.path().to_str().unwrap(), 64 << 20);

@@ -287,8 +287,9 @@ impl Fsck<'_> {
     }
 
     fn store(&self) -> Result<Arc<BlockStore>, CliError> {
-        // Many rows may share a block, in no order of the file.
-        let options = StoreOptions { cache_bytes: 64 << 20, ..StoreOptions::default() };
+        // The block that is being read, whose parts are read one after the other.
+        let options =
+            StoreOptions { cache_bytes: 2 * u64::from(types::BLOCK_BYTES), ..StoreOptions::default() };
         open_store(self.volume, &self.args.keys, options)
     }
 

@@ -1,6 +1,6 @@
 //! Reads every byte of every file, and reports the ranges that cannot be read.
 
-use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceReader, PieceSource, resolve};
+use chunk::{BlockStore, ChunkError, PAGE_BYTES, Piece, PieceReader, PieceSource, resolve};
 use command::error::CliError;
 use meta::{Engine, Volume};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
@@ -29,27 +29,32 @@ pub(crate) fn read_all(
     report: &mut dyn FnMut(Damage),
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, CliError> {
-    let mut scrub = Scrub { buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
+    let buf = vec![0; BLOCK_BYTES as usize];
+    let mut scrub = Scrub { buf, bytes: 0, found: Vec::new(), pending: None, report };
     let done = check::for_each_chunk::<CliError>(engine, |inode, chunk, rows| {
-        let pieces = resolve(rows, 0, CHUNK_BYTES as u32);
+        let mut pieces = resolve(rows, 0, CHUNK_BYTES as u32);
+        // Rows of many places may share a block, which is to be read once.
+        pieces.sort_by_key(Piece::place);
         let reader = store.piece_reader(&pieces);
-        for piece in &pieces {
+        let read = pieces.iter().try_for_each(|piece| {
             let at = chunk.start() + u64::from(piece.pos);
             match piece.source {
                 PieceSource::Zeros => {}
                 PieceSource::Inline(bytes) if bytes.len() == piece.len as usize => {}
                 PieceSource::Inline(bytes) => {
                     let (len, size) = (piece.len.into(), bytes.len() as u64);
-                    scrub.damaged(inode.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
+                    scrub.found.push((at, piece.len, ChunkError::Row { offset: 0, len, size }));
                 }
                 PieceSource::Blocks { id, offset, size, .. } => {
                     let part = Part { id, size, offset, len: piece.len };
-                    scrub.read(&reader, inode.ino, at, part).map_err(|error| store_error(volume, &error))?;
+                    scrub.read(&reader, at, part).map_err(|error| store_error(volume, &error))?;
                     progress(scrub.bytes);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        scrub.merge_found(inode.ino);
+        read
     });
     scrub.report_pending();
     done.map(|()| scrub.bytes)
@@ -67,6 +72,8 @@ struct Part {
 struct Scrub<'a> {
     buf: Vec<u8>,
     bytes: u64,
+    /// The damaged ranges of the chunk, by their offsets in the file, in no order.
+    found: Vec<(u64, u32, ChunkError)>,
     /// The last damaged range and its object. The range grows while the next range is damaged in the same
     /// object.
     pending: Option<(Damage, Option<String>)>,
@@ -76,10 +83,10 @@ struct Scrub<'a> {
 impl Scrub<'_> {
     /// Reads the part of a slice that a row refers to, block by block. A damaged block is read again page by
     /// page.
-    fn read(&mut self, reader: &PieceReader<'_>, ino: Ino, at: u64, part: Part) -> Result<(), ChunkError> {
+    fn read(&mut self, reader: &PieceReader<'_>, at: u64, part: Part) -> Result<(), ChunkError> {
         if u64::from(part.offset) + u64::from(part.len) > u64::from(part.size) {
             let (offset, len, size) = (part.offset.into(), part.len.into(), part.size.into());
-            self.damaged(ino, at, part.len, &ChunkError::Row { offset, len, size });
+            self.found.push((at, part.len, ChunkError::Row { offset, len, size }));
             return Ok(());
         }
         self.bytes += u64::from(part.len);
@@ -88,16 +95,16 @@ impl Scrub<'_> {
             match self.fetch(reader, block) {
                 Ok(()) => {}
                 Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) => {
-                    self.pages(reader, ino, at, block)?;
+                    self.pages(reader, at, block)?;
                 }
-                Err(error @ ChunkError::Missing { .. }) => self.damaged(ino, at, block.len, &error),
+                Err(error @ ChunkError::Missing { .. }) => self.found.push((at, block.len, error)),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    fn pages(&mut self, reader: &PieceReader<'_>, ino: Ino, at: u64, block: Part) -> Result<(), ChunkError> {
+    fn pages(&mut self, reader: &PieceReader<'_>, at: u64, block: Part) -> Result<(), ChunkError> {
         for (skip, page) in block.cut(PAGE_BYTES) {
             match self.fetch(reader, page) {
                 Ok(()) => {}
@@ -105,7 +112,7 @@ impl Scrub<'_> {
                     error @ (ChunkError::Corrupt { .. }
                     | ChunkError::Short { .. }
                     | ChunkError::Missing { .. }),
-                ) => self.damaged(ino, at + u64::from(skip), page.len, &error),
+                ) => self.found.push((at + u64::from(skip), page.len, error)),
                 Err(error) => return Err(error),
             }
         }
@@ -114,6 +121,13 @@ impl Scrub<'_> {
 
     fn fetch(&mut self, reader: &PieceReader<'_>, part: Part) -> Result<(), ChunkError> {
         reader.read_slice(part.id, part.size, part.offset, &mut self.buf[..part.len as usize])
+    }
+
+    /// Reports the damaged ranges of a chunk in the order of the file.
+    fn merge_found(&mut self, ino: Ino) {
+        let mut found = std::mem::take(&mut self.found);
+        found.sort_by_key(|(at, ..)| *at);
+        found.iter().for_each(|(at, len, error)| self.damaged(ino, *at, *len, error));
     }
 
     /// Reports a damaged range. Adjacent ranges in one object are merged, with the error of the first.
@@ -156,7 +170,50 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use chunk::StorageConfig;
+    use meta::{Effect, Inode, MemEngine, Txn};
+    use types::{ChunkIndex, FileType, Mode, OpId, Slice, SliceSource, Time};
+
     use super::*;
+
+    #[test]
+    fn a_shared_block_is_read_once_and_its_damage_is_reported_in_the_order_of_the_file() {
+        const SLICES: u32 = 4;
+        const LEN: u32 = 4096;
+        let engine = MemEngine::default();
+        let volume = Volume::in_memory("v");
+        volume.format(&engine).unwrap();
+        let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
+        // The cache has room for two of the four blocks.
+        let store = BlockStore::open(&config, 2 * u64::from(BLOCK_BYTES)).unwrap();
+        // The third slice is missing.
+        for id in [1, 2, 4] {
+            store.put_slice(SliceId(id), &vec![id as u8; BLOCK_BYTES as usize].into()).unwrap();
+        }
+        let ino = Ino(5);
+        let inode = Inode::new(ino, FileType::Regular, Mode::new(0o600), Time::now());
+        let row = |index: u32| Slice {
+            pos: index * LEN,
+            len: LEN,
+            source: SliceSource::Blocks {
+                id: SliceId(1 + u64::from(index % SLICES)),
+                offset: index / SLICES * LEN,
+                size: BLOCK_BYTES,
+            },
+        };
+        let append = |slice| Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice };
+        let mut effects = vec![Effect::PutInode(Inode { size: CHUNK_BYTES, ..inode })];
+        effects.extend((0..SLICES * BLOCK_BYTES / LEN).map(row).map(append));
+        engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
+        let mut found = Vec::new();
+        let bytes =
+            read_all(&engine, &volume, &store, &mut |damage| found.push(damage), &mut |_| {}).unwrap();
+        assert_eq!(bytes, u64::from(SLICES * BLOCK_BYTES));
+        assert_eq!(store.requests().gets, 3 + u64::from(BLOCK_BYTES / LEN));
+        let offsets: Vec<u64> = found.iter().map(|damage| damage.from).collect();
+        let expected = (2..SLICES * BLOCK_BYTES / LEN).step_by(SLICES as usize);
+        assert_eq!(offsets, expected.map(|index| u64::from(index * LEN)).collect::<Vec<_>>());
+    }
 
     #[test]
     fn parts_are_split_at_unit_boundaries() {

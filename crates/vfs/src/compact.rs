@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use chunk::{Piece, PieceReader, PieceSource};
+use chunk::{Piece, PieceSource};
 use ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
@@ -72,17 +72,20 @@ fn rewrite(
     inline: Option<u32>,
     slices: &mut Vec<(SliceId, u32)>,
 ) -> Result<Vec<Slice>, Errno> {
-    let reader = base.store.piece_reader(pieces);
     let mut rows = Vec::with_capacity(runs.len());
     for members in chunk::share_slices(runs.iter().map(|run| run.len)) {
         let size = members.iter().map(|&index| runs[index].len).sum();
         let mut buf = vec![0; size as usize];
-        let mut rest = &mut buf[..];
-        for &index in &members {
-            let (part, tail) = rest.split_at_mut(runs[index].len as usize);
-            read(&reader, pieces, &runs[index], part)?;
+        let (mut wanted, mut rest) = (Vec::new(), &mut buf[..]);
+        for piece in members.iter().flat_map(|&index| &pieces[runs[index].pieces.clone()]) {
+            let (part, tail) = rest.split_at_mut(piece.len as usize);
+            wanted.push((piece, part));
             rest = tail;
         }
+        base.store.read_pieces(wanted).map_err(|error| {
+            tracing::error!(%error, "cannot read file data to compact it");
+            error.errno()
+        })?;
         let (source, stored) = base.store_bytes(buf, inline)?;
         slices.extend(stored.into_iter().map(|id| (id, size)));
         let mut skip = 0;
@@ -93,13 +96,6 @@ fn rewrite(
         }
     }
     Ok(rows)
-}
-
-fn read(reader: &PieceReader<'_>, pieces: &[Piece<'_>], run: &Run, buf: &mut [u8]) -> Result<(), Errno> {
-    reader.read(&pieces[run.pieces.clone()], run.pos, buf).map_err(|error| {
-        tracing::error!(%error, "cannot read file data to compact it");
-        error.errno()
-    })
 }
 
 fn discard(base: &Base, slices: &[(SliceId, u32)]) {
@@ -156,6 +152,28 @@ mod tests {
         let pieces = chunk::resolve(&rows, 0, 100);
         let found: Vec<_> = runs(&pieces).into_iter().map(|run| (run.pos, run.len, run.pieces)).collect();
         assert_eq!(found, [(0, 4, 0..1), (6, 9, 2..4), (40, 1, 5..6)]);
+    }
+
+    #[test]
+    fn compaction_fetches_each_shared_block_once() {
+        const FLUSHES: u64 = 8;
+        let block = u64::from(types::BLOCK_BYTES);
+        // The cache has room for two of the eight blocks.
+        let (vfs, _) = fixture::volume_with_cache(ops::AtimeMode::Never, 2 * block);
+        let ino = fixture::make(&vfs, "f");
+        for flush in 0..FLUSHES {
+            for at in (flush * 4096..FLUSHES * block).step_by(FLUSHES as usize * 4096) {
+                vfs.files.write(ino, at, &[flush as u8; 4096]).unwrap();
+            }
+            vfs.files.flush(ino).unwrap();
+        }
+        assert_eq!(vfs.base.store.requests().puts, FLUSHES);
+        compact(&vfs.base, ino, ChunkIndex(0)).unwrap();
+        assert_eq!(vfs.base.store.requests().gets, FLUSHES);
+        let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
+        assert_eq!(rows.len(), 1);
+        let read = vfs.files.read(ino, block - 4096, 8192).unwrap();
+        assert_eq!((&read[..4096], &read[4096..]), (&[FLUSHES as u8 - 1; 4096][..], &[0; 4096][..]));
     }
 
     #[test]
