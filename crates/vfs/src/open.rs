@@ -61,12 +61,13 @@ pub(crate) struct DoubtfulFlush {
 }
 
 impl FileData {
-    /// Drops dirty data from file offset `len` on, before a truncation to `len`. A flush in doubt may still
-    /// be committed, so its data is kept: the truncation itself will hide it.
-    pub(crate) fn truncate(&mut self, len: u64) {
-        if self.in_doubt.is_none() {
-            self.buffer.truncate(len);
-        }
+    /// Whether there is written data, a truncation to `len` cuts off all of it, and nothing else has to be done with it
+    /// first: a flush in doubt may still be committed, and data that was lost must be reported.
+    pub(crate) fn is_cut_off(&self, len: u64) -> bool {
+        self.in_doubt.is_none()
+            && self.lost.is_none()
+            && self.buffer.is_dirty()
+            && !self.buffer.touches(0, len)
     }
 }
 

@@ -64,20 +64,19 @@ impl Vfs {
             // their own mtime.
             Some(file) if truncates || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // While the operation may still be denied, no written data is dropped for it: the kernel may
-                // have let the caller pass by outdated attributes, unless the call is on an open descriptor.
-                if let Some(size) = change.size_bytes
-                    && self.access.kernel_check_suffices()
-                    && (self.base.meta.is_exclusive() || change.is_open)
-                {
-                    data.truncate(size);
-                }
-                match self.base.flush_locked(&file, &mut data) {
+                // If the truncation cuts off all written data, none of it need be stored. It is dropped after the commit,
+                // because the truncation may still fail or be denied.
+                let cuts_all = change.size_bytes.is_some_and(|size| data.is_cut_off(size));
+                let prepared = match cuts_all {
+                    true => self.base.abandoned.settle(Some(ino)),
+                    false => self.base.flush_locked(&file, &mut data),
+                };
+                match prepared {
                     // A truncation works on a full disk. Data that cannot be stored now is stored by a later
                     // flush, which reports the error if there is still no room. A flush in doubt must be
                     // settled first, because it may still be committed after the truncation.
                     Err(Errno::ENOSPC | Errno::EDQUOT) if truncates && data.in_doubt.is_none() => {}
-                    flushed => flushed?,
+                    prepared => prepared?,
                 }
                 let session = self.base.fencing.session_of(&file, &mut data)?;
                 data.rows.clear();
@@ -86,7 +85,10 @@ impl Vfs {
                 if let Some(size) = change.size_bytes
                     && data.buffer.is_dirty()
                 {
-                    data.truncate(size);
+                    data.buffer.truncate(size);
+                    if !data.buffer.is_dirty() {
+                        data.hold = None;
+                    }
                     file.set_truncated(data.buffer.end(), self.attributes.inode(ino)?.mtime);
                 }
             }
@@ -109,13 +111,16 @@ impl Vfs {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use acl::credential::Credentials;
     use acl::idmap::{Ids, Squash};
     use chunk::{Fault, StoreCall};
+    use suite::Fault as FaultOf;
     use types::{Caps, Cred};
 
     use super::*;
-    use crate::fixture::{NO_WAIT, Shared, make, root, volume_with};
+    use crate::fixture::{NO_WAIT, Shared, make, root, unreliable_volume, volume_with};
     use crate::{Identity, VfsOptions};
 
     #[test]
@@ -132,6 +137,45 @@ mod tests {
         assert_eq!(vfs.setattr(&root(), ino, cut).unwrap().size_bytes, 0);
         assert_eq!(vfs.files.read(ino, 0, 10).unwrap(), &b""[..]);
     }
+
+    #[test]
+    fn failed_truncation_drops_no_written_data() {
+        let (vfs, engine) = unreliable_volume(VfsOptions::default());
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        let ino = make(&vfs, "f");
+        vfs.files.write(ino, 0, b"old").unwrap();
+        vfs.files.flush(ino).unwrap();
+        vfs.files.write(ino, 3, b" and new").unwrap();
+        let cut = |size| AttrChange { size_bytes: Some(size), is_open: true, ..AttrChange::default() };
+        // All written bytes would be cut off, or some of them, which are then stored before.
+        for (size, script) in [(3, vec![FaultOf::Before]), (5, vec![FaultOf::None, FaultOf::Before])] {
+            engine.script(script);
+            assert_eq!(vfs.setattr(&root(), ino, cut(size)), Err(Errno::EIO), "{size}");
+            engine.script([]);
+            assert_eq!(vfs.files.read(ino, 0, 20).unwrap(), &b"old and new"[..]);
+        }
+        vfs.files.flush(ino).unwrap();
+        assert_eq!(vfs.files.read(ino, 0, 20).unwrap(), &b"old and new"[..]);
+    }
+
+    #[test]
+    fn bytes_that_a_truncation_cuts_off_are_not_stored() {
+        let (vfs, _) = volume_with(VfsOptions::default());
+        let ino = make(&vfs, "f");
+        vfs.files.write(ino, 0, &[1; 20_000]).unwrap();
+        vfs.files.flush(ino).unwrap();
+        let before = vfs.base.store.requests().puts;
+        vfs.files.write(ino, 20_000, &[2; 20_000]).unwrap();
+        let cut = AttrChange { size_bytes: Some(20_000), is_open: true, ..AttrChange::default() };
+        assert_eq!(vfs.setattr(&root(), ino, cut).unwrap().size_bytes, 20_000);
+        assert_eq!(vfs.base.store.requests().puts, before);
+        vfs.files.close(ino).unwrap();
+        assert_eq!(
+            (vfs.base.store.requests().puts, vfs.attributes.getattr(ino).unwrap().size_bytes),
+            (before, 20_000)
+        );
+    }
+
     #[test]
     fn a_truncation_works_while_the_store_is_full() {
         let shared = Shared::new();
