@@ -60,6 +60,20 @@ impl Meta {
         self.run_under_doubt(op, authority, doubt, tried)
     }
 
+    /// As [`Meta::run`]. If the operation may still happen after an error, `doubt` holds its transaction, for
+    /// [`Meta::cancel`].
+    ///
+    /// # Errors
+    /// As [`Meta::run`]. If `doubt` is `None` after an error, the operation did not happen and never will.
+    pub fn run_cancelable<O: Op>(
+        &self,
+        op: &O,
+        authority: &Authority<'_>,
+        doubt: &mut Option<Doubt>,
+    ) -> Result<O::Reply, Failure> {
+        self.run_under_doubt(op, authority, doubt, None)
+    }
+
     /// Ends a doubt so that the operation never happens after this call, if it has not happened before: this records under
     /// its id that it was refused. It is not sent again.
     ///

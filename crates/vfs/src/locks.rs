@@ -1,14 +1,19 @@
 //! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks itself.
 //!
-//! [`Locks`] holds the owners that requested locks, and the locks that were granted. Lock order: `owners` and
-//! `granted` are each locked alone.
+//! [`Locks`] holds the owners that requested locks, the locks that were granted, and the requests in doubt. Lock order:
+//! `owners`, `granted` and `in_doubt` are each locked alone, and `in_doubt` not while a doubt is locked.
 //!
 //! Locks end with the session that holds them, so they need not be durable.
+//!
+//! A request in doubt has failed, but it may still arrive and be granted, also after its owner has released its locks and
+//! closed the file: then nobody would release that lock before the session ends. So before this mount requests or releases
+//! a lock of the same owner on the same file, it cancels such a request ([`Meta::cancel`](client::Meta::cancel)): then it
+//! has been granted already, or never is.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use client::Failure;
+use client::{Doubt, Failure};
 use meta::{Lock, LockKind, LockOwner};
 use ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
 use types::{Errno, Ino};
@@ -149,17 +154,29 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// A request that has failed and may still be granted.
+#[derive(Debug)]
+struct Doubtful {
+    ino: Ino,
+    kind: LockKind,
+    owner: u64,
+    /// Locked while the request is canceled, so that its owner's locks are not released meanwhile.
+    doubt: Mutex<Option<Doubt>>,
+}
+
 /// Locks on open files.
 #[derive(Debug)]
 pub struct Locks {
     base: Arc<Base>,
     owners: LockOwners,
     granted: Granted,
+    in_doubt: Mutex<Vec<Arc<Doubtful>>>,
 }
 
 impl Locks {
     pub(crate) fn new(base: &Arc<Base>) -> Self {
-        Locks { base: Arc::clone(base), owners: LockOwners::default(), granted: Granted::default() }
+        let base = Arc::clone(base);
+        Locks { base, owners: LockOwners::default(), granted: Granted::default(), in_doubt: Mutex::default() }
     }
 
     /// The files on which locks were held, or may have been granted: all locks were lost with the session.
@@ -167,9 +184,11 @@ impl Locks {
         self.granted.take_all()
     }
 
-    /// Forgets all lock owners, because all locks were lost.
+    /// Forgets all lock owners and requests in doubt, because all locks were lost, and nothing can be granted any more
+    /// to the session that was lost.
     pub(crate) fn forget_owners(&self) {
         host::lock(&self.owners.0).clear();
+        host::lock(&self.in_doubt).clear();
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
@@ -262,15 +281,31 @@ impl Locks {
     }
 
     fn release(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
+        let settled = self.settle(ino, request);
         let Lock { owner, start, end, .. } = self.lock_of(request);
         match self.base.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
                 self.granted.note_released(ino, request);
-                Ok(())
+                settled
             }
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// Cancels the requests in doubt of the owner of `request` on the file.
+    ///
+    /// # Errors
+    /// Those of the database; a request may then still be in doubt.
+    fn settle(&self, ino: Ino, LockRequest { kind, owner, .. }: LockRequest) -> Result<(), Errno> {
+        let is_of =
+            |doubtful: &&Arc<Doubtful>| (doubtful.ino, doubtful.kind, doubtful.owner) == (ino, kind, owner);
+        let wanted: Vec<Arc<Doubtful>> = host::lock(&self.in_doubt).iter().filter(is_of).cloned().collect();
+        for doubtful in wanted {
+            self.base.meta.cancel(&mut host::lock(&doubtful.doubt))?;
+            host::lock(&self.in_doubt).retain(|other| !Arc::ptr_eq(other, &doubtful));
+        }
+        Ok(())
     }
 
     fn request_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Result<Locked, Errno> {
@@ -280,9 +315,18 @@ impl Locks {
         if file.is_some_and(|file| file.is_fenced()) {
             return Err(Errno::EIO);
         }
+        self.settle(ino, request)?;
         let lock = self.lock_of(request);
         let lock = Lock { owner: LockOwner { session, ..lock.owner }, ..lock };
-        let outcome = match self.base.meta.run(&Within(session, &TakeLock { ino, lock, wait }), &BY_KERNEL) {
+        let take = Within(session, &TakeLock { ino, lock, wait });
+        let mut doubt = None;
+        let outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        if let (Err(_), Some(doubt)) = (&outcome, doubt) {
+            let LockRequest { kind, owner, .. } = request;
+            let doubt = Mutex::new(Some(doubt));
+            host::lock(&self.in_doubt).push(Arc::new(Doubtful { ino, kind, owner, doubt }));
+        }
+        let outcome = match outcome {
             // The wait continues under the next session.
             Err(Failure::Fenced(_)) if wait => return Ok(Locked::Waiting),
             outcome => outcome.map_err(Errno::from),
@@ -441,6 +485,42 @@ mod tests {
             let later = fixture::mount(engine);
             later.files.open(&root(), ino, ANY).unwrap();
             assert_eq!(later.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{stays_open}");
+        }
+    }
+
+    #[test]
+    fn a_lock_request_in_doubt_is_never_granted_after_its_owner_has_released_all_locks() {
+        type Release = fn(&Vfs, Ino, LockRequest);
+        let releases: [(LockKind, Release); 3] = [
+            (LockKind::Posix, |vfs, ino, _| vfs.locks.unlock_process(ino, 1).unwrap()),
+            (LockKind::Posix, |vfs, ino, lock| vfs.locks.unlock(ino, lock).unwrap()),
+            (LockKind::Flock, |vfs, ino, _| vfs.locks.unlock_handle(ino, 1, Some(1)).unwrap()),
+        ];
+        for ((kind, release), arrives_first) in
+            releases.into_iter().flat_map(|each| [(each, false), (each, true)])
+        {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            fixture::format(&*engine);
+            let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+            let (first, next) = (fixture::mount(faulty.clone()), fixture::mount(engine));
+            let ino = make(&first, "f");
+            next.attributes.getattr(ino).unwrap();
+            next.files.open(&root(), ino, ANY).unwrap();
+            let lock = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
+            first.meta().set_retry_timeout(Duration::ZERO);
+            faulty.arm(true);
+            // The locks are read first.
+            faulty.script([FaultOf::None, FaultOf::Late]);
+            assert_eq!(first.locks.take_lock(ino, 1, lock, false), Err(Errno::EIO));
+            faulty.script([]);
+            if arrives_first {
+                faulty.deliver().unwrap();
+            }
+            release(&first, ino, lock);
+            faulty.deliver().unwrap();
+            let taken = next.locks.take_lock(ino, 1, lock, false);
+            assert_eq!(taken, Ok(Locked::Granted), "{kind:?}, {arrives_first}");
+            assert!(host::lock(&first.locks.in_doubt).is_empty());
         }
     }
 
