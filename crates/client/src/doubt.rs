@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use meta::{Effect, Inode, Lock, LockKind, LockOwner, LockWait, Txn};
-use types::{BootInstant, Errno, Ino, OpId, SessionId};
+use types::{BootInstant, Errno, Ino, OpId, SessionId, Term};
 
 use crate::ticket::Ticket;
 
@@ -68,3 +68,15 @@ pub(crate) fn mark(id: OpId) -> LockWait {
     let owner = LockOwner { session, owner: id.0 as u64, kind: LockKind::Flock };
     LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: 0, owner, exclusive: false, pid: 0 } }
 }
+
+/// Whether this is the mark of an operation that no term guards. The session in it has no record, so its record does not
+/// tell whether the operation still needs the mark. It does not when [`MARK_NEEDED`] has passed since the mark was seen.
+pub fn is_mark_without_term(wait: &LockWait) -> bool {
+    let LockOwner { session, owner, .. } = wait.lock.owner;
+    let id = OpId(u128::from(session.0) << 64 | u128::from(owner));
+    id.term() == Term::NONE && *wait == mark(id)
+}
+
+/// For how long an operation that no term guards may read its mark: it is sent for the last time [`REPEAT_FOR`] after the
+/// first attempt, which was before the mark was stored, and the last answer needs some time to arrive.
+pub const MARK_NEEDED: Duration = Duration::from_secs(300);

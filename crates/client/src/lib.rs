@@ -24,7 +24,7 @@ mod ticket;
 
 pub use activity::Activity;
 pub use clone::{CloneError, CloneFailure, CloneProgress, CloneRequest};
-pub use doubt::Doubt;
+pub use doubt::{Doubt, MARK_NEEDED, is_mark_without_term};
 pub use driver::Meta;
 pub use failure::Failure;
 pub use listing::{Generation, WholeListing};

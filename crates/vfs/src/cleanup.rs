@@ -1,7 +1,7 @@
 //! Detects sessions that ended without unmounting, and removes their state.
 //!
 //! [`Cleanup`] holds whether this mount cleans up for all mounts, and whether there is something to clean up.
-//! It has no locks.
+//! Its only lock is held alone.
 //!
 //! The record of a dead session is removed first, guarded by the heartbeat that was read last. From then on
 //! nothing can be committed under that session. Only then are its locks and its unlinked inodes removed, so
@@ -11,11 +11,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use client::Failure;
-use meta::{Garbage, Record, Scan, Session};
+use client::{Failure, MARK_NEEDED};
+use meta::{Garbage, LockOwner, LockWait, Record, Scan, Session};
 use ops::{DropLocks, GetWaits, Reap, StopWaiting};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
@@ -129,6 +129,8 @@ pub(crate) struct Cleanup {
     pub(crate) failed: Event,
     /// Whether a session was removed whose state may not be cleaned up yet.
     leftovers: AtomicBool,
+    /// When this mount first saw the marks of operations that no term guards.
+    marks: Mutex<HashMap<LockOwner, BootInstant>>,
 }
 
 impl Cleanup {
@@ -141,6 +143,7 @@ impl Cleanup {
             removed: Event::default(),
             failed: Event::default(),
             leftovers: AtomicBool::default(),
+            marks: Mutex::default(),
         }
     }
 
@@ -273,12 +276,26 @@ impl Cleanup {
             Ok(())
         })?;
         let waits = self.base.meta.run(&GetWaits, &BY_KERNEL)?;
+        let needed = self.needed_marks(&waits, BootInstant::now());
         for owner in waits.iter().map(|wait| wait.lock.owner) {
-            if is_over(owner.session)? {
+            if !needed.contains(&owner) && is_over(owner.session)? {
                 self.base.commits.change(&StopWaiting(owner))?;
             }
         }
         Ok(())
+    }
+
+    /// The marks that an operation without a session may still have to read at `now`.
+    fn needed_marks(&self, waits: &[LockWait], now: BootInstant) -> BTreeSet<LockOwner> {
+        let owner = |wait: &LockWait| wait.lock.owner;
+        let there: BTreeSet<LockOwner> =
+            waits.iter().filter(|wait| client::is_mark_without_term(wait)).map(owner).collect();
+        let mut marks = host::lock(&self.marks);
+        marks.retain(|owner, _| there.contains(owner));
+        let mut is_needed = |owner: &LockOwner| {
+            now.saturating_duration_since(*marks.entry(*owner).or_insert(now)) < MARK_NEEDED
+        };
+        there.into_iter().filter(|owner| is_needed(owner)).collect()
     }
 
     /// Removes the blocks of all slices that no file refers to. Stops early when the session ends, because
@@ -378,10 +395,11 @@ mod tests {
     use client::Meta;
     use ops::{AtimeMode, GetInode, Housekeeping};
 
-    use std::sync::{Arc, Condvar, Mutex};
-    use std::time::{Duration, Instant};
+    use std::sync::Condvar;
+    use std::time::Instant;
 
-    use meta::{Effect, Process};
+    use meta::{Effect, Engine, Lock, LockKind, Process, Txn};
+    use types::{OpId, Term};
 
     use super::*;
     use crate::fixture::{NO_WAIT, Shared, make, root, volume};
@@ -521,6 +539,31 @@ mod tests {
         is_own.store(true, Ordering::Relaxed);
         cleanup.collect_garbage().unwrap();
         assert_eq!(cleanup.removed.count(), 1);
+    }
+
+    #[test]
+    fn the_mark_of_a_tool_is_kept_while_the_tool_may_read_it() {
+        let shared = Shared::new();
+        let vfs = shared.mount(NO_WAIT);
+        // The first number of an operation of a client without a session. The waits of sessions that have ended are removed.
+        let wait = |session, owner, end| {
+            let owner = LockOwner { session: SessionId(session), owner, kind: LockKind::Flock };
+            LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end, owner, exclusive: false, pid: 0 } }
+        };
+        let (mark, other) = (wait(999, 1, 0), wait(999, 2, u64::MAX));
+        let of_session = wait(998, 1 << 32, 0);
+        let effects = [mark, other, of_session].map(Effect::PutWait).to_vec();
+        let op_id = OpId::new(SessionId(999), Term::NONE, 7);
+        shared.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        let cleanup = &vfs.lifecycle.cleanup;
+        (0..2).for_each(|_| cleanup.clean_leftovers(true).unwrap());
+        assert_eq!(vfs.meta().run(&GetWaits, &BY_KERNEL).unwrap()[..], [mark]);
+        let seen = BootInstant::now();
+        assert_eq!(cleanup.needed_marks(&[mark], seen).len(), 1);
+        assert!(cleanup.needed_marks(&[mark], seen + MARK_NEEDED).is_empty());
+        // A mark that was removed is not remembered.
+        assert!(cleanup.needed_marks(&[], seen).is_empty());
+        assert!(host::lock(&cleanup.marks).is_empty());
     }
 
     #[test]
