@@ -37,6 +37,8 @@ samba-testsuite  smbtorture, tests of the share
 iproute2         a private network for Samba
 procps           stops helper processes that Samba leaves
 openssl          certificates for tests of TLS
+apache2          a WebDAV server, for the tests of that store
+openssh-server   an SFTP server, for the tests of that store
 "
 
 case "${1:-}" in

@@ -8,8 +8,7 @@
 # million steps of the differential tester, half against ext4 and half against tmpfs; 20 seeds of 100,000
 # operations of fsx; the programs with --long, among them PostgreSQL and fio. `servers`: two mounts on
 # each database server, which is killed 20 times under load, and twenty minutes of hundreds of writers on
-# PostgreSQL and on MariaDB. `features`: limen compiles with the object stores that are not in the default
-# build. Seeds and times are printed above the last `counts:` line, and are in
+# PostgreSQL and on MariaDB. Seeds and times are printed above the last `counts:` line, and are in
 # target/test-long.log. DIFFTEST_SEED and FSX_FIRST_SEED repeat a run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -24,23 +23,19 @@ fi
 export LIMEN LONG=yes SUITE_SECONDS=14400
 export KILL9_ROUNDS="${KILL9_ROUNDS:-200}"
 export DIFFTEST_STEPS="${DIFFTEST_STEPS:-1000000}" FSX_SEEDS="${FSX_SEEDS:-20}" FSX_OPERATIONS="${FSX_OPERATIONS:-100000}"
-[ $# -gt 0 ] || set -- features kill-9 pjdfstest difftest fsx programs servers
+[ $# -gt 0 ] || set -- kill-9 pjdfstest difftest fsx programs servers
 mkdir -p "$top/target"
 "$LIMEN" version
 
 suites=()
-servers= features=
+servers=
 for suite in "$@"; do
     case $suite in
         servers) servers=yes ;;
-        features) features=yes ;;
         *) suites+=("$suite") ;;
     esac
 done
 : >"$top/target/test-long.log"
-if [ -n "$features" ]; then
-    cargo check --package cli --features gcs,azblob,webdav,sftp 2>&1 | tee -a "$top/target/test-long.log"
-fi
 if [ ${#suites[@]} -gt 0 ]; then
     "$top/scripts/test-mount.sh" "${suites[@]}" 2>&1 | tee -a "$top/target/test-long.log"
 fi

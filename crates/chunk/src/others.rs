@@ -6,23 +6,37 @@ use crate::ChunkError;
 use crate::address::root_of;
 use crate::kinds::address as address_of;
 
-/// Opens a bucket `gs://BUCKET[/PREFIX]`.
+/// Opens a bucket `gs://BUCKET[/PREFIX]`. As in Google's own clients, `STORAGE_EMULATOR_HOST` is the address of an
+/// emulator, which gets no credentials.
 #[cfg(feature = "gcs")]
 pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("gcs", bucket)?;
-    finish(bucket, services::Gcs::default().bucket(&address.authority).root(&root_of(&address.segments)))
+    let mut builder = services::Gcs::default().bucket(&address.authority).root(&root_of(&address.segments));
+    if let Ok(emulator) = std::env::var("STORAGE_EMULATOR_HOST") {
+        let endpoint = if emulator.contains("://") { emulator } else { format!("http://{emulator}") };
+        builder = builder.endpoint(&endpoint).skip_signature();
+    }
+    finish(bucket, builder)
 }
 
-/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`.
+/// Opens a bucket `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`. If the host is an IPv4 address, as of an
+/// emulator or of Azure Stack, the account is the first part of the path.
 #[cfg(feature = "azblob")]
 pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = address_of("azblob", bucket)?;
-    let account = address.host().split('.').next().unwrap_or_default();
-    let Some((container, prefix)) = address.segments.split_first() else {
+    let is_ip = address.host().parse::<std::net::Ipv4Addr>().is_ok();
+    let (account, endpoint, path) = match address.segments.split_first() {
+        Some((account, path)) if is_ip => (account.as_str(), format!("{}/{account}", address.origin()), path),
+        _ => {
+            let account = address.host().split('.').next().unwrap_or_default();
+            (account, address.origin(), &address.segments[..])
+        }
+    };
+    let Some((container, prefix)) = path.split_first() else {
         return Err(ChunkError::Config(format!("{bucket:?} names an account, but no container")));
     };
     let mut builder = services::Azblob::default()
-        .endpoint(&address.origin())
+        .endpoint(&endpoint)
         .account_name(account)
         .container(container)
         .root(&root_of(prefix));

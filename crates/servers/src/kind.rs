@@ -346,7 +346,7 @@ impl Kind {
 
 /// The output of a program, which must succeed.
 #[track_caller]
-fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let hint = "install what tests need: scripts/install-deps.sh test";
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{error}: {hint}"));
     assert!(output.status.success(), "{command:?}: {output:?}");

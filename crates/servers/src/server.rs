@@ -203,7 +203,7 @@ pub fn free_port() -> u16 {
 }
 
 /// The children of a process that has one thread.
-fn children(pid: u32) -> Vec<Pid> {
+pub(crate) fn children(pid: u32) -> Vec<Pid> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
