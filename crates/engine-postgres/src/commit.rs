@@ -1,8 +1,9 @@
 //! Commits groups of transactions, and reads their outcomes.
 //!
-//! The server inserts rows without a search for existing ones. If a name, an inode or an operation's number
-//! exists, a unique key is violated. The function then checks everything, and applies the group again in the same
-//! call.
+//! The server inserts rows without a search for existing ones. If the only new name of a group exists, the function
+//! notices that before it changes anything, and checks everything in the same call. If one of several names, a new inode or
+//! an operation's number exists, the call fails, and the group is sent again with `full` set. Both are rare: an operation is
+//! repeated only after its connection was lost, and no operation uses an inode number again.
 //!
 //! A commit that a session guards takes an advisory lock on the session in shared mode, before the statement that
 //! reads the session. A commit that removes the session or ends a term takes the lock exclusively. Without the
@@ -58,9 +59,17 @@ fn commit_group(shared: &Shared, group: &[Txn], label: Seq) -> Result<Vec<Outcom
     in_halves(group, &mut |part| {
         // Returns `None` if the server asks for smaller parts. A single transaction is then sent with
         // `careful`.
-        let commit = |gathered: &Gathered| {
+        let commit = |mut gathered: Gathered| {
             shared.pool.request(Intent::Change, |connection| {
-                match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
+                let mut call = |gathered: &Gathered| {
+                    connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args())
+                };
+                let mut reply = call(&gathered);
+                if reply.as_ref().is_err_and(Failure::found_row) {
+                    gathered.head.full = true;
+                    reply = call(&gathered);
+                }
+                match reply {
                     Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),
                     rows => outcomes(&rows?, part, label).map(Some),
                 }
@@ -69,10 +78,10 @@ fn commit_group(shared: &Shared, group: &[Txn], label: Seq) -> Result<Vec<Outcom
         let mut gathered = Gathered::new(part, false);
         gathered.head.trim = shared.commits.is_due(part.len(), TRIM_EVERY);
         if part.len() > 1 {
-            return if gathered.head.stages == 1 { commit(&gathered) } else { Ok(None) };
+            return if gathered.head.stages == 1 { commit(gathered) } else { Ok(None) };
         }
-        let done = commit(&gathered)?;
-        done.map_or_else(|| commit(&Gathered::new(part, true)), |done| Ok(Some(done)))
+        let done = commit(gathered)?;
+        done.map_or_else(|| commit(Gathered::new(part, true)), |done| Ok(Some(done)))
     })
 }
 

@@ -53,6 +53,11 @@ impl Failure {
         matches!(severity, Some(Severity::Fatal | Severity::Panic))
     }
 
+    /// Whether a row exists that the request inserts.
+    pub(crate) fn found_row(&self) -> bool {
+        self.code() == Some(&SqlState::UNIQUE_VIOLATION)
+    }
+
     pub(crate) fn wants_parts(&self) -> bool {
         self.code().is_some_and(|code| code.code() == IN_PARTS)
     }

@@ -234,7 +234,7 @@ DO $d$ BEGIN
         numbers boolean, -- whether to lock the counters
         in_full boolean, -- whether to check all guards in full, because the faster checks do not cover one of them
         recheck boolean, -- whether to check guards on inodes and dirents after the locks are taken
-        fresh boolean, -- whether each dirent that is put has a guard that requires that it does not exist
+        fresh boolean, -- whether each dirent that is put has a guard that requires that it does not exist, and there is one stage
         sized boolean, -- whether a change may change the blocks that an existing inode uses
         combined boolean, -- whether c also has the combined changes of all transactions
         room boolean, -- whether there is a guard on the room: a limit of the volume's inodes and blocks
@@ -453,7 +453,12 @@ BEGIN
     END IF;
 END $f$;
 
--- Commits a group of transactions (see commit.rs): takes the locks, checks the guards, applies the effects.
+-- Commits a group of transactions (see commit.rs): takes the locks, checks the guards, applies the effects. If v_full is true,
+-- checks all guards and finds repeated operations, and applies only the transactions whose guards hold. Otherwise all guards
+-- are known to hold, and the whole call fails with unique_violation if an inode to be created exists, if one of
+-- several names to be put exists, or if an operation was applied before. There is no block with EXCEPTION, because it would
+-- cost each commit a subtransaction. The server spends most of its time on preparing expressions, so a statement with few
+-- expressions is worth a branch.
 -- Its plans are generic and made once per connection: plans for given arrays look cheaper, but planning each
 -- one costs as much as running it.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
@@ -465,6 +470,24 @@ DECLARE
     v_room record;
     v_session bigint;
     v_locked boolean;
+    v_ok bigint[] := p.changing;
+    v_failed bigint[] := '{}';
+    v_repeated bigint[] := '{}';
+    v_live bigint[];
+    v_inos bigint[];
+    v_part bigint[];
+    v_from bigint := 0;
+    v_stop bigint;
+    v_inodes bigint; -- added to the volume's usage by this part
+    v_blocks bigint;
+    v_more_inodes bigint := 0; -- added by the whole group
+    v_more_blocks bigint := 0;
+    v_count bigint;
+    v_group bigint;
+    v_first int;
+    v_all record;
+    v_named boolean := false; -- whether all names were put
+    v_times boolean; -- whether only times and link counts change
 BEGIN
     -- Every call takes its locks in the same order: sessions by number, ACLs, room, new quotas, inodes by number, counters by
     -- name, quotas by key, shared slices, a shard of the usage.
@@ -513,12 +536,14 @@ BEGIN
             PERFORM pg_advisory_xact_lock('@quota'::regclass::oid::int, 0);
         END IF;
     END IF;
-    SELECT v_full OR coalesce(count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock), false)
-        OR CASE WHEN p.s <> '{}' THEN (
-            SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
-        ) < cardinality(p.s) ELSE false END INTO v_full
-    FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
-          ORDER BY n.ino FOR NO KEY UPDATE) l;
+    SELECT ARRAY(SELECT n.access_rev FROM @node n WHERE n.ino = ANY (p.lock) ORDER BY n.ino FOR NO KEY UPDATE),
+           cardinality(ARRAY(
+               SELECT r.id FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)))
+    INTO v_inos, v_count;
+    v_full := v_full OR coalesce(cardinality(v_inos) < cardinality(p.lock), false) OR coalesce(v_count < cardinality(p.s), false);
+    FOR v_i IN 1 .. CASE WHEN v_full THEN 0 ELSE cardinality(v_inos) END LOOP
+        v_full := v_full OR coalesce(p.rev[v_i] <> v_inos[v_i], false);
+    END LOOP;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
     END IF;
@@ -541,56 +566,38 @@ BEGIN
     -- detected by existing unique keys: those of a new name, of a new inode, and of the operation in the log.
     IF p.recheck AND NOT v_full THEN
         -- The locking statement has already compared access_rev.
-        v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
+        IF p.g_what && '{:GUARD_INODE_ABSENT,:GUARD_LINKS,:GUARD_PARENT_IS,:GUARD_SIZE,:GUARD_XATTR_BLOCKS}'
+            OR cardinality(p.changing) < cardinality(p.session) THEN
+            v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
                          WHERE g.what < :GUARD_DIRENT_IS AND (g.what > :GUARD_ACCESS OR p.invalidations[p.g_t[g.i]] IS NULL)
                              AND (CASE g.what WHEN :GUARD_ACCESS THEN n.access_rev = p.g_b[g.i]
                              WHEN :GUARD_INODE_ABSENT THEN n.ino IS NULL WHEN :GUARD_LINKS THEN n.nlink = p.g_b[g.i]
                              WHEN :GUARD_PARENT_IS THEN n.parent = p.g_b[g.i] WHEN :GUARD_SIZE THEN n.size = p.g_b[g.i]
-                             WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks BETWEEN p.g_c[g.i] AND p.g_b[g.i] END) IS NOT TRUE)
-            OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
+                             WHEN :GUARD_XATTR_BLOCKS THEN n.xattr_blocks BETWEEN p.g_c[g.i] AND p.g_b[g.i] END) IS NOT TRUE);
+        END IF;
+        IF NOT v_full AND p.g_what && '{:GUARD_DIRENT_IS,:GUARD_DIRENT_ABSENT}' THEN
+            v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
                             LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
                        WHERE g.what IN (:GUARD_DIRENT_IS, :GUARD_DIRENT_ABSENT)
                            AND (CASE g.what WHEN :GUARD_DIRENT_IS THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
+        END IF;
     END IF;
     IF :GUARD_XATTR = ANY (p.g_what) AND NOT v_full THEN
         v_full := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) WHERE g.what = :GUARD_XATTR AND p.g_b[g.i] <> coalesce((
             SELECT greatest(1, (octet_length(r.value) + 4095) / 4096) FROM @xattr r WHERE r.ino = p.g_a[g.i] AND r.name = p.g_x[g.i]), 0));
     END IF;
-    IF NOT v_full THEN
-        BEGIN
-            RETURN QUERY SELECT r.* FROM @apply#(p, false, v_room_exclusive) r;
-            RETURN;
-        EXCEPTION WHEN unique_violation THEN
-            v_full := true;
-        END;
+    -- These names are put first: if there is only one and it exists, nothing was changed yet.
+    IF p.e_t <> '{}' AND p.fresh AND NOT v_full THEN
+        INSERT INTO @edge (parent, name, ino, kind)
+        SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i] FROM generate_subscripts(p.e_t, 1) i
+        ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        v_named := v_count = cardinality(p.e_t);
+        v_full := NOT v_named;
+        IF v_full AND cardinality(p.e_t) > 1 THEN
+            RAISE unique_violation USING MESSAGE = 'a name exists';
+        END IF;
     END IF;
-    RETURN QUERY SELECT r.* FROM @apply#(p, true, v_room_exclusive) r;
-END $f$;
-
--- Applies the group under its locks. If v_full is true, checks all guards and finds repeated operations, and
--- applies only the transactions whose guards hold. Otherwise all guards are known to hold, except those that
--- require that something does not exist: the whole group fails with unique_violation if a name or an inode to be
--- created exists, or if an operation was applied before.
-CREATE OR REPLACE FUNCTION @apply#(p @args#, v_full boolean, v_room_exclusive boolean)
-RETURNS TABLE (row_kind smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
-DECLARE
-    v_ok bigint[] := p.changing;
-    v_failed bigint[] := '{}';
-    v_repeated bigint[] := '{}';
-    v_live bigint[];
-    v_inos bigint[];
-    v_part bigint[];
-    v_from bigint := 0;
-    v_stop bigint;
-    v_inodes bigint; -- added to the volume's usage by this part
-    v_blocks bigint;
-    v_more_inodes bigint := 0; -- added by the whole group
-    v_more_blocks bigint := 0;
-    v_count bigint;
-    v_group bigint;
-    v_first int;
-    v_all record;
-BEGIN
     IF v_full THEN
         v_repeated := ARRAY(
             SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
@@ -658,11 +665,27 @@ BEGIN
                 -- An UPDATE changes a row only once, so apply either the combined changes of all
                 -- transactions, or the changes of one transaction after another. A join with the array would
                 -- search the array of inodes for each of its inodes.
+                v_times := NOT p.sized AND :SETS_PARENT > ALL (p.c[7:7]);
                 FOREACH v_group IN ARRAY CASE WHEN p.combined AND NOT v_full THEN '{0}' ELSE v_live END LOOP
                     v_first := array_position(p.c_t, v_group);
                     CONTINUE WHEN v_first IS NULL;
                     v_inos := p.c_ino[v_first : v_first - 1 + cardinality(array_positions(p.c_t, v_group))];
                     v_first := v_first - 1;
+                    IF v_times THEN
+                        RETURN QUERY
+                        UPDATE @node n
+                        SET (nlink, atime, mtime, ctime) = (
+                            SELECT least(greatest(n.nlink + p.c[3][i], p.c[4][i]), 4294967295),
+                                   CASE WHEN p.c[7][i] & :SETS_ATIME > 0 THEN p.c[8][i] ELSE n.atime END,
+                                   CASE WHEN p.c[7][i] & :SETS_MTIME > 0 THEN p.c[9][i] ELSE n.mtime END,
+                                   CASE WHEN p.c[7][i] & :SETS_CTIME > 0 THEN greatest(p.c[10][i], n.ctime) ELSE n.ctime END
+                            FROM (SELECT v_first + width_bucket(n.ino, v_inos) OFFSET 0) c (i))
+                        WHERE n.ino = ANY (v_inos)
+                        RETURNING :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
+                                                     n.mtime, n.ctime, n.parent, n.access_rev, n.xattr_blocks, n.quota],
+                                  ARRAY[n.access_acl, n.default_acl];
+                        CONTINUE;
+                    END IF;
                     RETURN QUERY
                     UPDATE @node n
                     SET (nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks, quota, mode, uid, gid, access_acl,
@@ -711,11 +734,7 @@ BEGIN
                 DELETE FROM @edge e USING unnest(p.x_t) WITH ORDINALITY c (t, i)
                 WHERE c.t = ANY (v_live) AND e.parent = p.x_parent[c.i] AND e.name = p.x_name[c.i];
             END IF;
-            IF p.e_t <> '{}' AND p.fresh AND NOT v_full THEN
-                INSERT INTO @edge (parent, name, ino, kind)
-                SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i]
-                FROM generate_subscripts(p.e_t, 1) i WHERE p.e_t[i] = ANY (v_live);
-            ELSIF p.e_t <> '{}' THEN
+            IF p.e_t <> '{}' AND NOT v_named THEN
                 INSERT INTO @edge (parent, name, ino, kind)
                 SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i]
                 FROM generate_subscripts(p.e_t, 1) i WHERE p.e_t[i] = ANY (v_live)
@@ -746,13 +765,20 @@ BEGIN
     IF v_ok <> '{}' THEN
         -- Sequence numbers are taken under the locks, so that transactions that access the same record get
         -- them in their order.
-        RETURN QUERY
-        WITH l AS (
+        IF cardinality(v_ok) = 1 THEN
+            RETURN QUERY
             INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
-            SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t]
-            FROM unnest(v_ok) t
-            RETURNING l.session, l.op, l.seq)
-        SELECT :COMMITTED::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
+            VALUES (p.session[v_ok[1]], p.op[v_ok[1]], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[v_ok[1]])
+            RETURNING :COMMITTED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
+        ELSE
+            RETURN QUERY
+            WITH l AS (
+                INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
+                SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t]
+                FROM unnest(v_ok) t
+                RETURNING l.session, l.op, l.seq)
+            SELECT :COMMITTED::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
+        END IF;
         IF p.trim THEN
             PERFORM @trim#();
         END IF;

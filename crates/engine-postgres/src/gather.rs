@@ -75,12 +75,13 @@ pub(crate) struct Head {
     /// Whether to lock the counters: settings or counters are read or changed, the rule of a quota is changed, or the
     /// usage is corrected.
     numbers: bool,
-    /// Whether to check all guards in full, because the faster checks do not cover one of them.
-    full: bool,
+    /// Whether to check all guards in full, because the faster checks do not cover one of them, or because inserts
+    /// found an existing row.
+    pub(crate) full: bool,
     /// Whether guards on inodes or names must be checked after the locks are taken: neither the locking statement
     /// nor the insertion of names checks them.
     recheck: bool,
-    /// Whether each name that is put has a guard that requires that the name does not exist.
+    /// Whether each name that is put has a guard that requires that the name does not exist, and there is one stage.
     fresh: bool,
     /// Whether a change may change the blocks that an existing inode uses.
     sized: bool,
@@ -134,7 +135,8 @@ impl Gathered {
                 all.head.full |= txn.guards.iter().any(|guard| matches!(guard.part(), Quota(_) | Acl(_)));
             }
         }
-        // An insert that may replace dirents does not fail if a dirent exists, so `DirentAbsent` is checked before it.
+        // An insert that may replace dirents does not detect an existing one, so `DirentAbsent` is checked before it.
+        all.head.fresh &= all.head.stages == 1;
         all.head.recheck |= !all.head.fresh;
         let LockSet { sessions, inos, volume, acls, quotas, uncertain_quotas, .. } = &all.to_lock;
         all.head.numbers = *volume;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
-    RecordKey, Scan, Session, Txn,
+    Beside, Dirent, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule,
+    Record, RecordKey, Scan, Session, Txn,
 };
 use suite::files::{self, is_committed, persistently, survive_kills, until_done};
 use support::{LONG_TIMEOUTS, Server, empty, shared};
@@ -143,6 +143,10 @@ fn each_request_is_one_statement() {
     counted("a conflict", &|| match commit(&engine, stale()).unwrap() {
         Outcome::Conflict(snapshot) => assert!(matches!(snapshot.records[..], [Record::Inode(_, Some(_))])),
         other => panic!("{other:?}"),
+    });
+    counted("a create of a name that exists", &|| {
+        let refused = commit(&engine, create(2, 100)).unwrap();
+        assert!(matches!(refused, Outcome::Conflict(_)), "{refused:?}");
     });
     counted("a claim", &|| assert!(is_committed(&commit(&engine, claim()).unwrap())));
     counted("a cold name", &|| {
@@ -804,6 +808,30 @@ fn concurrent_batches_neither_deadlock_nor_conflict() {
         }
     });
     assert_eq!((2..6).map(|ino| u64::from(links(&engine, ino))).sum::<u64>(), 8 + THREADS * EACH * 4);
+}
+
+#[test]
+fn existing_rows_are_found_by_a_group_by_a_repetition_and_in_several_stages() {
+    let (engine, _place) = empty();
+    let first = create(2, 10);
+    commit(&engine, put_dir(2)).unwrap();
+    let done = commit(&engine, first.clone()).unwrap();
+    let batch = engine.commit(&[create(2, 10), create(2, 11)]).unwrap();
+    assert!(matches!(batch[..], [Outcome::Conflict(_), Outcome::Committed { .. }]), "{batch:?}");
+    let again = commit(&engine, first.clone()).unwrap();
+    assert_eq!(Outcome::newest(&[again]), Outcome::newest(&[done]));
+    // An effect on a dirent after another one on the same dirent is in a stage of its own.
+    let (parent, name) = (Ino(2), Name::new(b"file10").unwrap());
+    let put = Effect::PutDirent { parent, name: name.clone(), ino: Ino(11), kind: FileType::Regular };
+    let drop = Effect::DropDirent { parent, name: name.clone() };
+    let refused = commit(&engine, txn(first.guards, vec![put.clone(), drop, put])).unwrap();
+    assert!(matches!(refused, Outcome::Conflict(_)), "{refused:?}");
+    assert_eq!(links(&engine, 2), 4);
+    let found = engine.read(&[RecordKey::Dirent(parent, name)]).unwrap();
+    assert!(
+        matches!(found.records[..], [Record::Dirent(_, _, Some(Dirent { ino: Ino(10), .. })), ..]),
+        "{found:?}"
+    );
 }
 
 /// Numbers that are negative for the server are ordered before the others there.
