@@ -21,7 +21,7 @@ use crate::code;
 use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::reply_row;
-use crate::shared::Shared;
+use crate::shared::{Shared, Sql};
 
 /// The maximum number of transactions in one call of the server.
 const MAX_TXNS: usize = 1024;
@@ -61,13 +61,11 @@ fn commit_group(shared: &Shared, group: &[Txn], label: Seq) -> Result<Vec<Outcom
         // `careful`.
         let commit = |mut gathered: Gathered| {
             shared.pool.request(Intent::Change, |connection| {
-                let mut call = |gathered: &Gathered| {
-                    connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args())
-                };
-                let mut reply = call(&gathered);
+                let Sql { functions, commit, .. } = &shared.sql;
+                let mut reply = connection.call(functions, commit, &gathered.args());
                 if reply.as_ref().is_err_and(Failure::found_row) {
                     gathered.head.full = true;
-                    reply = call(&gathered);
+                    reply = connection.call(functions, commit, &gathered.args());
                 }
                 match reply {
                     Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),

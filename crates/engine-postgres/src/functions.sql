@@ -15,8 +15,7 @@ DECLARE
     v_inos bigint[] := '{}';
 BEGIN
     IF p_what && '{:DIRENT}' THEN
-        RETURN QUERY
-        SELECT :DIRENT::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name]
+        RETURN QUERY SELECT :DIRENT::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name]
         FROM unnest(p_what, p_a, p_x) w (what, a, x) JOIN @edge e ON e.parent = w.a AND e.name = w.x
         WHERE w.what = :DIRENT;
         v_inos := ARRAY(
@@ -27,76 +26,63 @@ BEGIN
         v_inos := v_inos || ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :INODE);
     END IF;
     IF v_inos <> '{}' THEN
-        RETURN QUERY
-        SELECT :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
+        RETURN QUERY SELECT :INODE::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
                                   n.ctime, n.parent, n.access_rev, n.xattr_blocks, n.quota],
                ARRAY[n.access_acl, n.default_acl]
         FROM @node n WHERE n.ino = ANY (v_inos);
-        RETURN QUERY
-        SELECT :ACL::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
+        RETURN QUERY SELECT :ACL::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
         FROM @acl l WHERE l.id = ANY (ARRAY(
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
     IF :DIRENT >= ALL (p_what) THEN
         RETURN;
     END IF;
-    RETURN QUERY
-    SELECT :NOT_EMPTY::smallint, ARRAY[w.a], NULL::bytea[] FROM unnest(p_what, p_a) w (what, a)
+    RETURN QUERY SELECT :NOT_EMPTY::smallint, ARRAY[w.a], NULL::bytea[] FROM unnest(p_what, p_a) w (what, a)
     WHERE w.what = :NOT_EMPTY AND EXISTS (SELECT FROM @edge e WHERE e.parent = w.a);
     IF p_what && '{:XATTR}' THEN
-        RETURN QUERY
-        SELECT :XATTR::smallint, ARRAY[r.ino], ARRAY[r.name, r.value]
+        RETURN QUERY SELECT :XATTR::smallint, ARRAY[r.ino], ARRAY[r.name, r.value]
         FROM unnest(p_what, p_a) w (what, a) JOIN @xattr r ON r.ino = w.a WHERE w.what = :XATTR;
     END IF;
     IF p_what && '{:SYMLINK}' THEN
-        RETURN QUERY
-        SELECT :SYMLINK::smallint, ARRAY[r.ino], ARRAY[r.target]
+        RETURN QUERY SELECT :SYMLINK::smallint, ARRAY[r.ino], ARRAY[r.target]
         FROM unnest(p_what, p_a) w (what, a) JOIN @symlink r ON r.ino = w.a WHERE w.what = :SYMLINK;
     END IF;
     IF p_what && '{:SLICE}' THEN
-        RETURN QUERY
-        SELECT :SLICE::smallint, ARRAY[r.ino, r.chunk, r.pos, r.len, r.slice, r.slice_off, r.slice_size], ARRAY[r.data]
+        RETURN QUERY SELECT :SLICE::smallint, ARRAY[r.ino, r.chunk, r.pos, r.len, r.slice, r.slice_off, r.slice_size], ARRAY[r.data]
         FROM (SELECT DISTINCT w.a, w.b FROM unnest(p_what, p_a, p_b) w (what, a, b) WHERE w.what = :SLICE) w
              JOIN @slice r ON r.ino = w.a AND r.chunk = w.b ORDER BY r.ino, r.chunk, r.seq;
     END IF;
     IF p_what && '{:ACL}' THEN
-        RETURN QUERY
-        SELECT :ACL::smallint, NULL::bigint[], ARRAY[r.id, convert_to(r.text, 'UTF8')]
+        RETURN QUERY SELECT :ACL::smallint, NULL::bigint[], ARRAY[r.id, convert_to(r.text, 'UTF8')]
         FROM unnest(p_what, p_x) w (what, x) JOIN @acl r ON r.id = w.x WHERE w.what = :ACL;
     END IF;
     IF p_what && '{:SETTING}' THEN
-        RETURN QUERY
-        SELECT :SETTING::smallint, NULL::bigint[], ARRAY[convert_to(r.name, 'UTF8'), convert_to(r.value, 'UTF8')]
+        RETURN QUERY SELECT :SETTING::smallint, NULL::bigint[], ARRAY[convert_to(r.name, 'UTF8'), convert_to(r.value, 'UTF8')]
         FROM @setting r;
     END IF;
     IF p_what && '{:COUNTER}' THEN
         RETURN QUERY SELECT :COUNTER::smallint, ARRAY[r.value], ARRAY[convert_to(r.name, 'UTF8')] FROM @counter r;
     END IF;
     IF p_what && '{:USAGE}' THEN
-        RETURN QUERY
-        SELECT :USAGE::smallint, ARRAY[sum(r.inodes)::bigint, sum(r.blocks)::bigint], NULL::bytea[] FROM @usage r;
+        RETURN QUERY SELECT :USAGE::smallint, ARRAY[sum(r.inodes)::bigint, sum(r.blocks)::bigint], NULL::bytea[] FROM @usage r;
     END IF;
     IF p_what && '{:LOCK}' THEN
-        RETURN QUERY
-        SELECT :LOCK::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        RETURN QUERY SELECT :LOCK::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
         FROM (SELECT DISTINCT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :LOCK) w
              JOIN @lock r ON r.ino = w.a;
     END IF;
     IF p_what && '{:LOCK_WAIT}' THEN
-        RETURN QUERY
-        SELECT :LOCK_WAIT::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        RETURN QUERY SELECT :LOCK_WAIT::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
         FROM @lock_wait r;
     END IF;
     IF p_what && '{:SESSION}' THEN
-        RETURN QUERY
-        SELECT :SESSION::smallint, ARRAY[r.id, r.pid, r.since, r.heartbeat, r.pid_namespace, r.start_time, r.first_slice],
+        RETURN QUERY SELECT :SESSION::smallint, ARRAY[r.id, r.pid, r.since, r.heartbeat, r.pid_namespace, r.start_time, r.first_slice],
                ARRAY[convert_to(r.host, 'UTF8'), convert_to(r.mountpoint, 'UTF8'), convert_to(r.boot_id, 'UTF8'),
                      convert_to(r.version, 'UTF8')]
         FROM @session r WHERE r.id = ANY (ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = :SESSION));
     END IF;
     IF p_what && '{:QUOTA}' THEN
-        RETURN QUERY
-        SELECT :QUOTA::smallint, ARRAY[r.kind, r.number, r.next, r.max_inodes, r.max_blocks, r.soft_inodes, r.soft_blocks, r.root,
+        RETURN QUERY SELECT :QUOTA::smallint, ARRAY[r.kind, r.number, r.next, r.max_inodes, r.max_blocks, r.soft_inodes, r.soft_blocks, r.root,
                                   r.state, r.inodes, r.blocks], NULL::bytea[]
         FROM unnest(p_what, p_a, p_b) w (what, a, b) JOIN @quota r ON r.kind = w.a AND r.number = w.b WHERE w.what = :QUOTA;
     END IF;
@@ -467,25 +453,14 @@ SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
     v_full boolean := p.in_full;
     v_room_exclusive boolean := p.careful;
-    v_room record;
-    v_session bigint;
-    v_locked boolean;
+    v_room record; v_session bigint; v_locked boolean;
     v_ok bigint[] := p.changing;
-    v_failed bigint[] := '{}';
-    v_repeated bigint[] := '{}';
-    v_live bigint[];
-    v_inos bigint[];
-    v_part bigint[];
-    v_from bigint := 0;
-    v_stop bigint;
-    v_inodes bigint; -- added to the volume's usage by this part
-    v_blocks bigint;
-    v_more_inodes bigint := 0; -- added by the whole group
-    v_more_blocks bigint := 0;
-    v_count bigint;
-    v_group bigint;
-    v_first int;
-    v_all record;
+    v_failed bigint[] := '{}'; v_repeated bigint[] := '{}';
+    v_live bigint[]; v_inos bigint[]; v_part bigint[];
+    v_from bigint := 0; v_stop bigint;
+    v_inodes bigint; v_blocks bigint; -- added to the volume's usage by this part
+    v_more_inodes bigint := 0; v_more_blocks bigint := 0; -- added by the whole group
+    v_count bigint; v_group bigint; v_first int; v_all record;
     v_named boolean := false; -- whether all names were put
     v_times boolean; -- whether only times and link counts change
 BEGIN
@@ -601,8 +576,7 @@ BEGIN
     IF v_full THEN
         v_repeated := ARRAY(
             SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
-        RETURN QUERY
-        SELECT :REPEATED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
+        RETURN QUERY SELECT :REPEATED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
         FROM unnest(v_repeated) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t];
         v_failed := @failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y);
         IF 0 = ANY (v_failed) THEN
@@ -765,20 +739,10 @@ BEGIN
     IF v_ok <> '{}' THEN
         -- Sequence numbers are taken under the locks, so that transactions that access the same record get
         -- them in their order.
-        IF cardinality(v_ok) = 1 THEN
-            RETURN QUERY
-            INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
-            VALUES (p.session[v_ok[1]], p.op[v_ok[1]], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[v_ok[1]])
-            RETURNING :COMMITTED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
-        ELSE
-            RETURN QUERY
-            WITH l AS (
-                INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
-                SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t]
-                FROM unnest(v_ok) t
-                RETURNING l.session, l.op, l.seq)
-            SELECT :COMMITTED::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
-        END IF;
+        RETURN QUERY
+        INSERT INTO @log AS l (session, op, seq, xid, at, invalidations)
+        SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.invalidations[t] FROM unnest(v_ok) t
+        RETURNING :COMMITTED::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
         IF p.trim THEN
             PERFORM @trim#();
         END IF;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Dirent, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule,
-    Record, RecordKey, Scan, Session, Txn,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, QuotaKey, QuotaRule, Record,
+    RecordKey, Scan, Session, Txn,
 };
 use suite::files::{self, is_committed, persistently, survive_kills, until_done};
 use support::{LONG_TIMEOUTS, Server, empty, shared};
@@ -821,17 +821,24 @@ fn existing_rows_are_found_by_a_group_by_a_repetition_and_in_several_stages() {
     let again = commit(&engine, first.clone()).unwrap();
     assert_eq!(Outcome::newest(&[again]), Outcome::newest(&[done]));
     // An effect on a dirent after another one on the same dirent is in a stage of its own.
-    let (parent, name) = (Ino(2), Name::new(b"file10").unwrap());
-    let put = Effect::PutDirent { parent, name: name.clone(), ino: Ino(11), kind: FileType::Regular };
-    let drop = Effect::DropDirent { parent, name: name.clone() };
-    let refused = commit(&engine, txn(first.guards, vec![put.clone(), drop, put])).unwrap();
+    let restated = |name: &Name| {
+        let (parent, name) = (Ino(2), name.clone());
+        let guard = Guard::DirentAbsent { parent, name: name.clone() };
+        let drop = Effect::DropDirent { parent, name: name.clone() };
+        txn(
+            vec![guard],
+            vec![drop, Effect::PutDirent { parent, name, ino: Ino(11), kind: FileType::Regular }],
+        )
+    };
+    let (old, new) = (Name::new(b"file10").unwrap(), Name::new(b"new").unwrap());
+    let refused = commit(&engine, restated(&old)).unwrap();
     assert!(matches!(refused, Outcome::Conflict(_)), "{refused:?}");
-    assert_eq!(links(&engine, 2), 4);
-    let found = engine.read(&[RecordKey::Dirent(parent, name)]).unwrap();
-    assert!(
-        matches!(found.records[..], [Record::Dirent(_, _, Some(Dirent { ino: Ino(10), .. })), ..]),
-        "{found:?}"
-    );
+    assert!(is_committed(&commit(&engine, restated(&new)).unwrap()));
+    let ino = |name: Name| match &engine.read(&[RecordKey::Dirent(Ino(2), name)]).unwrap().records[..] {
+        [Record::Dirent(_, _, found), ..] => found.map(|dirent| dirent.ino.0),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((ino(old), ino(new), links(&engine, 2)), (Some(10), Some(11), 4));
 }
 
 /// Numbers that are negative for the server are ordered before the others there.
