@@ -10,6 +10,9 @@ use super::walk;
 /// The largest depth that is followed, in case the volume is damaged.
 const DEPTH: usize = 4096;
 
+/// The path of the trash, which no entry names.
+const TRASH: &[u8] = b"/.trash";
+
 /// For each of `inos` that has a name: a path from the volume's root, with a leading slash. For a file with
 /// several names, the first one found.
 ///
@@ -26,8 +29,9 @@ pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<I
             !left.is_empty()
         })?;
     }
-    let mut dirs: HashMap<Ino, Vec<u8>> = HashMap::from([(Ino::ROOT, Vec::new())]);
-    let mut found = HashMap::from([(Ino::ROOT, b"/".to_vec())]);
+    let mut dirs: HashMap<Ino, Vec<u8>> =
+        HashMap::from([(Ino::ROOT, Vec::new()), (Ino::TRASH, TRASH.to_vec())]);
+    let mut found = HashMap::from([(Ino::ROOT, b"/".to_vec()), (Ino::TRASH, TRASH.to_vec())]);
     for (dir, name, ino) in places {
         let path = join(&path_of_dir(engine, dir, &mut dirs)?, &name);
         found.insert(ino, path);

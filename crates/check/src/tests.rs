@@ -394,3 +394,29 @@ fn slices_are_listed_with_their_references() {
     .unwrap();
     assert_eq!(all, [(1, 2, 100, false), (2, 0, 9, true)]);
 }
+
+/// The root of the trash has no name, and no counter gives out its number.
+#[test]
+fn a_trash_is_no_damage() {
+    let s = Sample::of(AclKind::Posix);
+    s.run(&ops::Configure { trash_days: Some(1), ..ops::Configure::default() });
+    s.meta.refresh_settings().unwrap();
+    let hour = ops::TrashHour::of(Time::now());
+    let first = s.meta.lease(Counter::Ino, 2).unwrap();
+    let [_, bin] = s.run(&ops::MakeTrash { uid: 0, hour, inos: [Ino(first), Ino(first + 1)] });
+    s.meta.trash().put(0, hour, bin);
+    let gone = s.make(s.d, "gone", MakeKind::Regular);
+    let unlinked = s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
+    assert_eq!(unlinked.fate, ops::Fate::Trashed { hour: bin });
+    for window in [1, 7, WINDOW] {
+        assert_eq!(s.problems(window), []);
+    }
+    let paths = find_paths(&*s.engine, &[gone, Ino::TRASH].into()).unwrap();
+    assert_eq!(paths[&Ino::TRASH], b"/.trash");
+    assert!(paths[&gone].starts_with(b"/.trash/0/"));
+    s.damage(vec![Effect::SetParent { ino: Ino::TRASH, parent: Ino(9) }]);
+    for window in [1, WINDOW] {
+        assert_eq!(s.codes(window), ["parent"]);
+    }
+    assert_eq!(s.repaired(), [""; 0]);
+}

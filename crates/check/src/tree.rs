@@ -66,7 +66,9 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
             window.last = inodes.last().filter(|_| full).map_or(window.last, |inode| inode.ino);
             Ok(!full)
         })?;
-        let last = window.seen.last().map_or(Ino(0), |seen| seen.ino);
+        // No counter gives out the number of the trash.
+        let last = window.seen.iter().rev().find(|seen| seen.ino != Ino::TRASH);
+        let last = last.map_or(Ino(0), |seen| seen.ino);
         run.totals.last_ino = run.totals.last_ino.max(last);
         if first && window.seen.iter().all(|seen| seen.ino != Ino::ROOT || !seen.kind.is_dir()) {
             (run.report)(Problem::NoRoot);
@@ -81,6 +83,11 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
     }
 }
 
+/// Whether no entry names the directory: it is the root of the volume or of the trash. Both have the root as their parent.
+fn is_top(ino: Ino) -> bool {
+    ino == Ino::ROOT || ino == Ino::TRASH
+}
+
 impl Seen {
     fn new(inode: &Inode) -> Self {
         Seen {
@@ -91,8 +98,8 @@ impl Seen {
             subdirs: 0,
             kind: inode.kind,
             orphan: false,
-            // The root has no name, so any name of it is one too many.
-            placed: inode.ino == Ino::ROOT,
+            // The root and the trash have no name, so any name of them is one too many.
+            placed: is_top(inode.ino),
         }
     }
 }
@@ -190,11 +197,10 @@ impl Window {
     fn evaluate(&self, report: Report<'_>) {
         for seen in &self.seen {
             let &Seen { ino, kind, nlink, names, subdirs, .. } = seen;
-            let root = ino == Ino::ROOT;
-            if root && seen.parent != ino {
-                report(Problem::Parent { ino, stored: seen.parent, actual: ino });
+            if is_top(ino) && seen.parent != Ino::ROOT {
+                report(Problem::Parent { ino, stored: seen.parent, actual: Ino::ROOT });
             }
-            if names == 0 && !root && !seen.orphan {
+            if names == 0 && !is_top(ino) && !seen.orphan {
                 report(Problem::Lost { ino, kind });
                 if !kind.is_dir() {
                     continue;

@@ -7,9 +7,10 @@ use chunk::MEMORY;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, HumanDuration, Table};
 use command::units::{parse_size, parse_whole, show_size};
-use meta::{AclKind, Volume};
+use meta::{AclKind, Engine, EngineError, Record, RecordKey, Volume};
 use ops::Configure;
 use serde_json::json;
+use types::{Errno, Ino};
 
 use crate::adopt::{adopt_store, configure};
 use crate::maintenance::Tool;
@@ -57,6 +58,9 @@ pub(crate) struct ConfigArgs {
     /// automatic backups
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     backup_interval: Option<Duration>,
+    /// Keep removed and overwritten files in the trash for this many days; 0 deletes them at once, and empties the trash
+    #[arg(long, value_name = "N", value_parser = parse_whole, allow_negative_numbers = true)]
+    trash_days: Option<u64>,
     /// Mark the object store as this volume's; use it if limen says that the store is not this volume's and
     /// you know that it is
     #[arg(long)]
@@ -114,6 +118,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         aclinherit: args.aclinherit,
         abe: args.abe,
         backup_secs: args.backup_interval.map(|interval| interval.as_secs()),
+        trash_days: args.trash_days,
         store_marker: None,
         posix_acls: volume.acl == AclKind::Off && args.acl.as_deref() == Some(AclKind::Posix.name()),
     };
@@ -129,11 +134,37 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         volume = adopt_store(&url, &database, &volume, tool)?;
         output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     }
+    // The root of the trash is a new inode. A mount on the embedded engine would not learn of it, and not count it.
+    let lock = match args.trash_days {
+        Some(1..) if !has_trash(&database).at(&url)? => Some(database.lock(false).map_err(|_| {
+            CliError::new("the volume is mounted, and its database serves one process at a time")
+                .at(&url)
+                .advise("unmount it to give it a trash; the days can be changed at any time")
+        })?),
+        _ => None,
+    };
     if change != Configure::default() {
-        volume = configure(&url, database.engine(), &change)?;
+        volume = configure(&url, database.engine(), &change).map_err(|error| explain(error, args, &url))?;
         warn(&url, &database, &volume)?;
     }
+    drop(lock);
     output::result(args.json, || to_json(&volume), || to_text(&volume))
+}
+
+fn has_trash(database: &Database) -> Result<bool, EngineError> {
+    let records = database.engine().read(&[RecordKey::Inode(Ino::TRASH)])?.records;
+    Ok(matches!(records.first(), Some(Record::Inode(_, Some(_)))))
+}
+
+/// What an error of [`Configure`] means that the system's text for it does not say.
+fn explain(error: CliError, args: &ConfigArgs, url: &MetaUrl) -> CliError {
+    if args.trash_days.is_none_or(|days| days == 0) || !error.to_string().contains(&Errno::EEXIST.to_string())
+    {
+        return error;
+    }
+    CliError::new("the root directory has an entry '.trash', which would be the name of the trash")
+        .at(url)
+        .advise("rename it; nothing was changed")
 }
 
 /// Refuses to change settings that are fixed. Naming their current value is allowed.
@@ -186,6 +217,7 @@ fn to_text(volume: &Volume) -> String {
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("listings", shown(volume));
     table.row("backups", backups(volume));
+    table.row("trash", trash(volume));
     let fixed = if volume.acl == AclKind::Off { "--acl posix turns them on" } else { "fixed" };
     table.row("ACLs", format!("{} ({fixed})", volume.acl.name()));
     if volume.acl == AclKind::Nfs4 {
@@ -202,6 +234,15 @@ fn to_text(volume: &Volume) -> String {
 /// Describes as text which entries listings show.
 pub(crate) fn shown(volume: &Volume) -> &'static str {
     if volume.abe { "show each caller only what it may read" } else { "show everything" }
+}
+
+/// Describes as text how long removed files are kept.
+pub(crate) fn trash(volume: &Volume) -> String {
+    match volume.trash_days {
+        0 => "none: removed files are deleted at once (--trash-days)".to_owned(),
+        1 => "keeps removed files for 1 day".to_owned(),
+        days => format!("keeps removed files for {days} days"),
+    }
 }
 
 /// Describes as text how often the metadata is backed up.
@@ -221,6 +262,7 @@ fn to_json(volume: &Volume) -> serde_json::Value {
         "inline_bytes": volume.inline_bytes,
         "abe": volume.abe,
         "backup_secs": volume.backup_secs,
+        "trash_days": volume.trash_days,
         "acl": volume.acl.name(),
         "aclmode": volume.policy.mode.name(),
         "aclinherit": volume.policy.inherit.name(),

@@ -67,6 +67,9 @@ pub(crate) struct FormatArgs {
     /// The maximum number of files and directories; 0 for no limit
     #[arg(long, value_name = "N", value_parser = parse_whole, default_value = "0", allow_negative_numbers = true)]
     inodes: u64,
+    /// Keep removed and overwritten files in the trash for this many days; 0 to delete them at once
+    #[arg(long, value_name = "N", value_parser = parse_whole, default_value = "0", allow_negative_numbers = true)]
+    trash_days: u64,
 }
 
 const COMPRESSIONS: &[Choice<Compression>] =
@@ -113,6 +116,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
         abe: false,
         sid_rules: SidRules::default(),
         backup_secs: DEFAULT_BACKUP_SECS,
+        trash_days: args.trash_days,
         store_marker: args.storage != MEMORY,
         loaded: String::new(),
         created: Time::now(),

@@ -9,13 +9,15 @@ use command::process::Process;
 use command::registry;
 use command::statistics::Statistics;
 use command::units::show_size;
-use meta::{Engine, EngineError, LastBackup, Maintenance, Record, RecordKey, Scan, Session, Usage, Volume};
+use meta::{
+    Engine, EngineError, LastBackup, Maintenance, QuotaKey, Record, RecordKey, Scan, Session, Usage, Volume,
+};
 use serde_json::{Value, json};
-use types::Time;
+use types::{QuotaId, Time};
 use vfs::process::{has_ended, process_has_ended};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
-use crate::config::{backups, shown};
+use crate::config::{backups, shown, trash};
 use crate::maintenance;
 use crate::marker;
 use crate::network::Network;
@@ -60,7 +62,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         status["last_backup"] = last_backup
             .map_or(Value::Null, |last| json!({ "began": rfc3339(last.began), "took_secs": last.took_secs }));
         status["store_error"] = store_error.map_or(Value::Null, |error| error.to_string().into());
-        let Quotas { all, above_soft_limit, full } = quotas;
+        let Quotas { all, above_soft_limit, full, trash } = quotas;
+        status["trash"] = json!({ "days": volume.trash_days, "inodes": trash.0, "bytes": trash.1 });
         status["quotas"] = json!({ "all": all, "above_soft_limit": above_soft_limit, "full": full });
         return output::print_json(&status);
     }
@@ -98,7 +101,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         };
         table.row("", format!("the last one began at {began}{state}"));
     }
-    if let Quotas { all: all @ 1.., above_soft_limit, full } = quotas {
+    if volume.trash_days > 0 || quotas.trash.0 > 0 {
+        let (inodes, bytes) = quotas.trash;
+        let kept = format!("{}; it has {inodes} inodes with {}", trash(&volume), show_size(bytes));
+        table.row("trash", kept);
+    }
+    if let Quotas { all: all @ 1.., above_soft_limit, full, .. } = quotas {
         table.row("quotas", format!("{all}, {above_soft_limit} above the soft limit, {full} full"));
     }
     for (session, mount) in sessions.iter().zip(&mounts) {
@@ -169,6 +177,8 @@ struct Quotas {
     all: u64,
     above_soft_limit: u64,
     full: u64,
+    /// The inodes and bytes in the trash, without its root. A quota counts them that is not one of the others.
+    trash: (u64, u64),
 }
 
 impl Quotas {
@@ -177,7 +187,13 @@ impl Quotas {
         let scan = Scan::Quotas { after: None, limit: records::PAGE };
         for page in scan.pages(|scan| engine.scan(scan)) {
             for record in page? {
-                let Record::Quota(_, Some(quota)) = record else { continue };
+                let Record::Quota(key, Some(quota)) = record else { continue };
+                if key == QuotaKey::Directory(QuotaId::TRASH) {
+                    let blocks = quota.blocks.max(0).unsigned_abs();
+                    let inodes = quota.inodes.max(0).unsigned_abs().saturating_sub(1);
+                    quotas.trash = (inodes, blocks.saturating_mul(Usage::BLOCK_BYTES));
+                    continue;
+                }
                 quotas.all += 1;
                 quotas.above_soft_limit += u64::from(quota.is_above_soft_limit());
                 quotas.full += u64::from(quota.is_full());

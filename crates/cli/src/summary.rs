@@ -19,7 +19,7 @@ use command::pool::{self, Queue};
 use command::units::{parse_threads, show_size};
 use meta::{Beside, Engine, EngineError, Inode, QuotaKey, QuotaState, Record, RecordKey, Scan, Usage};
 use serde_json::{Value, json};
-use types::{Ino, Name};
+use types::{Ino, Name, QuotaId};
 
 use crate::modes::kind_name;
 use crate::records;
@@ -260,16 +260,21 @@ impl<'a> Walk<'a> {
     /// What a counter says about a directory at this moment; `None` if nothing counts it.
     fn counter(&self, dir: Ino) -> Result<Option<Sum>, EngineError> {
         let of = |inodes, blocks| Sum { inodes, blocks, is_mixed: true, ..Sum::default() };
+        let used = |count: i64| count.max(0).unsigned_abs();
         if dir == Ino::ROOT {
-            let usage = records::usage(self.engine)?;
-            return Ok(Some(of(usage.inodes, usage.blocks)));
+            // A walk from the root does not find the trash.
+            let trash = RecordKey::Quota(QuotaKey::Directory(QuotaId::TRASH));
+            let records = self.engine.read(&[RecordKey::Usage, trash])?.records;
+            let [Record::Usage(usage), Record::Quota(_, trash)] = &records[..] else { return Ok(None) };
+            let trash = trash.unwrap_or_default();
+            let less = |all: u64, trash: i64| all.saturating_sub(used(trash));
+            return Ok(Some(of(less(usage.inodes, trash.inodes), less(usage.blocks, trash.blocks))));
         }
         let Some(key) = self.counted.get(&dir) else { return Ok(None) };
         Ok(match self.engine.read(&[RecordKey::Quota(*key)])?.records.first() {
             Some(Record::Quota(_, Some(quota)))
                 if quota.rule.state == QuotaState::Settled && quota.rule.root == dir =>
             {
-                let used = |count: i64| count.max(0).unsigned_abs();
                 Some(of(used(quota.inodes), used(quota.blocks)))
             }
             _ => None,

@@ -13,7 +13,7 @@ use meta::{
     AclKind, Change, Dirent, Effect, Engine, Inode, Invalidation, LOST_FOR, Page, Part, Record, Scan, Seq,
     Snapshot, Txn, Volume,
 };
-use ops::{Authority, GetDomains, Key, Value};
+use ops::{Authority, GetDomains, Key, TrashDirs, Value};
 use types::{BootInstant, Ino, Name, SessionId};
 
 use crate::activity::{Activity, Events};
@@ -52,6 +52,7 @@ pub struct Meta {
     pub(crate) retry_timeout_millis: AtomicU64,
     pub(crate) repeat_for_millis: AtomicU64,
     pub(crate) decisions: DecisionCache,
+    pub(crate) trash: TrashDirs,
     traversers: OnceLock<Traversers>,
     /// The part of the volume's table of domains that this client has read.
     domains: RwLock<Arc<DomainTable>>,
@@ -84,6 +85,7 @@ impl Meta {
             listings: Listings::default(),
             events: Events::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
+            trash: TrashDirs::default(),
             traversers: OnceLock::new(),
             domains: RwLock::default(),
             settings: VolumeSettings::new(volume),
@@ -119,6 +121,11 @@ impl Meta {
     /// The settings in force.
     pub fn volume(&self) -> &Volume {
         self.settings.current()
+    }
+
+    /// The directories of the trash that this client knows.
+    pub fn trash(&self) -> &TrashDirs {
+        &self.trash
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {

@@ -21,6 +21,7 @@ mod session;
 mod settings;
 mod terms;
 mod ticket;
+mod trash;
 
 pub use activity::Activity;
 pub use clone::{CloneError, CloneFailure, CloneProgress, CloneRequest};
@@ -30,3 +31,4 @@ pub use failure::Failure;
 pub use listing::{Generation, WholeListing};
 pub use quotas::{QuotaError, Retagging};
 pub use readdir::{ListedEntry, Listing};
+pub use trash::{Emptied, Emptying, TrashedHour};

@@ -200,6 +200,7 @@ impl Meta {
         if self.run(&GetQuotas, &BY_TOOL)?.1 != Some(QuotaState::Settled) {
             self.run(&SetOwnerQuotas(QuotaState::Building), &BY_TOOL)?;
             self.walk(Ino::ROOT, TagChange::Owners, progress)?;
+            self.walk(Ino::TRASH, TagChange::Owners, progress)?;
             self.run(&SetOwnerQuotas(QuotaState::Settled), &BY_TOOL)?;
         }
         Ok(())

@@ -138,10 +138,11 @@ impl<'a, O: Op> Run<'a, O> {
         let ticket = doubt.as_ref().map(|doubt| doubt.ticket.clone());
         let session = doubt.as_ref().map_or_else(|| meta.session(), Doubt::session);
         let (volume, decisions, traversers) = (meta.volume(), &meta.decisions, meta.traversers());
+        let (now, trash) = (Time::now(), Some(&meta.trash));
         Run {
             meta,
             op,
-            ctx: Ctx { now: Time::now(), authority, session, volume, decisions, traversers },
+            ctx: Ctx { now, authority, session, volume, decisions, traversers, trash },
             is_exclusive: meta.is_exclusive(),
             doubt,
             tried,

@@ -25,6 +25,8 @@ pub(crate) struct Order {
     last: Position,
     /// The last inode.
     inode: Option<(Ino, FileType)>,
+    /// The greatest number of an inode that a counter has given out.
+    last_ino: u64,
     settings: usize,
     setting_bytes: usize,
     counters: BTreeMap<&'static str, u64>,
@@ -76,6 +78,9 @@ impl Order {
                 if inode.nlink == 0 {
                     return Err(format!("inode {} has no link", inode.ino));
                 }
+                if inode.ino != Ino::TRASH {
+                    self.last_ino = inode.ino.0;
+                }
                 self.inode = Some((inode.ino, inode.kind));
             }
             Line::Xattr { ino, .. } => self.is_of_inode(line, *ino, None)?,
@@ -110,13 +115,15 @@ impl Order {
     /// # Errors
     /// Something is missing; the text says what.
     pub(crate) fn end(self) -> Result<Vec<(Counter, u64)>, String> {
-        let Some((last_inode, _)) = self.inode else { return Err("it has no root directory".to_owned()) };
+        if self.inode.is_none() {
+            return Err("it has no root directory".to_owned());
+        }
         let next = |counter: Counter| {
             let next = self.counters.get(counter.name()).copied();
             let next = next.ok_or_else(|| format!("it has no counter '{}'", counter.name()))?;
             // A counter that is too low is a fault of the volume that limen fsck also repairs so.
             let last = match counter {
-                Counter::Ino => last_inode.0,
+                Counter::Ino => self.last_ino,
                 Counter::Slice => self.last_slice,
                 Counter::Session => 0,
             };

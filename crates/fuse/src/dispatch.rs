@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fuse_proto::{
@@ -140,6 +141,9 @@ impl Dispatch {
             Operation::Lookup { name: b".." } => self.entry_body(&names.lookup_parent(caller, ino)?, guard),
             Operation::Lookup { name } => match &names.lookup(caller, ino, name)? {
                 Some(attr) => self.entry_body(attr, guard),
+                None if names.may_be_trashed(ino, name) => {
+                    Ok(Body::entry(&Entry::negative(Duration::ZERO)).into())
+                }
                 None => Ok(Body::entry(&Entry::negative(lifetimes(guard).name)).into()),
             },
             Operation::GetAttr => self.attr_body(&attributes.getattr_for(caller, ino)?, guard),
@@ -275,9 +279,9 @@ impl Dispatch {
             Operation::RemoveXattr { name } => done(xattrs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
                 let DirHandle(fh) = listings.opendir(caller, ino)?;
-                // The kernel must not cache a listing that depends on the caller.
-                let flags = match vfs.is_exclusive() && !listings.hides_unreadable() && !access.is_squashing()
-                {
+                // The kernel must not cache a listing that depends on the caller, or that removals elsewhere change.
+                let is_cached = vfs.is_exclusive() && !listings.hides_unreadable() && !access.is_squashing();
+                let flags = match is_cached && !names.is_in_trash(ino) {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
                     false => OpenFlags::empty(),
                 };

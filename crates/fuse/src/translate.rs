@@ -48,14 +48,14 @@ pub(crate) fn entry(of: &Attr, lifetimes: Lifetimes) -> Entry {
         nodeid: NodeId(of.ino.0),
         generation: 0,
         attr: attr(of),
-        entry_ttl: lifetimes.name,
+        entry_ttl: if of.is_in_trash { Duration::ZERO } else { lifetimes.name },
         attr_ttl: attr_ttl(of, lifetimes),
     }
 }
 
-/// How long the kernel may cache attributes: not at all if they are for this caller only.
+/// How long the kernel may cache attributes: not at all if they are for this caller only, or of an inode in the trash.
 pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
-    if of.per_caller { Duration::ZERO } else { lifetimes.attributes }
+    if of.per_caller || of.is_in_trash { Duration::ZERO } else { lifetimes.attributes }
 }
 
 /// The access that OPEN requests. `flags` are those of `open(2)`. The kernel adds `FMODE_EXEC` when it opens

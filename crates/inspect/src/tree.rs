@@ -5,6 +5,7 @@ use std::sync::Arc;
 use acl::identity::DomainTable;
 use acl::sid_rules::SidRules;
 use meta::{AclKind, Engine, Inode, Record, RecordKey, Volume};
+use ops::TRASH_NAME;
 use types::{FileType, Ino, Name};
 
 use crate::QueryError;
@@ -97,6 +98,18 @@ impl<'e> VolumeTree<'e> {
     }
 }
 
+impl VolumeTree<'_> {
+    /// The trash, which no entry names; `None` if the volume has none.
+    fn trash(&self) -> Result<Option<TreeFile<Ino>>, QueryError> {
+        let records = self.engine.read(&[RecordKey::Inode(Ino::TRASH)])?.records;
+        if !records.iter().any(|record| matches!(record, Record::Inode(_, Some(_)))) {
+            return Ok(None);
+        }
+        let (_, access_attrs) = self.inode_in(Ino::TRASH, &records)?;
+        Ok(Some(TreeFile { id: Ino::TRASH, access_attrs }))
+    }
+}
+
 impl Tree for VolumeTree<'_> {
     type Id = Ino;
 
@@ -111,6 +124,9 @@ impl Tree for VolumeTree<'_> {
             Record::Dirent(_, _, dirent) => dirent.map(|dirent| dirent.ino),
             _ => None,
         }) else {
+            if *dir == Ino::ROOT && name.as_bytes() == TRASH_NAME {
+                return self.trash();
+            }
             return Ok(None);
         };
         let (_, access_attrs) = self.inode_in(ino, &records)?;

@@ -2,10 +2,11 @@
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
 use acl::sid_rules::SidRules;
-use types::{FileType, Ino, Mode, OpId, Time};
+use types::{FileType, Ino, Mode, OpId, QuotaId, Time};
 
 use crate::backup::DEFAULT_BACKUP_SECS;
 use crate::engine::{Engine, EngineError, Outcome};
+use crate::quota::{QuotaKey, QuotaRule, QuotaTag};
 use crate::record::{Counter, Inode, Record, RecordKey, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
@@ -66,6 +67,8 @@ pub struct Volume {
     pub abe: bool,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: u64,
+    /// How long removed files are kept in the trash, in days; 0 = removed files are deleted at once.
+    pub trash_days: u64,
     /// Whether the object store must hold the marker that names this volume. `false` for volumes that were
     /// formatted before the marker existed, and for storage in memory.
     pub store_marker: bool,
@@ -107,6 +110,9 @@ impl Volume {
     /// work; absent if no ACL was ever removed.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
+    /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was a trash.
+    pub const TRASH_DAYS: &str = "trash_days";
+
     /// The name of the setting [`Volume::loaded`].
     pub const LOADED: &str = "loaded";
 
@@ -128,6 +134,7 @@ impl Volume {
             max_inodes: 0,
             abe: false,
             backup_secs: DEFAULT_BACKUP_SECS,
+            trash_days: 0,
             store_marker: false,
             loaded: String::new(),
             created: Time::new(1_700_000_000, 7),
@@ -146,6 +153,11 @@ impl Volume {
         };
         let mut effects: Vec<Effect> = self.settings().into();
         effects.push(Effect::PutInode(root));
+        if self.trash_days > 0 {
+            effects.extend(Volume::trash_root(self.created, false));
+            let key = QuotaKey::Directory(QuotaId::TRASH);
+            effects.push(Effect::Charge { key, inodes: 1, blocks: 0 });
+        }
         let first = [(Counter::Ino, Ino::ROOT.0 + 1), (Counter::Slice, 1), (Counter::Session, 1)];
         effects.extend(first.map(|(counter, value)| Effect::SetCounter { counter, value }));
         let guards =
@@ -162,6 +174,20 @@ impl Volume {
         }
     }
 
+    /// The effects that create the root of the trash, and the quota that counts the trash. No name refers to this
+    /// directory. `owners` says whether it counts in the quotas of its owner and group.
+    pub fn trash_root(now: Time, owners: bool) -> [Effect; 2] {
+        let root = Inode {
+            size: DIR_BYTES,
+            parent: Ino::ROOT,
+            quota: QuotaTag::new(QuotaId::TRASH, owners),
+            ..Inode::new(Ino::TRASH, FileType::Directory, Mode::new(0o711), now)
+        };
+        let rule = QuotaRule { root: Ino::TRASH, ..QuotaRule::default() };
+        let key = QuotaKey::Directory(QuotaId::TRASH);
+        [Effect::PutInode(root), Effect::PutQuota { key, rule }]
+    }
+
     /// Reads the volume's settings.
     ///
     /// # Errors
@@ -174,7 +200,7 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 17] {
+    fn settings(&self) -> [Effect; 18] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
@@ -191,6 +217,7 @@ impl Volume {
             ("max_inodes", self.max_inodes.to_string()),
             ("abe", on_off(self.abe).to_owned()),
             ("backup_secs", self.backup_secs.to_string()),
+            (Volume::TRASH_DAYS, self.trash_days.to_string()),
             ("store_marker", on_off(self.store_marker).to_owned()),
             ("created", self.created.nanos().to_string()),
         ]
@@ -253,6 +280,10 @@ impl Volume {
                 Some(_) => number("backup_secs")?,
                 None => DEFAULT_BACKUP_SECS,
             },
+            trash_days: match get(Volume::TRASH_DAYS) {
+                Some(_) => number(Volume::TRASH_DAYS)?,
+                None => 0,
+            },
             store_marker: flag("store_marker")?,
             loaded: get(Volume::LOADED).unwrap_or_default(),
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
@@ -262,7 +293,15 @@ impl Volume {
     /// Whether both are settings of the same volume, where `earlier` may be older.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume {
-            capacity_bytes, max_inodes, inline_bytes, abe, backup_secs, policy, store_marker, ..
+            capacity_bytes,
+            max_inodes,
+            inline_bytes,
+            abe,
+            backup_secs,
+            trash_days,
+            policy,
+            store_marker,
+            ..
         } = *earlier;
         let changed = Volume {
             capacity_bytes,
@@ -270,6 +309,7 @@ impl Volume {
             inline_bytes,
             abe,
             backup_secs,
+            trash_days,
             policy,
             sid_rules: earlier.sid_rules.clone(),
             ..self.clone()

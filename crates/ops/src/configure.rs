@@ -1,7 +1,7 @@
 //! Changes the settings of a volume.
 
 use acl::nfs4::{AclInherit, AclMode};
-use meta::{AclKind, Effect};
+use meta::{AclKind, Effect, Volume};
 use types::Errno;
 
 use crate::op::{Ctx, Op, Plan};
@@ -26,6 +26,10 @@ pub struct Configure {
     pub abe: Option<bool>,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: Option<u64>,
+    /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If it is more than 0, and the
+    /// volume has no trash yet, it gets one. The operation fails with EEXIST if the root directory has an entry
+    /// with the name of the trash.
+    pub trash_days: Option<u64>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,
     /// Turns POSIX ACLs on for a volume without ACLs. They cannot be turned off again, because files would
@@ -39,13 +43,14 @@ impl Op for Configure {
     type Reply = ();
     const NAME: &'static str = "configure";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let asked = [
             ("capacity_bytes", number(self.capacity_bytes)),
             ("max_inodes", number(self.max_inodes)),
             ("inline_bytes", number(self.inline_bytes.map(u64::from))),
             ("backup_secs", number(self.backup_secs)),
+            (Volume::TRASH_DAYS, number(self.trash_days)),
             ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
             ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
             ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
@@ -61,6 +66,9 @@ impl Op for Configure {
                 }
                 _ => return Err(Errno::EINVAL.into()),
             }
+        }
+        if self.trash_days.is_some_and(|days| days > 0) {
+            crate::trash::found(view, ctx, &mut effects)?;
         }
         for (name, value) in asked {
             let Some(value) = value else { continue };

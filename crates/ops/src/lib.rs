@@ -40,6 +40,8 @@ mod setattr;
 mod sid_rules;
 #[cfg(test)]
 mod testing;
+mod trash;
+mod trash_names;
 mod view;
 mod write;
 mod xattr;
@@ -79,6 +81,8 @@ pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use session::{BeginSession, BeginTerm, RemoveSession, RenewSession};
 pub use setattr::SetAttr;
 pub use sid_rules::{AddSidRule, RemoveSidRules, SidRulesRefusal};
+pub use trash::{EmptyTrash, MakeTrash, MayTrash};
+pub use trash_names::{TRASH_NAME, TrashDirs, TrashHour, TrashName, is_in_trash};
 pub use view::{PlanStop, View};
 pub use write::{Append, KillPriv, Write};
 pub use xattr::{RemoveXattr, SetXattr, XattrMode};

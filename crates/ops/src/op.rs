@@ -8,6 +8,7 @@ use meta::{Effect, Volume};
 use types::{Cred, Ino, SessionId, Time};
 
 use crate::credential_source::CredentialSource;
+use crate::trash_names::TrashDirs;
 use crate::view::{PlanStop, View};
 
 /// An operation: a pure function from the known records to effects and a reply.
@@ -78,6 +79,8 @@ pub struct Ctx<'a> {
     pub decisions: &'a DecisionCache,
     /// The users and groups that may search every directory of a volume with NFSv4 ACLs.
     pub traversers: &'a Traversers,
+    /// The directories of the trash that this client knows; `None` if removed files are not kept.
+    pub trash: Option<&'a TrashDirs>,
 }
 
 /// The authority for the operation: who checked the caller's access.

@@ -5,6 +5,7 @@ use meta::{Access, Effect, Guard, Inode, QuotaKey, QuotaTag};
 use types::{Errno, FileType, Ino, QuotaId};
 
 use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::trash_names::is_in_trash;
 use crate::view::{PlanStop, View};
 
 /// The most directory quotas in which an inode counts.
@@ -135,12 +136,29 @@ impl Charges {
     /// Adds what the inode counts, `sign` times.
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
-        for (id, outer) in chain(view, inode.quota.directory())? {
-            self.add_to(QuotaKey::Directory(id), Some(outer), sign, blocks);
+        if is_in_trash(inode) {
+            // This quota has no limits and no quota around it, and always exists. So nothing is read or guarded, and
+            // removals do not wait for each other because of it.
+            self.add_to(QuotaKey::Directory(QuotaId::TRASH), None, sign, blocks);
+        } else {
+            self.add_to_chain(view, inode, sign, blocks)?;
         }
         if inode.quota.owners() {
             self.add_to(QuotaKey::User(inode.uid), None, sign, blocks);
             self.add_to(QuotaKey::Group(inode.gid), None, sign, blocks);
+        }
+        Ok(())
+    }
+
+    fn add_to_chain(
+        &mut self,
+        view: &mut View<'_>,
+        inode: &Inode,
+        sign: i64,
+        blocks: i64,
+    ) -> Result<(), PlanStop> {
+        for (id, outer) in chain(view, inode.quota.directory())? {
+            self.add_to(QuotaKey::Directory(id), Some(outer), sign, blocks);
         }
         Ok(())
     }
@@ -163,6 +181,7 @@ impl Charges {
             }
             let more = |delta: i64| delta.max(0).unsigned_abs();
             let is_bound = match bound {
+                _ if key == QuotaKey::Directory(QuotaId::TRASH) => false,
                 BoundBy::AllQuotas => true,
                 BoundBy::DirectoryQuotas => outer.is_some(),
                 BoundBy::NoQuota => false,
@@ -186,7 +205,8 @@ pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
 
 /// Moves the usage of an inode that is moved to another directory. A directory keeps its tag, because it would have
 /// to change that of everything below it; so it can be moved only to a directory with the same tag, or, if it is
-/// itself the directory of a quota, to one in the quota around that.
+/// itself the directory of a quota, to one in the quota around that. An empty directory can be moved into the trash and out
+/// of it.
 ///
 /// # Errors
 /// EXDEV for a directory that would have to change its tag, and for a file with other names elsewhere. The errors
@@ -203,12 +223,17 @@ pub(crate) fn move_between(
     }
     if inode.kind.is_dir() {
         let id = inode.quota.directory();
-        let rule = if id == QuotaId(0) { None } else { view.directory_quota(id)? };
-        let outer =
-            rule.filter(|rule| rule.root == ino && rule.outer == quota.directory()).map(|rule| rule.outer);
+        let rule = if id == QuotaId(0) || id == QuotaId::TRASH { None } else { view.directory_quota(id)? };
+        let own = rule.filter(|rule| rule.root == ino);
+        let outer = own.filter(|rule| rule.outer == quota.directory()).map(|rule| rule.outer);
         view.guard_chain(QuotaKey::Directory(id), outer);
+        let is_removed_or_restored = [from, to].into_iter().any(is_in_trash);
         return match outer {
             Some(_) if quota.owners() == inode.quota.owners() => Ok(()),
+            None if own.is_none() && is_removed_or_restored && view.is_empty(ino) => {
+                effects.push(Effect::SetAccess { ino, access: Access { quota, ..Access::from(inode) } });
+                Ok(())
+            }
             _ => Err(Errno::EXDEV.into()),
         };
     }

@@ -91,7 +91,7 @@ impl Op for GetQuotasOf {
 ///
 /// # Errors
 /// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
-/// quota; ENOENT if the directory does not exist; ENOTDIR; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
+/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
 /// a walk for the quota around it is not done.
 #[derive(Debug)]
 pub struct BeginQuota {
@@ -111,6 +111,9 @@ impl Op for BeginQuota {
         }
         let dir = view.dir(self.dir)?;
         let outer = dir.quota.directory();
+        if outer == QuotaId::TRASH {
+            return Err(Errno::EPERM.into());
+        }
         if chain(view, outer)?.len() >= MAX_NESTED_QUOTAS {
             return Err(Errno::ELOOP.into());
         }
@@ -130,7 +133,8 @@ impl Op for BeginQuota {
 /// a quota if it has none.
 ///
 /// # Errors
-/// ENOENT if the directory quota does not exist; EBUSY if it is not in the state that is to be changed.
+/// EPERM for the quota of the trash; ENOENT if the directory quota does not exist; EBUSY if it is not in the state that is to
+/// be changed.
 #[derive(Debug)]
 pub struct ChangeQuota {
     pub key: QuotaKey,
@@ -145,6 +149,9 @@ impl Op for ChangeQuota {
     const NAME: &'static str = "change quota";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Quota>, PlanStop> {
+        if self.key == QuotaKey::Directory(QuotaId::TRASH) {
+            return Err(Errno::EPERM.into());
+        }
         let (_, increment) = next(view)?;
         let quota = match (view.quota(self.key)?, self.key) {
             (None, QuotaKey::Directory(_)) => return Err(Errno::ENOENT.into()),

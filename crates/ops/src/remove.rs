@@ -4,6 +4,7 @@ use meta::{Effect, Inode, RecordKey};
 use types::{Errno, FileType, Ino, Name, SessionId};
 
 use crate::op::{BoundBy, Ctx, Op, Plan};
+use crate::trash::{Kept, keep};
 use crate::view::{PlanStop, View};
 
 /// Removes a name that does not refer to a directory. Equivalent to `vfs_unlink`.
@@ -44,6 +45,10 @@ pub enum Fate {
     Orphan,
     /// The inode was removed.
     Removed,
+    /// The inode got a name in the trash, in the directory `hour`.
+    Trashed { hour: Ino },
+    /// Nothing was changed: the directory of the trash for the inode is not known. See [`crate::MakeTrash`].
+    NoTrash,
 }
 
 impl Op for Unlink {
@@ -60,16 +65,21 @@ impl Op for Unlink {
             return Err(Errno::EISDIR.into());
         }
         let mut effects = vec![Effect::DropDirent { parent: self.parent, name: self.name.clone() }];
-        let unlinked = drop_link(view, ctx, &inode, self.open, &mut effects)?;
+        let unlinked = drop_link(view, ctx, (&dir, &self.name), &inode, self.open, &mut effects)?;
+        if unlinked.fate == Fate::NoTrash {
+            return Ok(Plan::answer(unlinked));
+        }
         effects.push(super::set_dir_times(self.parent, ctx.now));
         Ok(Plan { reply: unlinked, effects })
     }
 }
 
-/// Removes one link of an inode that is not a directory.
+/// Removes one link of an inode that is not a directory, and has this name in a directory. If it is [`Fate::NoTrash`], the
+/// effects must not be used.
 pub(super) fn drop_link(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
+    named: (&Inode, &Name),
     inode: &Inode,
     open: Option<Ino>,
     effects: &mut Vec<Effect>,
@@ -78,10 +88,10 @@ pub(super) fn drop_link(
     let fate = match (view.links(ino)?, open) {
         (2.., _) => Fate::Linked,
         (_, Some(open)) if open == ino => Fate::Orphan,
-        _ => Fate::Removed,
+        _ => drop_inode(view, ctx, named, inode, effects)?,
     };
     match fate {
-        Fate::Removed => effects.push(Effect::DropInode { ino }),
+        Fate::Removed | Fate::Trashed { .. } | Fate::NoTrash => {}
         Fate::Linked | Fate::Orphan => {
             effects.push(Effect::AddLinks { ino, delta: -1 });
             effects.push(super::set_ctime(ino, ctx.now));
@@ -91,6 +101,24 @@ pub(super) fn drop_link(
         effects.push(Effect::PutOrphan { session: ctx.session, ino });
     }
     Ok(Unlinked { inode: *inode, fate })
+}
+
+/// Moves an inode that loses its last name into the trash, or deletes it.
+pub(super) fn drop_inode(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    named: (&Inode, &Name),
+    inode: &Inode,
+    effects: &mut Vec<Effect>,
+) -> Result<Fate, PlanStop> {
+    Ok(match keep(view, ctx, named, inode, effects)? {
+        Some(Kept::In { hour }) => Fate::Trashed { hour },
+        Some(Kept::NoDirectory) => Fate::NoTrash,
+        None => {
+            effects.push(Effect::DropInode { ino: inode.ino });
+            Fate::Removed
+        }
+    })
 }
 
 /// The reply of an operation that may remove a name.
@@ -124,7 +152,7 @@ impl<O: Op<Reply: Unlinks>> Op for DeletesOnly<'_, O> {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
         let plan = self.op.plan(view, ctx)?;
         match plan.reply.unlinked() {
-            Some(Unlinked { inode, fate: Fate::Removed })
+            Some(Unlinked { inode, fate: Fate::Removed | Fate::Trashed { .. } })
                 if inode.kind == FileType::Regular && Some(inode.ino) != self.file =>
             {
                 Err(Errno::EAGAIN.into())
@@ -143,6 +171,7 @@ impl<O: Op<Reply: Unlinks>> Op for DeletesOnly<'_, O> {
 /// # Errors
 /// - ENOENT, ENOTDIR, ENOENT, EIO, ESTALE, EACCES, EPERM: as [`Unlink`].
 /// - ENOTDIR: the name does not refer to a directory.
+/// - EBUSY: it is the root of the trash.
 /// - ENOTEMPTY: the directory has entries.
 #[derive(Debug)]
 pub struct Rmdir {
@@ -151,11 +180,10 @@ pub struct Rmdir {
 }
 
 impl Op for Rmdir {
-    /// The directory before the operation.
-    type Reply = Inode;
+    type Reply = Unlinked;
     const NAME: &'static str = "rmdir";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Unlinked>, PlanStop> {
         view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
@@ -164,16 +192,21 @@ impl Op for Rmdir {
         if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
+        if inode.ino == Ino::TRASH {
+            return Err(Errno::EBUSY.into());
+        }
         if !view.is_empty(inode.ino) {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let effects = vec![
-            Effect::DropDirent { parent: self.parent, name: self.name.clone() },
-            Effect::DropInode { ino: inode.ino },
-            Effect::AddLinks { ino: self.parent, delta: -1 },
-            super::set_dir_times(self.parent, ctx.now),
-        ];
-        Ok(Plan { reply: inode, effects })
+        let mut effects = vec![Effect::DropDirent { parent: self.parent, name: self.name.clone() }];
+        let fate = drop_inode(view, ctx, (&dir, &self.name), &inode, &mut effects)?;
+        let unlinked = Unlinked { inode, fate };
+        if fate == Fate::NoTrash {
+            return Ok(Plan::answer(unlinked));
+        }
+        effects.push(Effect::AddLinks { ino: self.parent, delta: -1 });
+        effects.push(super::set_dir_times(self.parent, ctx.now));
+        Ok(Plan { reply: unlinked, effects })
     }
 }
 

@@ -5,7 +5,7 @@ use types::{Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::quota::move_between;
-use crate::remove::{Unlinked, Unlinks, drop_link};
+use crate::remove::{Fate, Unlinked, Unlinks, drop_inode, drop_link};
 use crate::room::require_room;
 use crate::view::{PlanStop, View};
 
@@ -22,6 +22,7 @@ use crate::view::{PlanStop, View};
 /// - EIO: a name refers to a missing inode.
 /// - EEXIST: under NOREPLACE, the new name exists.
 /// - ENOENT: under EXCHANGE, the new name does not exist.
+/// - EBUSY: a name is that of the root of the trash.
 /// - EINVAL: the old name is the new parent or an ancestor of it.
 /// - ENOTEMPTY (with EXCHANGE: EINVAL): the new name is the old parent or an ancestor of it.
 /// - ESTALE: the kernel checked with outdated attributes.
@@ -106,6 +107,9 @@ impl Op for Rename {
             None if self.flags.exchange => return Err(Errno::ENOENT.into()),
             _ => {}
         }
+        if [Some(&source), target.as_ref()].into_iter().flatten().any(|inode| inode.ino == Ino::TRASH) {
+            return Err(Errno::EBUSY.into());
+        }
         self.refuse_cycles(view, &source, target.as_ref())?;
         let mut renamed = Renamed { moved: source, exchanged: None, replaced: None };
         if target.as_ref().is_some_and(|target| target.ino == source.ino) {
@@ -122,7 +126,11 @@ impl Op for Rename {
                 effects.push(super::set_ctime(target.ino, ctx.now));
             }
             Some(target) => {
-                renamed.replaced = Some(self.replace(view, ctx, &source, &target, &mut effects)?);
+                let replaced = self.replace(view, ctx, &source, (&new_dir, &target), &mut effects)?;
+                renamed.replaced = Some(replaced);
+                if replaced.fate == Fate::NoTrash {
+                    return Ok(Plan::answer(renamed));
+                }
                 self.vacate_old_name(ctx, &old_dir, &mut effects);
             }
             None => self.vacate_old_name(ctx, &old_dir, &mut effects),
@@ -206,26 +214,27 @@ impl Rename {
         Ok(())
     }
 
-    /// Removes the target's inode, or only its link.
+    /// Removes the target's inode, or only its link. If the fate is [`Fate::NoTrash`], the effects must not be used.
     fn replace(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
         source: &Inode,
-        target: &Inode,
+        (new_dir, target): (&Inode, &Inode),
         effects: &mut Vec<Effect>,
     ) -> Result<Unlinked, PlanStop> {
+        let named = (new_dir, &self.new_name);
         match (source.kind.is_dir(), target.kind.is_dir()) {
             (true, false) => Err(Errno::ENOTDIR.into()),
             (false, true) => Err(Errno::EISDIR.into()),
-            (false, false) => drop_link(view, ctx, target, self.open, effects),
+            (false, false) => drop_link(view, ctx, named, target, self.open, effects),
             (true, true) => {
                 if !view.is_empty(target.ino) {
                     return Err(Errno::ENOTEMPTY.into());
                 }
-                effects.push(Effect::DropInode { ino: target.ino });
+                let fate = drop_inode(view, ctx, named, target, effects)?;
                 effects.push(Effect::AddLinks { ino: self.new_parent, delta: -1 });
-                Ok(Unlinked { inode: *target, fate: super::remove::Fate::Removed })
+                Ok(Unlinked { inode: *target, fate })
             }
         }
     }

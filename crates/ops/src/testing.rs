@@ -9,6 +9,7 @@ use types::{Errno, OpId, SessionId, Time};
 
 use crate::known::{OwnReads, known};
 use crate::op::{Authority, Ctx, Op};
+use crate::trash_names::TrashDirs;
 use crate::view::{PlanStop, View};
 
 #[derive(Debug)]
@@ -18,12 +19,17 @@ pub(crate) struct Direct {
     authority: Authority<'static>,
     decisions: DecisionCache,
     traversers: Traversers,
+    pub(crate) trash: TrashDirs,
     next_op: Cell<u128>,
 }
 
 impl Direct {
     pub(crate) fn new() -> Self {
-        let (engine, volume) = (MemEngine::default(), Volume::in_memory("test"));
+        Direct::with(Volume::in_memory("test"))
+    }
+
+    pub(crate) fn with(volume: Volume) -> Self {
+        let engine = MemEngine::default();
         volume.format(&engine).unwrap();
         Direct {
             engine,
@@ -31,13 +37,15 @@ impl Direct {
             authority: Authority::Kernel { revisions: None },
             decisions: DecisionCache::new(0),
             traversers: Traversers::default(),
+            trash: TrashDirs::default(),
             next_op: Cell::new(1),
         }
     }
 
     pub(crate) fn ctx(&self) -> Ctx<'_> {
-        let Direct { volume, authority, decisions, traversers, .. } = self;
-        Ctx { now: Time::now(), authority, session: SessionId(1), volume, decisions, traversers }
+        let Direct { volume, authority, decisions, traversers, trash, .. } = self;
+        let (now, session) = (Time::now(), SessionId(1));
+        Ctx { now, authority, session, volume, decisions, traversers, trash: Some(trash) }
     }
 
     /// Reads what the plan is missing, and commits its effects.

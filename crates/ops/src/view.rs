@@ -13,6 +13,7 @@ use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xatt
 use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice, XattrName};
 
 use crate::known::{Acl, Heir, Key, KnownRecords, OwnReads, Value};
+use crate::trash_names::TRASH_NAME;
 
 /// Why a plan has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +224,12 @@ impl<'a> View<'a> {
     }
 
     /// The directory entry of a name, guarded.
+    ///
+    /// The name of the trash in the root is that of [`Ino::TRASH`], if this inode exists, although no entry is stored.
     pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        if let Some(dirent) = self.trash(parent, name)? {
+            return Ok(Some(dirent));
+        }
         match self.lookup(Key::Dirent(parent, name.clone())) {
             Some(Value::Dirent(dirent)) => {
                 if self.is_guarded {
@@ -241,6 +247,9 @@ impl<'a> View<'a> {
     /// As [`View::dirent`], for a name that most likely does not exist. If the entry is unknown, it is
     /// assumed to be absent, and a guard checks that.
     pub fn dirent_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        if let Some(dirent) = self.trash(parent, name)? {
+            return Ok(Some(dirent));
+        }
         if self.find(&Key::Dirent(parent, name.clone())).is_some() {
             return self.dirent(parent, name);
         }
@@ -520,6 +529,15 @@ impl<'a> View<'a> {
     /// Whether any lookup was answered by a record that the operation has not read itself.
     pub fn used_known(&self) -> bool {
         self.used_known
+    }
+
+    /// The trash, if this is its name and the volume has one. Either answer is guarded.
+    fn trash(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        if parent != Ino::ROOT || name.as_bytes() != TRASH_NAME {
+            return Ok(None);
+        }
+        let root = self.find_inode(Ino::TRASH)?;
+        Ok(root.map(|root| Dirent { ino: root.ino, kind: root.kind }))
     }
 
     fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {

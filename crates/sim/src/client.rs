@@ -216,9 +216,9 @@ impl Client {
                 let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
                 Ok(Reply::Unlinked(unlinked.inode.ino, unlinked.fate))
             }
-            Step::Rmdir { dir, name } => {
-                meta.run(&Rmdir { parent: dir, name: n(name) }, &KERNEL).map(|inode| Reply::Ino(inode.ino))
-            }
+            Step::Rmdir { dir, name } => meta
+                .run(&Rmdir { parent: dir, name: n(name) }, &KERNEL)
+                .map(|done| Reply::Ino(done.inode.ino)),
             Step::Rename { dir, name, to, new_name, flags } => {
                 let (parent, name, new_parent, new_name) = (dir, n(name), to, n(new_name));
                 let rename = Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None };

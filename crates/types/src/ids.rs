@@ -84,6 +84,15 @@ impl OpId {
 impl Ino {
     /// The volume's root directory. Inode 1 is reserved for the root that FUSE itself creates.
     pub const ROOT: Ino = Ino(2);
+
+    /// The root of the trash, on volumes that have one. No counter reaches this number, and every server's numbers,
+    /// also those of floating point, hold it exactly.
+    pub const TRASH: Ino = Ino(1 << 52);
+}
+
+impl QuotaId {
+    /// The directory quota of everything in the trash. It has no limits. An inode whose tag names it is in the trash.
+    pub const TRASH: QuotaId = QuotaId(1 << 51);
 }
 
 /// The content hash of a canonical ACL; [`AclId::NONE`] for an inode that has only a mode.

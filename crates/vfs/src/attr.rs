@@ -21,6 +21,9 @@ pub struct Attr {
     pub ctime: Time,
     /// The kernel must not cache these attributes: the reply depends on the caller.
     pub per_caller: bool,
+    /// Whether the inode is in the trash. The kernel must not cache its attributes and name: it does not know what a removal
+    /// elsewhere changes here.
+    pub is_in_trash: bool,
     /// The access revision that these attributes belong to.
     pub(crate) access_rev: u64,
 }
@@ -51,6 +54,7 @@ impl From<&Inode> for Attr {
             mtime: inode.mtime,
             ctime: inode.ctime,
             per_caller: false,
+            is_in_trash: ops::is_in_trash(inode),
             access_rev: inode.access_rev,
         }
     }

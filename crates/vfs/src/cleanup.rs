@@ -119,7 +119,7 @@ impl fmt::Debug for StoreOwner {
 
 #[derive(Debug)]
 pub(crate) struct Cleanup {
-    base: Arc<Base>,
+    pub(crate) base: Arc<Base>,
     pub(crate) store_owner: StoreOwner,
     /// Whether this mount cleans up for all mounts.
     elected: AtomicBool,
@@ -127,6 +127,8 @@ pub(crate) struct Cleanup {
     others: AtomicU64,
     pub(crate) removed: Event,
     pub(crate) failed: Event,
+    /// Entries of the trash that this mount has deleted.
+    pub(crate) trash_deleted: Event,
     /// Whether a session was removed whose state may not be cleaned up yet.
     leftovers: AtomicBool,
     /// When this mount first saw the marks of operations that no term guards.
@@ -142,6 +144,7 @@ impl Cleanup {
             others: AtomicU64::default(),
             removed: Event::default(),
             failed: Event::default(),
+            trash_deleted: Event::default(),
             leftovers: AtomicBool::default(),
             marks: Mutex::default(),
         }

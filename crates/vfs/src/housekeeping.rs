@@ -5,6 +5,7 @@
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
 //! | `limen-flush`     | flushes written data, makes it durable, writes access times | store, database |
 //! | `limen-cleanup`   | removes state of ended sessions, old results; logs quotas   | database        |
+//! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //!
 //! Only the heartbeat must be on time; the other threads may be late.
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use client::Failure;
 use host::Instant;
-use types::{BootInstant, Errno};
+use types::{BootInstant, Errno, Time};
 
 use crate::cleanup::Watch;
 use crate::compact;
@@ -30,6 +31,10 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const SETTINGS_EVERY: Duration = Duration::from_secs(5);
 /// How often the oldest mount removes the state of ended sessions.
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
+/// How often the oldest mount looks whether hours of the trash are due.
+const EMPTY_TRASH_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks whether the volume is nearly full, so that hours are deleted early.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_secs(5);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// How long the results of operations stay stored if a mount changes little.
 const TERM_EVERY: Duration = Duration::from_secs(60);
@@ -47,10 +52,11 @@ impl Lifecycle {
     /// # Errors
     /// Fails if a thread cannot be started.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<()> {
-        let runs: [(&str, Run); 4] = [
+        let runs: [(&str, Run); 5] = [
             ("limen-heartbeat", Lifecycle::run_heartbeat),
             ("limen-flush", Lifecycle::run_flusher),
             ("limen-cleanup", Lifecycle::run_cleanup),
+            ("limen-trash", Lifecycle::run_trash),
             ("limen-collect", Lifecycle::run_collector),
         ];
         for (name, run) in runs {
@@ -126,7 +132,12 @@ impl Lifecycle {
 
     fn read_settings(&self) -> Result<(), Errno> {
         let before = self.base.meta.volume().sid_rules.version();
+        let trash_days = self.base.meta.volume().trash_days;
         self.base.meta.refresh_settings()?;
+        if self.base.meta.volume().trash_days != trash_days {
+            // A mount that has the volume exclusively may have cached that there is no trash.
+            self.base.caches.forget_all();
+        }
         if self.base.meta.volume().sid_rules.version() != before {
             self.base.caches.forget_access();
         }
@@ -161,6 +172,31 @@ impl Lifecycle {
                 self.cleanup.set_leftovers();
                 tracing::warn!(%errno, "cannot remove the state of ended sessions; retrying");
             }
+        }
+    }
+
+    fn run_trash(&self) {
+        let (mut emptied, mut looked) = (Instant::now(), Instant::now());
+        let (mut has_more, mut days) = (false, self.base.meta.volume().trash_days);
+        while !self.base.stop.is_set() {
+            host::park_timeout(SYNC_EVERY);
+            if !self.cleanup.is_elected() {
+                continue;
+            }
+            let before = std::mem::replace(&mut days, self.base.meta.volume().trash_days);
+            let done = if has_more || days != before || emptied.elapsed() >= EMPTY_TRASH_EVERY {
+                emptied = Instant::now();
+                self.cleanup.empty_trash(Time::now())
+            } else if looked.elapsed() >= LOOK_FOR_ROOM_EVERY {
+                looked = Instant::now();
+                self.cleanup.empty_trash_if_nearly_full().map(|_| false)
+            } else {
+                continue;
+            };
+            has_more = done.unwrap_or_else(|errno| {
+                tracing::warn!(%errno, "cannot empty the trash; retrying");
+                false
+            });
         }
     }
 

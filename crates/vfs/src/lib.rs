@@ -62,6 +62,7 @@ mod locks;
 pub mod process;
 mod session;
 mod soft_limits;
+mod trash;
 
 #[cfg(test)]
 mod fixture;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use meta::Counter;
 use ops::{
-    DeletesOnly, Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename,
-    RenameFlags, Rmdir, Unlink, Unlinked, Unlinks, Whiteout,
+    DeletesOnly, Fate, GetByHandle, GetInode, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, MakeTrash,
+    MayTrash, ReadLink, Rename, RenameFlags, Rmdir, TRASH_NAME, TrashHour, Unlink, Unlinked, Unlinks,
+    Whiteout,
 };
-use types::{Caps, Errno, FileType, Ino, Mode, Name};
+use types::{Caps, Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::attr::Attr;
 use crate::base::Base;
@@ -164,7 +165,10 @@ impl Names {
         let name = Name::new(bytes)?;
         let unlink = |file, open| {
             let op = Unlink { parent, name: name.clone(), open };
-            self.base.change_inodes(caller, held, &DeletesOnly { file, op: &op }, [parent])
+            let op = DeletesOnly { file, op: &op };
+            self.trashing(|is_on| {
+                self.base.change_inodes(caller, held, &MayTrash { op: &op, is_on }, [parent])
+            })
         };
         self.remove_name(|| self.unlink_guard(parent, &name), unlink)
     }
@@ -175,9 +179,13 @@ impl Names {
     /// ENAMETOOLONG if the name is too long; those of [`Rmdir`].
     pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
         let held = self.base.caches.held_by_kernel();
-        let inode =
-            self.base.change_inodes(caller, held, &Rmdir { parent, name: Name::new(bytes)? }, [parent])?;
-        self.base.attributes.keep_deleted(&inode);
+        let op = Rmdir { parent, name: Name::new(bytes)? };
+        let done = self.trashing(|is_on| {
+            self.base.change_inodes(caller, held, &MayTrash { op: &op, is_on }, [parent])
+        })?;
+        if done.fate == Fate::Removed {
+            self.base.attributes.keep_deleted(&done.inode);
+        }
         Ok(())
     }
 
@@ -206,7 +214,11 @@ impl Names {
         let rename = |file, open| {
             let (name, new_name) = (name.clone(), new_name.clone());
             let op = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-            self.base.change_inodes(caller, held, &DeletesOnly { file, op: &op }, [parent, new_parent])
+            let op = DeletesOnly { file, op: &op };
+            self.trashing(|is_on| {
+                let op = MayTrash { op: &op, is_on };
+                self.base.change_inodes(caller, held, &op, [parent, new_parent])
+            })
         };
         self.remove_name(guard, rename)
     }
@@ -230,6 +242,52 @@ impl Names {
         let name = Name::new(request.name)?;
         let (uid, gid) = caller.owner()?;
         Ok(Make { parent, name, ino: Ino(self.inos.take()?), kind, mode, umask, uid, gid })
+    }
+
+    /// Whether an inode is in the trash.
+    pub fn is_in_trash(&self, ino: Ino) -> bool {
+        self.base.meta.run(&GetInode(ino), &BY_KERNEL).is_ok_and(|inode| ops::is_in_trash(&inode))
+    }
+
+    /// Whether a name that does not exist can come into being without a request of the kernel that names it, because it is
+    /// that of the trash or in it.
+    pub fn may_be_trashed(&self, parent: Ino, name: &[u8]) -> bool {
+        parent == Ino::ROOT && name == TRASH_NAME
+            || self.base.meta.volume().trash_days > 0 && self.is_in_trash(parent)
+    }
+
+    /// Runs an operation that may move an inode into the trash. `run` gets whether it may. If the directory of the trash
+    /// does not exist, creates it and runs the operation again.
+    ///
+    /// If the database has no room for the names of the trash, or its directory cannot be created, what is removed is
+    /// deleted at once: otherwise nobody could make room.
+    fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.base.meta.volume().trash_days == 0 {
+            return run(false);
+        }
+        for _ in 0..MAX_ROUNDS {
+            let done = run(true);
+            let unlinked = match &done {
+                Ok(done) => done.unlinked(),
+                Err(Errno::ENOSPC) => return run(false),
+                Err(_) => None,
+            };
+            let Some(Unlinked { fate: Fate::NoTrash, inode }) = unlinked else { return done };
+            if let Err(errno) = self.make_trash(inode.uid) {
+                tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash: what is removed is deleted");
+                return run(false);
+            }
+        }
+        run(false)
+    }
+
+    /// Makes the directory of a user's trash for the present hour known.
+    fn make_trash(&self, uid: u32) -> Result<(), Errno> {
+        let hour = TrashHour::of(Time::now());
+        let inos = [Ino(self.inos.take()?), Ino(self.inos.take()?)];
+        let [_, dir] = self.base.commits.change(&MakeTrash { uid, hour, inos })?;
+        self.base.meta.trash().put(uid, hour, dir);
+        Ok(())
     }
 
     /// Keeps other threads from opening the file that has this name. Whether it is open then stays the same

@@ -147,6 +147,9 @@ impl QuotaTarget {
         const DEPTH: usize = 4096;
         let mut names: Vec<Name> = Vec::new();
         let mut at = dir;
+        if dir == Ino::TRASH {
+            return Ok(Some([b"/", ops::TRASH_NAME].concat()));
+        }
         while at != Ino::ROOT && names.len() < DEPTH {
             let parent = match self.meta.run(&GetInode(at), &BY_TOOL) {
                 Err(Failure::Refused(_)) => return Ok(None),

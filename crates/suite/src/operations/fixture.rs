@@ -149,7 +149,7 @@ impl Client {
     }
 
     pub(super) fn rmdir(&self, parent: Ino, name: &str) -> Result<Inode, Errno> {
-        self.run(&Rmdir { parent, name: n(name) })
+        self.run(&Rmdir { parent, name: n(name) }).map(|done| done.inode)
     }
 
     pub(super) fn rename(

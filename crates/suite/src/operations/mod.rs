@@ -31,6 +31,7 @@ mod renames;
 mod sids;
 mod stale;
 mod threads;
+mod trash;
 mod traverse;
 mod trips;
 mod volumes;
@@ -68,6 +69,7 @@ const GROUPS: &[(&str, &[case::Case])] = &[
     ("sids", sids::CASES),
     ("stale", stale::CASES),
     ("threads", threads::CASES),
+    ("trash", trash::CASES),
     ("traverse", traverse::CASES),
     ("trips", trips::CASES),
     ("volumes", volumes::CASES),
@@ -109,7 +111,7 @@ macro_rules! operations {
     (@common $can:expr, $new:expr) => {
         $crate::operations! { @groups $can, $new;
             acl_sweep acls attrs clones doubt links locks names nfs4 nfs4_callers quotas quota_races races random ranges ranges_random renames sids stale threads
-            traverse trips volumes authority
+            trash traverse trips volumes authority
         }
     };
     (@groups $can:expr, $new:expr; $($group:ident)*) => {

@@ -1,0 +1,264 @@
+//! Deletes what is in the trash, the oldest first, in small transactions.
+//!
+//! A call walks over the directories of users and of their hours, and empties those that are due in the order of
+//! their age. It keeps no state between two calls, and ends after a number of entries. So another client can go on
+//! with the work at any time.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use meta::{Beside, Inode, Record, RecordKey, Scan};
+use ops::{EmptyTrash, Prune, TrashHour};
+use types::{Errno, Ino, Name};
+
+use crate::driver::{BY_KERNEL, Meta};
+use crate::failure::Failure;
+
+/// Entries that one commit deletes. If the engine accepts no transaction of that size, fewer.
+const AT_ONCE: usize = 128;
+/// Entries read at a time.
+const PAGE: usize = 1024;
+/// The most directories of hours that one call empties.
+const MAX_HOURS: usize = 4096;
+
+/// The directory of an hour in the trash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrashedHour {
+    pub hour: TrashHour,
+    /// The directory of its uid, and the name of that in the root of the trash.
+    pub user_dir: Ino,
+    pub user: Name,
+    pub dir: Ino,
+    /// The name in the directory of the uid.
+    pub name: Name,
+    pub is_dir: bool,
+}
+
+/// What to delete.
+pub struct Emptying<'a> {
+    /// Only hours before this one.
+    pub before: TrashHour,
+    /// Only in the directory with this name in the root of the trash, which is a uid.
+    pub user: Option<Name>,
+    /// The most entries to look at.
+    pub most: u64,
+    /// Whether an inode must stay, because it is open.
+    pub keeps: &'a dyn Fn(Ino) -> bool,
+    /// Called before each commit. If it returns true, the call ends.
+    pub stop: &'a dyn Fn() -> bool,
+    /// Called after each commit, with the directory and the names that were deleted.
+    pub deleted: &'a dyn Fn(Ino, &[Name]),
+}
+
+impl fmt::Debug for Emptying<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Emptying { before, user, most, .. } = self;
+        f.debug_struct("Emptying").field("before", before).field("user", user).field("most", most).finish()
+    }
+}
+
+/// What a call has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emptied {
+    /// The number of entries, without the directories of hours and users.
+    pub entries: u64,
+    /// Whether nothing is left that could be deleted.
+    pub is_done: bool,
+}
+
+impl Meta {
+    /// Whether the volume has a trash. It remains after it was turned off.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn has_trash(&self) -> Result<bool, Failure> {
+        match self.run(&ops::GetInode(Ino::TRASH), &BY_KERNEL) {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused(Errno::ESTALE)) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The hours in the trash before `before`, the oldest first; at most a few thousand of the oldest. An entry whose name
+    /// is no hour counts to the hour of its last change.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn trashed_hours(&self, before: TrashHour, user: Option<&Name>) -> Result<Vec<TrashedHour>, Failure> {
+        let mut hours: Vec<TrashedHour> = Vec::new();
+        let users = Scan::Dir { parent: Ino::TRASH, after: None, limit: PAGE, beside: Beside::Nothing };
+        for users in users.pages(|scan| self.scan(scan)) {
+            for of_user in users? {
+                let Record::Dirent(_, name, Some(dirent)) = of_user else { continue };
+                if dirent.kind.is_dir() && user.is_none_or(|user| *user == name) {
+                    self.hours_of(dirent.ino, &name, before, &mut hours)?;
+                }
+            }
+        }
+        hours.sort_by_key(|hour| hour.hour);
+        hours.truncate(MAX_HOURS);
+        Ok(hours)
+    }
+
+    fn hours_of(
+        &self,
+        user_dir: Ino,
+        user: &Name,
+        before: TrashHour,
+        hours: &mut Vec<TrashedHour>,
+    ) -> Result<(), Failure> {
+        let now = TrashHour::of(types::Time::now());
+        let scan = Scan::Dir { parent: user_dir, after: None, limit: PAGE, beside: Beside::Inodes };
+        for page in scan.pages(|scan| self.scan(scan)) {
+            let page = page?;
+            let inode_of = |ino: Ino| {
+                page.iter().find_map(|record| match record {
+                    Record::Inode(found, inode) if *found == ino => *inode,
+                    _ => None,
+                })
+            };
+            for record in &page {
+                let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+                // The name of an hour to come is not believed.
+                let by_name = TrashHour::from_name(name.as_bytes()).filter(|hour| *hour <= now);
+                let by_change = || inode_of(dirent.ino).map(|inode: Inode| TrashHour::of(inode.ctime));
+                let Some(hour) = by_name.or_else(by_change) else { continue };
+                if hour < before {
+                    let (dir, is_dir) = (dirent.ino, dirent.kind.is_dir());
+                    let (user, name) = (user.clone(), name.clone());
+                    hours.push(TrashedHour { hour, user_dir, user, dir, name, is_dir });
+                }
+            }
+            if hours.len() > 2 * MAX_HOURS {
+                hours.sort_by_key(|hour| hour.hour);
+                hours.truncate(MAX_HOURS);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what is in the trash.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn empty_trash(&self, what: &Emptying<'_>) -> Result<Emptied, Failure> {
+        let mut emptied = Emptied::default();
+        if !self.has_trash()? {
+            return Ok(Emptied { is_done: true, ..emptied });
+        }
+        let hours = self.trashed_hours(what.before, what.user.as_ref())?;
+        let (mut left, mut at_once) = (what.most, AT_ONCE);
+        let mut is_done = hours.len() < MAX_HOURS;
+        for TrashedHour { user_dir, user, dir, name, is_dir, .. } in hours {
+            if is_dir && !self.empty_tree(dir, what, &mut left, &mut at_once, &mut emptied)? {
+                is_done = false;
+            }
+            if left == 0 || (what.stop)() {
+                return Ok(Emptied { is_done: false, ..emptied });
+            }
+            // A directory in which a file is open, or was trashed a moment ago, stays.
+            self.delete_if_empty(user_dir, &name, what)?;
+            self.delete_if_empty(Ino::TRASH, &user, what)?;
+        }
+        Ok(Emptied { is_done, ..emptied })
+    }
+
+    fn delete_if_empty(&self, dir: Ino, name: &Name, what: &Emptying<'_>) -> Result<(), Failure> {
+        let names = std::slice::from_ref(name);
+        match self.run(&EmptyTrash(Prune { dir, names }), &BY_KERNEL) {
+            Ok(()) => (what.deleted)(dir, names),
+            Err(Failure::Refused(Errno::ENOTEMPTY)) => {}
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Deletes everything below a directory in the trash. Returns whether nothing is left.
+    fn empty_tree(
+        &self,
+        root: Ino,
+        what: &Emptying<'_>,
+        left: &mut u64,
+        at_once: &mut usize,
+        emptied: &mut Emptied,
+    ) -> Result<bool, Failure> {
+        // The directories from the root to the one that is being emptied, and others that still are to be.
+        let mut dirs = vec![root];
+        // Directories that are empty, or in which something stays.
+        let mut visited: HashSet<Ino> = HashSet::new();
+        let mut is_empty = true;
+        while let Some(&parent) = dirs.last() {
+            let mut below: Vec<Ino> = Vec::new();
+            let scan = Scan::Dir { parent, after: None, limit: PAGE, beside: Beside::Nothing };
+            for page in scan.pages(|scan| self.scan(scan)) {
+                let mut names: Vec<Name> = Vec::new();
+                for record in page? {
+                    let Record::Dirent(_, name, Some(dirent)) = record else { continue };
+                    *left = left.saturating_sub(1);
+                    match () {
+                        () if dirent.kind.is_dir() && !visited.contains(&dirent.ino) => {
+                            if self.is_certainly_empty(dirent.ino)? {
+                                names.push(name);
+                            } else {
+                                below.push(dirent.ino);
+                            }
+                        }
+                        () if (what.keeps)(dirent.ino) => is_empty = false,
+                        () => names.push(name),
+                    }
+                }
+                is_empty &= self.delete(parent, names, what, at_once, emptied)?;
+                if *left == 0 || (what.stop)() {
+                    return Ok(false);
+                }
+            }
+            if below.is_empty() {
+                visited.insert(parent);
+                dirs.pop();
+            }
+            dirs.extend(below);
+        }
+        Ok(is_empty)
+    }
+
+    /// Whether a directory has no entries now. Most directories in the trash were empty when they came there.
+    fn is_certainly_empty(&self, dir: Ino) -> Result<bool, Failure> {
+        let snapshot = self.retry(|| self.engine().read(&[RecordKey::Empty(dir)]))?;
+        Ok(snapshot.records.iter().any(|record| matches!(record, Record::Empty(_, true))))
+    }
+
+    /// Deletes entries of a directory. Returns whether all are deleted.
+    fn delete(
+        &self,
+        dir: Ino,
+        mut names: Vec<Name>,
+        what: &Emptying<'_>,
+        at_once: &mut usize,
+        emptied: &mut Emptied,
+    ) -> Result<bool, Failure> {
+        let mut is_empty = true;
+        while !names.is_empty() {
+            if (what.stop)() {
+                return Ok(false);
+            }
+            let part = &names[..(*at_once).min(names.len())];
+            match self.run(&EmptyTrash(Prune { dir, names: part }), &BY_KERNEL) {
+                Ok(()) => {
+                    emptied.entries += part.len() as u64;
+                    (what.deleted)(dir, part);
+                }
+                // The engine may not accept so large a transaction. Or a directory among them has entries.
+                Err(Failure::Engine(_) | Failure::Refused(Errno::ENOTEMPTY)) if part.len() > 1 => {
+                    *at_once = part.len().div_ceil(2);
+                    continue;
+                }
+                Err(Failure::Refused(Errno::ENOTEMPTY)) => is_empty = false,
+                Err(failure) => return Err(failure),
+            }
+            let done = part.len();
+            names.drain(..done);
+            *at_once = (*at_once * 2).min(AT_ONCE);
+        }
+        Ok(is_empty)
+    }
+}
