@@ -22,12 +22,14 @@ use crate::mdtest::MdtestArgs;
 use crate::options::MountArgs;
 use crate::profile::ProfileArgs;
 use crate::quota::QuotaArgs;
+use crate::restore::RestoreArgs;
 use crate::rmr::RmrArgs;
 use crate::schemes;
 use crate::sid::SidArgs;
 use crate::stats::StatsArgs;
 use crate::status::StatusArgs;
 use crate::summary::SummaryArgs;
+use crate::trash::TrashArgs;
 use crate::umount::UmountArgs;
 use crate::version::VersionArgs;
 use crate::warmup::WarmupArgs;
@@ -123,6 +125,10 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Copy a file or directory tree by reference: at once, without copying data
     Clone(CloneArgs),
+    /// Put removed or overwritten files and directory trees back
+    Restore(RestoreArgs),
+    /// List what is in the trash of removed files, and delete it before its time
+    Trash(TrashArgs),
     /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
     /// Read directory trees with several threads, to fill the caches

@@ -11,11 +11,12 @@ use crate::args::Args;
 const WIDTH: usize = 100;
 
 /// Commands that remove something. A person that misspells another command must not run one of these by a suggestion.
-const REMOVING: &[&str] = &["destroy", "rmr", "gc", "delete"];
+const REMOVING: &[&str] = &["destroy", "rmr", "gc", "delete", "purge"];
 
 /// What people call commands of limen that have another name.
 const OTHER_NAMES: &[(&str, &str)] = &[
-    ("restore", "limen backup restore (from a backup in the object store), or limen load (from a dump)"),
+    ("undelete", "limen restore"),
+    ("recover", "limen restore (removed files), or limen backup restore (a volume)"),
     ("export", "limen dump"),
     ("import", "limen load"),
     ("du", "limen summary"),
@@ -185,12 +186,14 @@ mod tests {
             let error = command().try_get_matches_from([&["limen"], args].concat()).unwrap_err();
             without_removing(error).to_string()
         };
-        for name in ["restore", "destro", "destory", "rm", "rmt", "gcc", "g"] {
+        for name in ["restor", "undelete", "recover", "destro", "destory", "rm", "rmt", "gcc", "g"] {
             let text = said(&[name]);
             assert!(REMOVING.iter().all(|command| !text.contains(&format!("'{command}'"))), "{text}");
         }
         assert!(!said(&["quota", "delet"]).contains("'delete'"));
-        assert!(said(&["restore"]).contains("limen backup restore"));
+        assert!(said(&["restor"]).contains("'restore'"));
+        assert!(said(&["recover"]).contains("limen backup restore"));
+        assert!(said(&["undelete"]).contains("limen restore"));
         assert!(said(&["statsu"]).contains("'stat"));
     }
 }

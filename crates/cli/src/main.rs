@@ -10,6 +10,7 @@
 //! | `sid` | rules that map SIDs to uids and gids |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `clone` | copies of trees by reference |
+//! | `trash`, `restore` | removed files: what is kept, and how it is put back |
 //! | `rmr`, `warmup` | commands for any mounted path |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
 //! | `debug` | an archive for the search for the cause of a problem |
@@ -75,6 +76,7 @@ mod public;
 mod quota;
 mod records;
 mod report;
+mod restore;
 mod rights;
 mod rmr;
 mod schemes;
@@ -91,6 +93,7 @@ mod status;
 mod store;
 mod summary;
 mod target;
+mod trash;
 mod umount;
 mod url;
 mod users;
@@ -151,6 +154,8 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Sid(args) => sid::run(&args),
         Command::Summary(args) => summary::run(&args),
         Command::Clone(args) => clone::run(&args),
+        Command::Restore(args) => restore::run(&args),
+        Command::Trash(args) => trash::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),

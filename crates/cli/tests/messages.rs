@@ -20,14 +20,15 @@ fn json(said: Said) -> Value {
 
 #[test]
 fn a_misspelt_command_is_never_answered_with_one_that_removes() {
-    for name in ["restore", "destory", "rm", "gcc"] {
+    for name in ["restor", "destory", "rm", "gcc"] {
         let said = limen(&[name]);
         said.failed(2, &["unrecognized subcommand"]);
         for command in ["destroy", "rmr", "gc"] {
             assert!(!said.err.contains(&format!("'{command}'")), "{said:?}");
         }
     }
-    limen(&["restore"]).failed(2, &["limen backup restore", "limen load"]);
+    limen(&["restore"]).failed(2, &["<PATH>"]);
+    limen(&["recover"]).failed(2, &["limen restore", "limen backup restore"]);
     limen(&["statsu"]).failed(2, &["similar"]);
 }
 
