@@ -39,6 +39,8 @@ procps           stops helper processes that Samba leaves
 openssl          certificates for tests of TLS
 apache2          a WebDAV server, for the tests of that store
 openssh-server   an SFTP server, for the tests of that store
+chromium         looks at the pages of limen console
+chromium-driver  drives it
 "
 
 case "${1:-}" in

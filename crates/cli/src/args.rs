@@ -8,6 +8,7 @@ use crate::access::AccessArgs;
 use crate::backup::BackupArgs;
 use crate::clone::CloneArgs;
 use crate::config::ConfigArgs;
+use crate::console::ConsoleArgs;
 use crate::debug::DebugArgs;
 use crate::destroy::DestroyArgs;
 use crate::dump::DumpArgs;
@@ -99,6 +100,8 @@ pub(crate) enum Command {
     Summary(SummaryArgs),
     /// Explain why an access is allowed or denied, list who has access, and preview permission changes
     Access(AccessArgs),
+    /// Serve a local web page: usage as a map, sessions, live operations, quotas, and who can reach what
+    Console(ConsoleArgs),
     /// Show what a mount does, one line a second
     Stats(StatsArgs),
     /// Show which users and processes send which requests to a mount, and for which files

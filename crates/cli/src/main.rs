@@ -12,6 +12,7 @@
 //! | `clone` | copies of trees by reference |
 //! | `trash`, `restore` | removed files: what is kept, and how it is put back |
 //! | `rmr`, `warmup` | commands for any mounted path |
+//! | `console` | a local web page of all that, whose pages are in the crate `console` |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
 //! | `debug` | an archive for the search for the cause of a problem |
 //! | `bench`, `mdtest` | the benchmarks, whose options and work are in the crate `bench` |
@@ -43,6 +44,7 @@ mod boot;
 mod clone;
 mod config;
 mod confirm;
+mod console;
 mod daemon;
 mod debug;
 mod destroy;
@@ -153,6 +155,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Backup(args) => backup::run(&args),
         Command::Sid(args) => sid::run(&args),
         Command::Summary(args) => summary::run(&args),
+        Command::Console(args) => console::run(&args),
         Command::Clone(args) => clone::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Trash(args) => trash::run(&args),

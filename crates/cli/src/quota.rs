@@ -6,7 +6,7 @@
 //! | `target` | the volume and directory of a target; the name and path of a quota |
 
 mod check;
-mod target;
+pub(crate) mod target;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -281,12 +281,13 @@ fn show(target: &QuotaTarget, quotas: &[(QuotaKey, Quota)], json: bool) -> Resul
 }
 
 /// Formats what is used, the soft limit and the hard limit.
-fn of(used: i64, soft: u64, hard: u64, show: &dyn Fn(u64) -> String) -> String {
+pub(crate) fn of(used: i64, soft: u64, hard: u64, show: &dyn Fn(u64) -> String) -> String {
     let limit = |limit| if limit == QuotaRule::NO_LIMIT { "-".to_owned() } else { show(limit) };
     format!("{} / {} / {}", show(used.max(0).unsigned_abs()), limit(soft), limit(hard))
 }
 
-fn notes(quota: &Quota) -> String {
+/// What is to be said about a quota.
+pub(crate) fn notes(quota: &Quota) -> String {
     let state = match quota.rule.state {
         QuotaState::Settled => "",
         QuotaState::Building => "incomplete: give limen quota set again",

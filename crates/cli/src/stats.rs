@@ -45,6 +45,9 @@ pub(crate) struct StatsArgs {
     count: u64,
 }
 
+/// The histogram of the kernel's requests.
+const FUSE: &str = "limen_fuse_request_duration_seconds";
+
 /// Lines between two headings.
 const HEADING_EVERY: u64 = 20;
 
@@ -81,39 +84,49 @@ pub(crate) fn sample(entry: &Entry) -> Result<String, CliError> {
 }
 
 /// The metrics of a mount at one moment.
-struct Moment {
-    at: Instant,
+pub(crate) struct Moment {
+    pub(crate) at: Instant,
     samples: Samples,
 }
 
 impl Moment {
-    fn read(entry: &Entry) -> Result<Self, CliError> {
+    /// # Errors
+    /// The mount does not answer at its socket.
+    pub(crate) fn read(entry: &Entry) -> Result<Self, CliError> {
         Ok(Moment { at: Instant::now(), samples: query_metrics(entry)? })
     }
 }
 
+/// The requests of one kind between two moments.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OperationRow {
+    pub(crate) name: String,
+    pub(crate) per_second: f64,
+    pub(crate) mean_ms: Option<f64>,
+}
+
 /// The work of a mount between two moments. A rate is per second; an average is `None` if nothing happened.
 #[derive(Clone, Debug, PartialEq)]
-struct Row {
-    seconds: f64,
-    requests: f64,
-    request_ms: Option<f64>,
-    read_bytes: f64,
-    written_bytes: f64,
-    round_trips: f64,
-    round_trip_ms: Option<f64>,
-    retries: f64,
-    conflicts: f64,
-    cached_share: Option<f64>,
-    store_requests: f64,
-    store_ms: Option<f64>,
-    store_errors: f64,
-    unstored_bytes: f64,
-    memory_bytes: f64,
+pub(crate) struct Row {
+    pub(crate) seconds: f64,
+    pub(crate) requests: f64,
+    pub(crate) request_ms: Option<f64>,
+    pub(crate) read_bytes: f64,
+    pub(crate) written_bytes: f64,
+    pub(crate) round_trips: f64,
+    pub(crate) round_trip_ms: Option<f64>,
+    pub(crate) retries: f64,
+    pub(crate) conflicts: f64,
+    pub(crate) cached_share: Option<f64>,
+    pub(crate) store_requests: f64,
+    pub(crate) store_ms: Option<f64>,
+    pub(crate) store_errors: f64,
+    pub(crate) unstored_bytes: f64,
+    pub(crate) memory_bytes: f64,
 }
 
 impl Row {
-    fn between(before: &Moment, after: &Moment) -> Self {
+    pub(crate) fn between(before: &Moment, after: &Moment) -> Self {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let (old, new) = (&before.samples, &after.samples);
         let more = |name: &str| new.sum(name) - old.sum(name);
@@ -125,7 +138,7 @@ impl Row {
         let mean_ms = |histogram: &str| {
             ratio(more(&format!("{histogram}_sum")) * 1e3, more(&format!("{histogram}_count")))
         };
-        let (fuse, engine) = ("limen_fuse_request_duration_seconds", "limen_engine_request_duration_seconds");
+        let (fuse, engine) = (FUSE, "limen_engine_request_duration_seconds");
         let store = "limen_store_request_duration_seconds";
         let hits = of("limen_cache_hits_total", "cache", "records");
         let misses = of("limen_cache_misses_total", "cache", "records");
@@ -146,6 +159,29 @@ impl Row {
             unstored_bytes: new.sum_of("limen_memory_bytes", "owner", &["write_buffers"]),
             memory_bytes: new.sum("process_resident_memory_bytes"),
         }
+    }
+
+    /// The kernel's requests by operation, the most frequent ones first; without those of which there were none.
+    pub(crate) fn operations(before: &Moment, after: &Moment) -> Vec<OperationRow> {
+        let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
+        let (counts, sums) = (format!("{FUSE}_count"), format!("{FUSE}_sum"));
+        let more = |name: &str, operation: &str| {
+            after.samples.sum_of(name, "op", &[operation]) - before.samples.sum_of(name, "op", &[operation])
+        };
+        let mut rows: Vec<OperationRow> = after
+            .samples
+            .by(&counts, "op")
+            .map(|(operation, _)| {
+                let count = more(&counts, operation);
+                let mean_ms = (count > 0.0).then(|| more(&sums, operation) * 1e3 / count);
+                OperationRow { name: operation.to_owned(), per_second: count / seconds, mean_ms }
+            })
+            .filter(|row| row.per_second > 0.0)
+            .collect();
+        rows.sort_by(|one, other| {
+            other.per_second.total_cmp(&one.per_second).then_with(|| one.name.cmp(&other.name))
+        });
+        rows
     }
 
     fn render(&self) -> String {

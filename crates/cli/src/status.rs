@@ -6,7 +6,7 @@ use std::time::Duration;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, HumanDuration, Table};
 use command::process::Process;
-use command::registry;
+use command::registry::{self, Entry};
 use command::statistics::Statistics;
 use command::units::show_size;
 use meta::{
@@ -173,16 +173,18 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
 
 /// How many quotas there are.
 #[derive(Clone, Copy, Debug, Default)]
-struct Quotas {
-    all: u64,
-    above_soft_limit: u64,
-    full: u64,
+pub(crate) struct Quotas {
+    pub(crate) all: u64,
+    pub(crate) above_soft_limit: u64,
+    pub(crate) full: u64,
     /// The inodes and bytes in the trash, without its root. A quota counts them that is not one of the others.
-    trash: (u64, u64),
+    pub(crate) trash: (u64, u64),
 }
 
 impl Quotas {
-    fn count(engine: &dyn Engine) -> Result<Quotas, EngineError> {
+    /// # Errors
+    /// Those of the database.
+    pub(crate) fn count(engine: &dyn Engine) -> Result<Quotas, EngineError> {
         let mut quotas = Quotas::default();
         let scan = Scan::Quotas { after: None, limit: records::PAGE };
         for page in scan.pages(|scan| engine.scan(scan)) {
@@ -205,7 +207,7 @@ impl Quotas {
 
 /// A note about a session whose process is proven to be dead, or that was not renewed in time. The age of a
 /// heartbeat depends on the clocks of two machines, so it proves nothing.
-fn state(session: &Session) -> String {
+pub(crate) fn state(session: &Session) -> String {
     if has_ended(session) {
         return " (its process no longer exists; the next mount removes the session)".to_owned();
     }
@@ -216,20 +218,24 @@ fn state(session: &Session) -> String {
 }
 
 /// The last automatic backup of the metadata.
-fn last_backup(engine: &dyn Engine) -> Result<Option<LastBackup>, EngineError> {
+pub(crate) fn last_backup(engine: &dyn Engine) -> Result<Option<LastBackup>, EngineError> {
     let records = engine.read(&[RecordKey::Settings])?.records;
     let Some(Record::Settings(settings)) = records.first() else { return Ok(None) };
     Ok(settings.get(LastBackup::SETTING).and_then(|text| LastBackup::decode(text)))
 }
 
 /// The statistics of a session's mount, if it is on this machine and answers.
-fn mount_statistics(session: &Session) -> Option<Statistics> {
+pub(crate) fn mount_statistics(session: &Session) -> Option<Statistics> {
+    Statistics::query(&mount_here(session)?).ok()
+}
+
+/// The mount of a session, if it is on this machine.
+pub(crate) fn mount_here(session: &Session) -> Option<Entry> {
     let entries = registry::by_mountpoint(Path::new(&session.mountpoint));
-    let mut own = entries.iter().filter(|entry| {
+    entries.into_iter().find(|entry| {
         let Process { pid, started } = entry.process;
         (pid, started) == (session.pid, session.process.start_time) && entry.process.is_alive()
-    });
-    own.find_map(|entry| Statistics::query(entry).ok())
+    })
 }
 
 fn to_json(

@@ -4,6 +4,8 @@
 //! exact. The results of a directory are passed to the directory above when all below it is counted, and only the
 //! largest entries of each directory are kept. So the memory depends on what is shown, not on the size of the tree.
 
+mod limit;
+
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -21,6 +23,7 @@ use meta::{Beside, Engine, EngineError, Inode, QuotaKey, QuotaState, Record, Rec
 use serde_json::{Value, json};
 use types::{Ino, Name, QuotaId};
 
+pub(crate) use self::limit::Limit;
 use crate::modes::kind_name;
 use crate::records;
 use crate::target::{Target, join, path_to_json, show_name};
@@ -69,14 +72,32 @@ pub(crate) struct SummaryArgs {
 /// Entries read in one request.
 const PAGE: usize = 1024;
 
-/// Threads that count what is below a directory for `limen info`.
+/// Threads that count what is below a directory for `limen info` and `limen console`.
 const INFO_THREADS: usize = 8;
+
+/// Entries of [`children`].
+const CHILDREN: usize = 1000;
 
 /// Files with several names that are remembered until all their names were met, at about 50 bytes each.
 const MAX_LINKED: usize = 1 << 20;
 
 /// The deepest level that can be shown.
 const MAX_DEPTH: usize = 64;
+
+impl SummaryArgs {
+    /// For other commands, which print the result themselves.
+    fn of(depth: usize, entries: usize, walk: bool) -> Self {
+        SummaryArgs {
+            target: OsString::new(),
+            depth,
+            entries,
+            walk,
+            threads: INFO_THREADS,
+            csv: false,
+            json: false,
+        }
+    }
+}
 
 pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target)?;
@@ -124,9 +145,7 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
 /// # Errors
 /// Those of the database; a signal.
 pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Sum>, CliError> {
-    let target = OsString::new();
-    let args =
-        SummaryArgs { target, depth: 0, entries: 1, walk, threads: INFO_THREADS, csv: false, json: false };
+    let args = SummaryArgs::of(0, 1, walk);
     let mut counting = Walk::new(engine, &args, Interrupt::install()?);
     let found = if walk {
         counting.run(ino, &args).map(|row| Some(row.sum))
@@ -141,6 +160,22 @@ pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Su
     found
 }
 
+/// What is below a directory and below each of its entries, within a limit.
+///
+/// # Errors
+/// Those of the database; the file does not exist.
+pub(crate) fn children(engine: &dyn Engine, ino: Ino, limit: Limit) -> Result<Children, CliError> {
+    let args = SummaryArgs::of(1, CHILDREN, false);
+    let mut walk = Walk::new(engine, &args, Interrupt::never());
+    walk.bar = ProgressBar::hidden();
+    walk.limit = limit;
+    let row = walk.run(ino, &args)?;
+    let names = walk.names.load(Ordering::Relaxed);
+    let sum = if row.kind.is_dir() { walk.counter(ino)?.unwrap_or(row.sum) } else { row.sum };
+    let entries = row.entries.into_iter().map(|row| (row.name, row.kind.is_dir(), row.sum)).collect();
+    Ok(Children { sum, entries, others: row.others, cut_after: row.sum.is_cut.then_some(names) })
+}
+
 /// What is below a directory, with the directory itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
@@ -150,6 +185,20 @@ pub(crate) struct Sum {
     pub(crate) directories: u64,
     /// Whether a part is from a counter, which does not tell files from directories.
     is_mixed: bool,
+    /// Whether a part was not counted, because the walk has a limit.
+    pub(crate) is_cut: bool,
+}
+
+/// What is below a directory, and below each of its entries.
+#[derive(Debug)]
+pub(crate) struct Children {
+    pub(crate) sum: Sum,
+    /// The largest entries, in the order of size: name, whether it is a directory, and the sum below it.
+    pub(crate) entries: Vec<(Vec<u8>, bool, Sum)>,
+    /// The number of other entries, and their sum.
+    pub(crate) others: (u64, Sum),
+    /// How many names were counted, if the walk reached its limit.
+    pub(crate) cut_after: Option<u64>,
 }
 
 /// A line of the result.
@@ -198,6 +247,9 @@ struct Walk<'a> {
     damaged: AtomicU64,
     /// Names of files that may have been counted by another name.
     recounted: AtomicU64,
+    limit: Limit,
+    /// Names that were counted.
+    names: AtomicU64,
     result: Mutex<Option<Row>>,
 }
 
@@ -215,6 +267,8 @@ impl<'a> Walk<'a> {
             error: Mutex::default(),
             damaged: AtomicU64::new(0),
             recounted: AtomicU64::new(0),
+            limit: Limit::default(),
+            names: AtomicU64::new(0),
             result: Mutex::default(),
         }
     }
@@ -285,6 +339,11 @@ impl<'a> Walk<'a> {
         if self.is_failed.load(Ordering::Relaxed) || self.interrupt.is_set() {
             return;
         }
+        if self.limit.is_reached(self.names.load(Ordering::Relaxed)) {
+            // The rest of the walk ends in the same way, and each directory gets what was counted so far.
+            task.node.found().0.is_cut = true;
+            return self.done(task.node);
+        }
         match self.page(queue, &task) {
             Ok(()) => self.done(task.node),
             Err(error) => {
@@ -304,6 +363,7 @@ impl<'a> Walk<'a> {
         while let Some(record) = records.next() {
             let Record::Dirent(_, name, Some(dirent)) = record else { continue };
             self.bar.inc(1);
+            self.names.fetch_add(1, Ordering::Relaxed);
             let inode = match records.next_if(|record| matches!(record, Record::Inode(..))) {
                 Some(Record::Inode(ino, Some(inode))) if ino == dirent.ino => inode,
                 _ => {
@@ -434,7 +494,14 @@ fn keep_largest(rows: &mut Vec<Row>, others: &mut (u64, Sum), most: usize) {
 impl Sum {
     fn of(inode: &Inode) -> Self {
         let directories = u64::from(inode.kind.is_dir());
-        Sum { inodes: 1, blocks: inode.blocks(), files: 1 - directories, directories, is_mixed: false }
+        Sum {
+            inodes: 1,
+            blocks: inode.blocks(),
+            files: 1 - directories,
+            directories,
+            is_mixed: false,
+            is_cut: false,
+        }
     }
 
     fn add(&mut self, more: Sum) {
@@ -443,6 +510,7 @@ impl Sum {
         self.files += more.files;
         self.directories += more.directories;
         self.is_mixed |= more.is_mixed;
+        self.is_cut |= more.is_cut;
     }
 
     /// What entries are ordered by.
@@ -613,7 +681,7 @@ mod tests {
     fn entries_are_counted_once_and_shown_by_size() {
         let tree = Tree::new();
         let (row, scans) = tree.summary(&["--walk", "--depth", "1", "--threads", "1"]);
-        assert_eq!(row.sum, Sum { inodes: 1508, blocks: 27, files: 1503, directories: 5, is_mixed: false });
+        assert_eq!(row.sum, Sum { inodes: 1508, blocks: 27, files: 1503, directories: 5, ..Sum::default() });
         // The file with two names counts in the directory that is listed first.
         let (deep, full) = (("deep".to_owned(), 2, 4, Some(1)), ("full".to_owned(), 0, 1501, Some(1500)));
         let (large, link) = (("large".to_owned(), 25, 1, Some(1)), ("link".to_owned(), 0, 1, Some(1)));
@@ -628,7 +696,7 @@ mod tests {
         assert_eq!((row.sum.inodes, row.entries.len(), row.others.0), (1508, 1, 3));
         assert_eq!(
             row.others.1,
-            Sum { inodes: 1506, blocks: 2, files: 1502, directories: 4, is_mixed: false }
+            Sum { inodes: 1506, blocks: 2, files: 1502, directories: 4, ..Sum::default() }
         );
         for threads in ["2", "8"] {
             let (again, _) = tree.summary(&["--walk", "--depth", "0", "--threads", threads]);

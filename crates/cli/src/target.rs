@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use command::error::CliError;
+pub(crate) use command::paths::show_name;
 use command::registry::{self, Entry};
 use inspect::{Operation, QueryError, Route, VolumeTree};
 use meta::Volume;
@@ -143,22 +144,6 @@ pub(crate) fn path_to_json(path: &[u8]) -> (String, Option<String>) {
     let bytes =
         std::str::from_utf8(path).is_err().then(|| path.iter().map(|byte| format!("{byte:02x}")).collect());
     (text, bytes)
-}
-
-/// A name or path for a terminal: control characters, bytes that are not UTF-8, and backslashes are escaped.
-pub(crate) fn show_name(name: &[u8]) -> String {
-    let mut shown = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            match letter {
-                '\\' => shown.push_str("\\\\"),
-                letter if letter.is_control() => shown.extend(letter.escape_default()),
-                letter => shown.push(letter),
-            }
-        }
-        shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    shown
 }
 
 fn show_path(path: &Path) -> String {

@@ -1,29 +1,26 @@
 //! Serves the metrics of a mount over HTTP/1.1: `GET /metrics`.
 //!
-//! One thread answers one connection at a time. So a client can delay other clients, by at most [`DEADLINE`]
-//! and [`LINGER`], but it cannot delay the mount. A request is at most [`MAX_REQUEST_BYTES`] long. Every
-//! connection is closed after one answer.
+//! One thread answers one connection at a time. So a client can delay other clients, by at most twice [`DEADLINE`]
+//! and [`crate::http::LINGER`], but it cannot delay the mount. Every connection is closed after one answer.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::Text;
 
 use crate::counters::Counters;
 use crate::error::CliError;
 use crate::exported;
+use crate::http::{Answer, Refusal, Request};
 
 /// The time limit for receiving a request, and again for sending the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How long the rest of a rejected request is read, so that the client gets the answer.
-const LINGER: Duration = Duration::from_millis(200);
-const MAX_REQUEST_BYTES: usize = 8 << 10;
 
 /// The ports that are tried if the user names no address, so that several mounts on a machine each get one.
 const DEFAULT_PORTS: std::ops::Range<u16> = 9860..9960;
@@ -150,118 +147,23 @@ impl Drop for Exporter {
     }
 }
 
-/// The response to a request that is not answered with metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
-    BadRequest,
-    NotFound,
-    MethodNotAllowed,
-    Timeout,
-    TooLarge,
-}
-
-impl Refusal {
-    fn status(self) -> &'static str {
-        match self {
-            Refusal::BadRequest => "400 Bad Request",
-            Refusal::NotFound => "404 Not Found",
-            Refusal::MethodNotAllowed => "405 Method Not Allowed",
-            Refusal::Timeout => "408 Request Timeout",
-            Refusal::TooLarge => "431 Request Header Fields Too Large",
-        }
-    }
-}
-
 fn answer(stream: &TcpStream, text: &impl Fn() -> String) -> io::Result<()> {
-    let requested = match read_head(stream)? {
-        Ok(head) => check(&head),
-        Err(refusal) => Err(refusal),
+    let request = Request::read(stream, DEADLINE)?;
+    let requested = request.and_then(|request| match request.target().split('?').next() {
+        Some("/metrics") => Ok(()),
+        _ => Err(Refusal::NotFound),
+    });
+    let answer = match requested {
+        Ok(()) => Answer::new("200 OK", Text::CONTENT_TYPE, text()),
+        Err(refusal) => refusal.answer("The metrics are at GET /metrics"),
     };
-    let (status, kind, body) = match requested {
-        Ok(()) => ("200 OK", Text::CONTENT_TYPE, text()),
-        Err(refusal) => (
-            refusal.status(),
-            "text/plain",
-            format!("{}\nThe metrics are at GET /metrics\n", refusal.status()),
-        ),
-    };
-    let allow = if requested == Err(Refusal::MethodNotAllowed) { "Allow: GET\r\n" } else { "" };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        body.len()
-    );
-    write_before(stream, &[head.as_bytes(), body.as_bytes()].concat(), Instant::now() + DEADLINE)?;
-    stream.shutdown(Shutdown::Write)?;
-    if requested.is_err() {
-        // Closing a socket with unread bytes would reset it, and the client might not see the answer.
-        let until = Instant::now() + LINGER;
-        let mut rest = [0; 4096];
-        while read_before(stream, &mut rest, until).is_ok_and(|len| len > 0) {}
-    }
-    Ok(())
-}
-
-/// Reads up to the empty line that ends the head of a request.
-fn read_head(stream: &TcpStream) -> io::Result<Result<Vec<u8>, Refusal>> {
-    let until = Instant::now() + DEADLINE;
-    let mut head = Vec::new();
-    let mut part = [0; 1024];
-    while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-        if head.len() >= MAX_REQUEST_BYTES {
-            return Ok(Err(Refusal::TooLarge));
-        }
-        match read_before(stream, &mut part, until) {
-            Ok(0) => return Ok(Err(Refusal::BadRequest)),
-            Ok(len) => head.extend_from_slice(&part[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Ok(Err(Refusal::Timeout));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Ok(head))
-}
-
-/// Whether the request is `GET /metrics`, with or without a query.
-fn check(head: &[u8]) -> Result<(), Refusal> {
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = str::from_utf8(line).map_err(|_| Refusal::BadRequest)?;
-    let [method, target, version] = line.split(' ').collect::<Vec<_>>()[..] else {
-        return Err(Refusal::BadRequest);
-    };
-    if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
-        return Err(Refusal::BadRequest);
-    }
-    match (method, target.split('?').next()) {
-        ("GET", Some("/metrics")) => Ok(()),
-        ("GET", _) => Err(Refusal::NotFound),
-        _ => Err(Refusal::MethodNotAllowed),
-    }
-}
-
-fn read_before(mut stream: &TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
-    stream.set_read_timeout(Some(left(until)?))?;
-    stream.read(buffer)
-}
-
-fn write_before(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(until)?))?;
-        match stream.write(bytes)? {
-            0 => return Err(ErrorKind::WriteZero.into()),
-            written => bytes = &bytes[written..],
-        }
-    }
-    Ok(())
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    answer.send(stream, DEADLINE, requested.is_err())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
 
     fn serve() -> Exporter {
@@ -309,7 +211,8 @@ mod tests {
     #[test]
     fn a_hostile_client_gets_an_error_and_the_next_client_its_answer() {
         let exporter = serve();
-        let long = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 2 * MAX_REQUEST_BYTES]].concat();
+        let long = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 2 * crate::http::MAX_REQUEST_BYTES]]
+            .concat();
         assert_eq!(status(&ask(&exporter, &long)), "431");
         // This client sends nothing more, and does not close the connection.
         assert_eq!(status(&ask(&exporter, b"GET /metr")), "408");

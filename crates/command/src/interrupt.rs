@@ -29,6 +29,11 @@ impl Interrupt {
         Ok(Interrupt(noted))
     }
 
+    /// For work that ends by itself: no signal sets it, and signals keep their effect.
+    pub fn never() -> Self {
+        Interrupt(Arc::default())
+    }
+
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -13,12 +13,14 @@
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
+//! | `http` | HTTP requests and answers, for `exporter` and for the crate `console` |
 
 pub mod clone;
 pub mod counters;
 pub mod error;
 pub mod exported;
 pub mod exporter;
+pub mod http;
 pub mod interrupt;
 pub mod output;
 pub mod paths;

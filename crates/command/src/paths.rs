@@ -1,4 +1,4 @@
-//! The directories for a user's files, and the canonical path of a mount point.
+//! The directories for a user's files, the canonical path of a mount point, and paths as text.
 
 use std::env;
 use std::fs;
@@ -47,4 +47,20 @@ pub fn read_trusted(path: &Path) -> Option<String> {
     }
     let text = fs::read_to_string(path);
     text.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cannot read the file")).ok()
+}
+
+/// A name or path for a terminal: control characters, bytes that are not UTF-8, and backslashes are escaped.
+pub fn show_name(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => shown.push_str("\\\\"),
+                letter if letter.is_control() => shown.extend(letter.escape_default()),
+                letter => shown.push(letter),
+            }
+        }
+        shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    shown
 }

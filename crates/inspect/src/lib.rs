@@ -28,8 +28,8 @@ mod tree;
 
 pub use access_attrs::{AccessAttrs, Nfs4Rules, Rules};
 pub use audit::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
-    VisitedName, audit,
+    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start, Totals,
+    View, VisitedName, audit, list_as,
 };
 pub use change::{ChangeError, Edit, PlannedChange, UserDatabase, parse_change};
 pub use check::{Check, Requirement};

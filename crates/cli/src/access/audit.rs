@@ -250,7 +250,7 @@ const LETTERS: &str =
     "d directory, - file, o other; r read, w write, x execute or search, d delete the name, o own";
 
 /// `rwxdo`, with a dash for each right that is missing.
-fn letters(seen: Seen) -> String {
+pub(crate) fn letters(seen: Seen) -> String {
     let Rights { read, write, execute, delete, own } = seen.rights;
     let all = [(read, 'r'), (write, 'w'), (execute, 'x'), (delete, 'd'), (own, 'o')];
     all.into_iter().map(|(has, letter)| if has { letter } else { '-' }).collect()

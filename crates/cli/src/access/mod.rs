@@ -8,11 +8,11 @@
 //! | `whatif` | hypothetical changes of ACLs, modes, owners and groups |
 //! | `show` | permissions, entries and reasons as text and JSON |
 
-mod audit;
+pub(crate) mod audit;
 mod explain;
-mod show;
-mod whatif;
-mod who;
+pub(crate) mod show;
+pub(crate) mod whatif;
+pub(crate) mod who;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use crate::modes;
 use crate::users::{Person, Users};
 
 /// A user as text: `ann (uid 1000; groups ann, staff)`.
-pub(super) fn person(person: &Person, users: &Users) -> String {
+pub(crate) fn person(person: &Person, users: &Users) -> String {
     let groups: Vec<String> = groups(&person.cred).map(|gid| users.group(gid)).collect();
     let all = if person.cred.uid == 0 { "; every capability" } else { "" };
     format!("{} (uid {}; groups {}{all})", person.name, person.cred.uid, groups.join(", "))
@@ -27,7 +27,7 @@ fn groups(cred: &Cred) -> impl Iterator<Item = u32> + '_ {
 }
 
 /// An ACL entry like in getfacl(1): `user:ann:rw-`.
-pub(super) fn entry(entry: &Entry, users: &Users) -> String {
+pub(crate) fn entry(entry: &Entry, users: &Users) -> String {
     let name = match entry.tag {
         Tag::User(uid) => users.user(uid),
         Tag::Group(gid) => users.group(gid),
@@ -37,7 +37,7 @@ pub(super) fn entry(entry: &Entry, users: &Users) -> String {
 }
 
 /// Names the operation that a check must permit.
-pub(super) fn requirement(requirement: &Requirement) -> String {
+pub(crate) fn requirement(requirement: &Requirement) -> String {
     match requirement {
         Requirement::Search => "search".to_owned(),
         Requirement::Follow { .. } => "follow the link".to_owned(),
@@ -57,7 +57,7 @@ fn rights_in_words(perm: Perm) -> String {
 }
 
 /// The reason of a decision, in one line.
-pub(super) fn reason(reason: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
+pub(crate) fn reason(reason: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
     match reason {
         VerdictReason::Mode(of) => entry(of, users),
         VerdictReason::ModeAside(of) => {
@@ -150,7 +150,7 @@ pub(super) fn reason_to_json(of: &VerdictReason, users: &Users, domains: &Domain
 }
 
 /// Type and mode: `-rw-r-----+`.
-pub(super) fn mode(access_attrs: &AccessAttrs) -> String {
+pub(crate) fn mode(access_attrs: &AccessAttrs) -> String {
     modes::show(access_attrs.kind, access_attrs.mode, access_attrs.rules.has_acl())
 }
 

@@ -13,8 +13,8 @@ use crate::users::{Person, Users};
 
 /// The change, as text and parsed.
 #[derive(Clone, Debug)]
-pub(super) struct WhatIf {
-    pub(super) text: String,
+pub(crate) struct WhatIf {
+    pub(crate) text: String,
     change: PlannedChange,
 }
 
@@ -23,7 +23,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The text is not a supported change.
-    pub(super) fn parse(text: &str, users: &Users) -> Result<Self, CliError> {
+    pub(crate) fn parse(text: &str, users: &Users) -> Result<Self, CliError> {
         let change = parse_change(text, users).usage().at(text)?;
         Ok(WhatIf { text: text.to_owned(), change })
     }
@@ -40,7 +40,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The user that the change names does not exist; the change removes a user from its primary group.
-    pub(super) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, CliError> {
+    pub(crate) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, CliError> {
         let Some(user) = self.user() else { return Ok(person.cred.clone()) };
         let changed = if user == person.name { person.cred.uid } else { users.uid(user)? };
         let Cred { uid, gid, caps, .. } = person.cred;
@@ -95,12 +95,20 @@ impl WhatIf {
         Ok(Some((ino, *recursive, edit.clone())))
     }
 
+    /// The edit of a file, and whether it applies to all that is below it; `None` if the change is one of a group.
+    pub(crate) fn planned(&self) -> Option<(bool, &Edit)> {
+        match &self.change {
+            PlannedChange::Edit { recursive, edit, .. } => Some((*recursive, edit)),
+            _ => None,
+        }
+    }
+
     /// The route to a file after the change, if the change edits a file on the path.
     ///
     /// # Errors
     /// The path of the change does not exist; the edit cannot be applied.
     pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, CliError> {
-        let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(route.clone()) };
+        let PlannedChange::Edit { path, .. } = &self.change else { return Ok(route.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
             (Target::Local(_), Target::Volume(url, _)) => {
                 Target::Volume(url.clone(), path.clone().into_bytes())
@@ -111,10 +119,19 @@ impl WhatIf {
         let (Ok(()), Some(last)) = (place.end, place.target()) else {
             return Err(CliError::new("there is no such file").at(edited.show()));
         };
+        self.route_after(route, &last.path)
+    }
+
+    /// The route to a file after the change of the file at `edited`, a path without symbolic links.
+    ///
+    /// # Errors
+    /// The edit cannot be applied.
+    pub(crate) fn route_after(&self, route: &Route, edited: &[u8]) -> Result<Route, CliError> {
+        let Some((recursive, edit)) = self.planned() else { return Ok(route.clone()) };
         let is_meant = |path: &[u8]| {
-            let below = path.strip_prefix(&last.path[..]);
+            let below = path.strip_prefix(edited);
             below.is_some_and(|below| {
-                below.is_empty() || *recursive && (below.starts_with(b"/") || last.path.ends_with(b"/"))
+                below.is_empty() || recursive && (below.starts_with(b"/") || edited.ends_with(b"/"))
             })
         };
         let mut after = route.clone();

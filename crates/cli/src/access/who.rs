@@ -21,26 +21,26 @@ use crate::users::{Person, Users};
 const NOBODY_ELSE: u32 = u32::MAX - 1;
 
 /// The uids below are of system accounts, UID_MIN of login.defs(5).
-const FIRST_USER: u32 = 1000;
+pub(crate) const FIRST_USER: u32 = 1000;
 
 /// The three permissions; each is checked separately.
-const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
+pub(crate) const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
 
 /// The access of one user, before and after the change.
-struct Row {
-    person: Person,
-    before: Effective,
-    after: Effective,
+pub(crate) struct Row {
+    pub(crate) person: Person,
+    pub(crate) before: Effective,
+    pub(crate) after: Effective,
 }
 
 /// The effective permissions of a user on the file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Effective {
-    reached: bool,
-    rights: Perm,
+pub(crate) struct Effective {
+    pub(crate) reached: bool,
+    pub(crate) rights: Perm,
     /// The reason why the file cannot be reached; otherwise the reason of the first granted permission, or of
     /// the first denied one if none is granted.
-    by: String,
+    pub(crate) by: String,
 }
 
 /// The file to list users for, and the format of the list.
@@ -67,15 +67,7 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
         );
         before.push(route);
     }
-    let mut rows = Vec::new();
-    for person in people(&before, &after, users)? {
-        let cred = match what_if {
-            Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, users)?,
-            _ => person.cred.clone(),
-        };
-        let (before, after) = (evaluate(&before, &person.cred, users), evaluate(&after, &cred, users));
-        rows.push(Row { person, before, after });
-    }
+    let rows = rows(&before, &after, what_if, users)?;
     if query.json {
         output::print_json(&to_json(&target, &rows, what_if))?;
     } else if query.csv {
@@ -84,6 +76,62 @@ pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>, users: &Users) ->
         output::print(&to_text(&target, &rows, what_if))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The access of all users. There is one route for each of [`RIGHTS`], before and after the change.
+///
+/// # Errors
+/// The users of this machine cannot be read; those of [`WhatIf::cred`].
+pub(crate) fn rows(
+    before: &[Route],
+    after: &[Route],
+    what_if: Option<&WhatIf>,
+    users: &Users,
+) -> Result<Vec<Row>, CliError> {
+    let mut rows = Vec::new();
+    for person in people(before, after, users)? {
+        let cred = match what_if {
+            Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, users)?,
+            _ => person.cred.clone(),
+        };
+        let (before, after) = (evaluate(before, &person.cred, users), evaluate(after, &cred, users));
+        rows.push(Row { person, before, after });
+    }
+    Ok(rows)
+}
+
+/// The rows that people want to see.
+pub(crate) struct Shown<'a> {
+    pub(crate) rows: Vec<&'a Row>,
+    /// System accounts with the access of everyone else, which are not among the rows.
+    pub(crate) alike: usize,
+    /// All others: without access, or without a difference if there is a change.
+    pub(crate) others: usize,
+}
+
+/// Selects the users whose access changes if there is a change, and otherwise those with any permission. Every machine
+/// has some thirty system accounts, which mostly have the access of everyone else.
+pub(crate) fn select(rows: &[Row], is_changed: bool) -> Shown<'_> {
+    let everyone = rows.iter().find(|row| row.is_everyone_else());
+    let is_alike = |row: &Row| {
+        (1..FIRST_USER).contains(&row.person.cred.uid)
+            && everyone.is_some_and(|everyone| row.before == everyone.before)
+    };
+    if is_changed {
+        let changed: Vec<&Row> = rows.iter().filter(|row| row.before != row.after).collect();
+        return Shown { others: rows.len() - changed.len(), rows: changed, alike: 0 };
+    }
+    let has_access = |row: &&Row| row.before.rights != Perm::NONE;
+    let shown: Vec<&Row> = rows.iter().filter(has_access).filter(|row| !is_alike(row)).collect();
+    let alike = rows.iter().filter(has_access).filter(|row| is_alike(row)).count();
+    Shown { others: rows.len() - shown.len() - alike, rows: shown, alike }
+}
+
+impl Row {
+    /// Whether the row stands for all users that are not listed.
+    pub(crate) fn is_everyone_else(&self) -> bool {
+        self.person.cred.uid == NOBODY_ELSE
+    }
 }
 
 /// The file of `--who`. If the target is the URL of a volume, a plain path is a path in that volume.
@@ -163,7 +211,7 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
 }
 
 impl Effective {
-    fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         if self.reached { self.rights.to_string() } else { "none".to_owned() }
     }
 
@@ -178,17 +226,7 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
         text.push_str(&format!("with: {}\n", show_name(what_if.text.as_bytes())));
     }
     text.push('\n');
-    // Every machine has some thirty system accounts, which mostly have the access of everyone else.
-    let everyone = rows.iter().find(|row| row.person.cred.uid == NOBODY_ELSE);
-    let is_alike = |row: &Row| {
-        (1..FIRST_USER).contains(&row.person.cred.uid)
-            && everyone.is_some_and(|everyone| row.before == everyone.before)
-    };
-    let shown: Vec<&Row> = match what_if {
-        // With a change, the users whose access changes; without, the users with any permission.
-        Some(_) => rows.iter().filter(|row| row.before != row.after).collect(),
-        None => rows.iter().filter(|row| row.before.rights != Perm::NONE && !is_alike(row)).collect(),
-    };
+    let Shown { rows: shown, alike, others } = select(rows, what_if.is_some());
     let width = shown.iter().map(|row| row.person.name.chars().count()).max().unwrap_or(0);
     for Row { person, before, after } in &shown {
         let name = &person.name;
@@ -200,11 +238,9 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
             }
         }
     }
-    let alike = rows.iter().filter(|row| row.before.rights != Perm::NONE && is_alike(row)).count();
-    if what_if.is_none() && alike > 0 {
+    if alike > 0 {
         text.push_str(&format!("{alike} system accounts have the access of everyone else.\n"));
     }
-    let others = rows.len() - shown.len() - if what_if.is_none() { alike } else { 0 };
     text.push_str(&match what_if {
         Some(_) => format!("Nothing changes for {others} others.\n"),
         None => format!("{others} others have no access.\n"),

@@ -20,7 +20,7 @@ use crate::users::Users;
 pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
 
 /// A volume, and the file in it that a target names.
-pub(super) struct QuotaTarget {
+pub(crate) struct QuotaTarget {
     pub(super) shown: String,
     pub(super) database: Database,
     pub(super) meta: Meta,
@@ -38,6 +38,15 @@ impl QuotaTarget {
             require_none(url, &meta)?;
         }
         Ok(QuotaTarget { shown, database, meta, ino })
+    }
+
+    /// The root of a volume that is open, for questions. `shown` names it in messages.
+    ///
+    /// # Errors
+    /// The database holds no volume, or one that this version of limen cannot read.
+    pub(crate) fn of(database: &Database, shown: String) -> Result<QuotaTarget, CliError> {
+        let meta = Meta::open(database.engine(), 10_000).map_err(|error| CliError::new(error).at(&shown))?;
+        Ok(QuotaTarget { shown, database: database.clone(), meta, ino: Ino::ROOT })
     }
 
     /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
@@ -61,7 +70,7 @@ impl QuotaTarget {
         self.meta.sync().map_err(|error| self.failed(error))
     }
 
-    pub(super) fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, CliError> {
+    pub(crate) fn quotas(&self) -> Result<Vec<(QuotaKey, Quota)>, CliError> {
         self.meta.quotas().map_err(|error| self.failed(error))
     }
 
@@ -143,7 +152,7 @@ impl QuotaTarget {
     }
 
     /// The path of a directory, from the names in the directories above it; `None` if it does not exist.
-    pub(super) fn find_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn find_path(&self, dir: Ino) -> Result<Option<Vec<u8>>, Failure> {
         const DEPTH: usize = 4096;
         let mut names: Vec<Name> = Vec::new();
         let mut at = dir;
@@ -179,7 +188,7 @@ impl QuotaTarget {
 }
 
 /// The directory, user or group of a quota.
-pub(super) fn whose(key: QuotaKey, path: Option<&[u8]>, users: &Users) -> String {
+pub(crate) fn whose(key: QuotaKey, path: Option<&[u8]>, users: &Users) -> String {
     match (key, path) {
         (QuotaKey::Directory(_), Some(path)) => show_name(path),
         (QuotaKey::Directory(id), None) => format!("(directory removed; --id {id})"),

@@ -31,6 +31,8 @@ struct Class {
 /// The permissions of one caller on a file of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decided {
+    /// Whether listings that show only what the caller may read show the file.
+    listed: bool,
     read: bool,
     write: bool,
     execute: bool,
@@ -53,12 +55,19 @@ struct Nfs4 {
     lets_try_names: bool,
 }
 
-/// A directory, with the decisions that apply to its entries.
+/// A file, with the decisions that apply to its entries if it is a directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParentAccess {
     /// Whether the directory is reached, and may be searched.
     pub(super) searched: bool,
     decided: Decided,
+}
+
+impl ParentAccess {
+    /// Whether listings that show only what the caller may read show this file.
+    pub(super) fn is_listed(&self) -> bool {
+        self.decided.listed
+    }
 }
 
 /// The cached decisions of one view.
@@ -144,6 +153,7 @@ impl<'a> Classes<'a> {
                 let inode = posix::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_ref() };
                 let may = |want| posix::permits(cred, want, &inode).is_ok();
                 Decided {
+                    listed: may(Perm::READ),
                     read: may(Perm::READ),
                     write: may(Perm::WRITE),
                     execute: may(Perm::EXECUTE),
@@ -161,6 +171,7 @@ impl<'a> Classes<'a> {
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
                 let before = beforehand(&access_attrs);
                 Decided {
+                    listed: granted.has(nfs4::Mask::READ_DATA),
                     read: granted.has(nfs4::Mask::READ_DATA | before),
                     write: granted.has(nfs4::Mask::WRITE_DATA | before),
                     execute: granted.has(nfs4::Mask::EXECUTE),

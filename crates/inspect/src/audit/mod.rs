@@ -18,10 +18,11 @@ mod texts;
 mod walk;
 
 use meta::{Engine, Volume};
+use types::{Ino, Name};
 
 pub use model::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, Start, Totals, View,
-    VisitedName,
+    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start, Totals,
+    View, VisitedName,
 };
 
 /// Visits a directory and all names below it. `after` is the view with the planned change. With `each`, one
@@ -45,4 +46,19 @@ pub fn audit<E: From<AuditError> + Send>(
         Some(each) => audit.list(start, each),
         None => audit.count(start, threads).map_err(E::from),
     }
+}
+
+/// The names in a directory after `after`, at most `limit`, as the user of a view sees them; and whether there are more.
+/// The rights are those that [`audit`] reports.
+///
+/// # Errors
+/// The database fails; the directory does not exist, or is none; the edit of the view cannot be applied.
+pub fn list_as(
+    engine: &dyn Engine,
+    volume: &Volume,
+    view: &View,
+    dir: Ino,
+    (after, limit): (Option<Name>, usize),
+) -> Result<(Vec<SeenEntry>, bool), AuditError> {
+    walk::Audited { engine, volume, before: view, after: None, progress: &|_| {} }.entries(dir, after, limit)
 }

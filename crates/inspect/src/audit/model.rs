@@ -1,6 +1,7 @@
 //! The terms of an audit: what is asked, what a user sees of a name, and what is counted.
 
-use types::{Cred, Ino};
+use meta::Inode;
+use types::{Cred, FileType, Ino, Name};
 
 use crate::QueryError;
 use crate::change::{ChangeError, Edit};
@@ -113,6 +114,18 @@ pub struct VisitedName<'a> {
     pub after: Seen,
 }
 
+/// A name in a directory, as the user of a view sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenEntry {
+    pub name: Name,
+    pub kind: FileType,
+    /// `None` if the name refers to a missing inode, which is damage.
+    pub inode: Option<Inode>,
+    pub seen: Seen,
+    /// Whether listings that show a caller only what it may read show the name.
+    pub listed: bool,
+}
+
 /// Called for every name. An error ends the audit.
 pub type OnName<'a, E> = dyn FnMut(VisitedName<'_>) -> Result<(), E> + 'a;
 
@@ -180,6 +193,12 @@ impl Totals {
 }
 
 impl Seen {
+    /// Whether the other view gains a right or reaches the name, and whether it loses one.
+    pub fn compare(self, after: Seen) -> (bool, bool) {
+        let (had, has) = (self.bits(), after.bits());
+        (has & !had != 0, had & !has != 0)
+    }
+
     fn bits(self) -> u8 {
         let Rights { read, write, execute, delete, own } = self.rights;
         [self.reached, read, write, execute, delete, own]
@@ -192,9 +211,9 @@ impl Audit {
     pub(super) fn add(&mut self, kind: Kind, before: Seen, after: Seen) {
         self.before.of(kind).add(before);
         self.after.of(kind).add(after);
-        let (had, has) = (before.bits(), after.bits());
-        self.difference.gained += u64::from(has & !had != 0);
-        self.difference.lost += u64::from(had & !has != 0);
+        let (gains, loses) = before.compare(after);
+        self.difference.gained += u64::from(gains);
+        self.difference.lost += u64::from(loses);
     }
 
     pub(super) fn merge(&mut self, more: &Audit) {

@@ -7,7 +7,7 @@ use meta::{Beside, Engine, Inode, Record, RecordKey, Scan, Volume};
 use types::{FileType, Ino, Name};
 
 use super::class::{Classes, ParentAccess};
-use super::model::{Audit, AuditError, Kind, Progress, Seen, Start, View, VisitedName};
+use super::model::{Audit, AuditError, Kind, Progress, Seen, SeenEntry, Start, View, VisitedName};
 use super::texts::Texts;
 use crate::QueryError;
 use crate::path::join;
@@ -115,6 +115,33 @@ impl Audited<'_> {
         })
     }
 
+    pub(super) fn entries(
+        &self,
+        dir: Ino,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<(Vec<SeenEntry>, bool), AuditError> {
+        let mut reader = Reader::new(self);
+        let start = Start { dir, path: Vec::new() };
+        let task = reader.begin::<AuditError>(&start, false, &mut None)?;
+        let (entries, more) = reader.page(dir, after, limit)?;
+        let mut seen = Vec::with_capacity(entries.len());
+        for (at, Entry { name, kind, inode }) in entries.iter().enumerate() {
+            let ahead = entries.get(at + 1..).unwrap_or_default().iter();
+            let ahead = ahead.filter_map(|entry| entry.inode.as_ref());
+            let (sees, above) = match inode {
+                None => (Seen::default(), None),
+                Some(inode) => {
+                    let ([sees, _], [above, _], _) = reader.evaluate(inode, Some(&task), ahead)?;
+                    (sees, above)
+                }
+            };
+            let listed = above.is_some_and(|above| above.is_listed());
+            seen.push(SeenEntry { name: name.clone(), kind: *kind, inode: *inode, seen: sees, listed });
+        }
+        Ok((seen, more))
+    }
+
     /// A directory and those above it, the root first.
     fn climb(&self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
         let mut chain = Vec::new();
@@ -190,22 +217,7 @@ impl<'a> Reader<'a> {
     /// Reads a page of a directory. Returns the tasks that remain; the last one is to be taken first.
     fn read<E: From<AuditError>>(&mut self, task: Task, each: &mut Each<'_, E>) -> Result<Vec<Task>, E> {
         let limit = if task.depth < DEEP { PAGE } else { PAGE_DEEP };
-        let scan = Scan::Dir { parent: task.dir, after: task.after.clone(), limit, beside: Beside::Inodes };
-        let page = self.audited.engine.scan(&scan).map_err(AuditError::from)?;
-        let mut entries: Vec<Entry> = Vec::with_capacity(page.snapshot.records.len() / 2);
-        for record in page.snapshot.records {
-            match record {
-                Record::Dirent(_, name, Some(dirent)) => {
-                    entries.push(Entry { name, kind: dirent.kind, inode: None });
-                }
-                Record::Inode(_, inode) => {
-                    if let Some(last) = entries.last_mut() {
-                        last.inode = inode;
-                    }
-                }
-                _ => {}
-            }
-        }
+        let (mut entries, more) = self.page(task.dir, task.after.clone(), limit)?;
         let mut below = Vec::new();
         let mut rest = entries.as_slice();
         while let [Entry { name, kind, inode }, ahead @ ..] = rest {
@@ -234,10 +246,31 @@ impl<'a> Reader<'a> {
         let last = entries.pop().map(|entry| entry.name);
         // The rest of this directory comes after all directories of this page.
         below.reverse();
-        if page.more && last.is_some() {
+        if more && last.is_some() {
             below.insert(0, Task { after: last, ..task });
         }
         Ok(below)
+    }
+
+    /// Reads entries of a directory with their inodes. Also returns whether there are more.
+    fn page(&self, dir: Ino, after: Option<Name>, limit: usize) -> Result<(Vec<Entry>, bool), AuditError> {
+        let scan = Scan::Dir { parent: dir, after, limit, beside: Beside::Inodes };
+        let page = self.audited.engine.scan(&scan)?;
+        let mut entries: Vec<Entry> = Vec::with_capacity(page.snapshot.records.len() / 2);
+        for record in page.snapshot.records {
+            match record {
+                Record::Dirent(_, name, Some(dirent)) => {
+                    entries.push(Entry { name, kind: dirent.kind, inode: None });
+                }
+                Record::Inode(_, inode) => {
+                    if let Some(last) = entries.last_mut() {
+                        last.inode = inode;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok((entries, page.more))
     }
 
     /// Evaluates the access of each view to an inode in the directory of `task`, or to the root if `task` is

@@ -1,0 +1,331 @@
+//! One user and one path: the verdict, the listing as the user sees it, and who else has access.
+
+use ::console::Failure;
+use ::console::model::{
+    Access, AccessQuery, Fact, File, Holder, Holders, Listing, ListingRow, Step, Verdict,
+};
+use acl::identity::DomainTable;
+use command::units::show_size;
+use inspect::{
+    AccessAttrs, Answer, AuditError, Operation, QueryError, Requirement, Route, SeenEntry, Tree, View,
+    VolumeTree, evaluate, list_as,
+};
+use meta::Inode;
+use types::{Cred, Errno, Ino, Name};
+
+use super::opened::{Opened, quoted, unanswered};
+use super::remedy;
+use super::words::{Words, asked, deed, rules};
+use crate::access::{show, who};
+use crate::modes;
+use crate::target::show_name;
+use crate::users::Person;
+
+/// Names of a directory on a page.
+const NAMES: usize = 200;
+/// Users on a page.
+const USERS: usize = 100;
+
+pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access, Failure> {
+    let want: Operation =
+        query.want.parse().map_err(|error: inspect::OperationError| Failure::Wrong(error.to_string()))?;
+    let person = match &query.user {
+        Some(user) => Some(opened.person(user, query.groups.as_deref())?),
+        None => None,
+    };
+    let tree = opened.tree();
+    let verdict = person.as_ref().map(|person| verdict(opened, &tree, person, query, want)).transpose()?;
+    // A name that does not exist yet has no file: its directory is shown.
+    let shown = match opened.find(&query.path) {
+        Err(Failure::Wrong(_)) if want == Operation::Create => parent(&query.path).to_vec(),
+        Err(failure) => return without_file(opened, query, person.as_ref(), verdict, failure),
+        Ok(_) => query.path.clone(),
+    };
+    let (ino, path) = opened.find(&shown)?;
+    let (inode, access_attrs) = tree.inode(ino).map_err(unanswered)?;
+    let domains = tree.domains(access_attrs.rules.highest_domain()).map_err(unanswered)?;
+    let listing = inode.kind.is_dir().then(|| listing(opened, person.as_ref(), ino, query)).transpose()?;
+    Ok(Access {
+        person: person.as_ref().map(|person| show::person(person, &opened.users)),
+        verdict,
+        file: file(opened, path.clone(), &inode, &access_attrs, &domains),
+        listing,
+        holders: holders(opened, &tree, &shown)?,
+    })
+}
+
+/// The page of a name that does not exist. If the user may not even look, the verdict is the better answer.
+fn without_file(
+    opened: &Opened<'_>,
+    query: &AccessQuery,
+    person: Option<&Person>,
+    verdict: Option<Verdict>,
+    failure: Failure,
+) -> Result<Access, Failure> {
+    let Failure::Wrong(text) = &failure else { return Err(failure) };
+    let (Some(verdict), Some(person)) = (verdict.filter(|verdict| !verdict.is_granted), person) else {
+        return Err(failure);
+    };
+    let file = File {
+        path: query.path.clone(),
+        kind: "no file",
+        is_dir: false,
+        facts: Vec::new(),
+        mode: String::new(),
+        rules: Vec::new(),
+        damage: Some(text.clone()),
+    };
+    let person = Some(show::person(person, &opened.users));
+    Ok(Access { person, verdict: Some(verdict), file, listing: None, holders: Holders::default() })
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) | None => b"/",
+        Some(at) => &path[..at],
+    }
+}
+
+fn verdict(
+    opened: &Opened<'_>,
+    tree: &VolumeTree<'_>,
+    person: &Person,
+    query: &AccessQuery,
+    want: Operation,
+) -> Result<Verdict, Failure> {
+    let route = Route::find(tree, &query.path, want).map_err(unanswered)?;
+    let answer = route.explain(&person.cred);
+    let words = Words { person, users: &opened.users, domains: &route.domains };
+    let is_dir =
+        route.target().is_some_and(|check| check.path == query.path && check.access_attrs.kind.is_dir());
+    let (is_granted, deed) = (answer.errno.is_none(), deed(want, is_dir, &query.path));
+    let can = if is_granted { "can" } else { "cannot" };
+    let remedies = if is_granted { Vec::new() } else { remedy::remedies(opened, person, &route) };
+    let mut command = format!(
+        "limen access explain {} --user {} --want {want}",
+        quoted(&[format!("{}:", opened.place.url).as_bytes(), &query.path[..]].concat()),
+        quoted(person.name.as_bytes()),
+    );
+    if let Some(groups) = &query.groups {
+        command.push_str(&format!(" --groups {}", quoted(groups.as_bytes())));
+    }
+    Ok(Verdict {
+        is_granted,
+        headline: format!("{} {can} {deed}", person.name),
+        because: because(&words, &route, &answer, &person.cred),
+        steps: steps(opened, &route, &answer),
+        remedies,
+        command,
+    })
+}
+
+/// Why, in sentences.
+fn because(words: &Words<'_>, route: &Route, answer: &Answer, cred: &Cred) -> Vec<String> {
+    let name = &words.person.name;
+    let last = answer.verdicts.last().zip(route.checks.get(answer.verdicts.len().saturating_sub(1)));
+    let Some((verdict, check)) = last else { return vec![end(answer.errno)] };
+    let on = &check.access_attrs;
+    let reason = words.reason(&verdict.reason, on);
+    if verdict.is_granted() {
+        let mut sentences = Vec::new();
+        if let Some(errno) = answer.errno {
+            sentences.push(end(Some(errno)));
+        } else {
+            let above =
+                if route.checks.len() > 1 { "Every directory on the way can be passed. " } else { "" };
+            sentences.push(format!("{above}At {}: {reason}", show_name(&check.path)));
+        }
+        return sentences;
+    }
+    let (path, mode) = (show_name(&check.path), show::mode(on));
+    let owner = format!("{}:{}", words.users.user(on.uid), words.users.group(on.gid));
+    let mut sentences = match &check.requirement {
+        Requirement::Search => {
+            vec![format!("The directory {path} ({mode} {owner}) does not let {name} pass: {reason}")]
+        }
+        requirement => {
+            let asked = asked(requirement, on.kind.is_dir());
+            vec![format!("{path} ({mode} {owner}) does not allow {asked}: {reason}")]
+        }
+    };
+    // Below a closed directory, people look at the permissions of the file, which do not matter then.
+    if check.requirement == Requirement::Search
+        && let Some(target) = route.target().filter(|target| target.path != check.path)
+    {
+        let allows = evaluate(cred, target).is_granted();
+        sentences.push(match allows {
+            true => format!(
+                "{} itself would allow it, but nobody gets there without passing every directory above.",
+                show_name(&target.path)
+            ),
+            false => format!("{} itself would deny it, too.", show_name(&target.path)),
+        });
+    }
+    sentences
+}
+
+/// The error of an access that no check denies.
+fn end(errno: Option<Errno>) -> String {
+    match errno {
+        None => "Nothing needs to be checked.".to_owned(),
+        Some(Errno::ENOENT) => "No check denies it, but the name does not exist.".to_owned(),
+        Some(Errno::EEXIST) => "No check denies it, but the name already exists.".to_owned(),
+        Some(Errno::ENOTDIR) => "No check denies it, but a name on the way is not a directory.".to_owned(),
+        Some(errno) => format!("No check denies it, but it fails: {errno}."),
+    }
+}
+
+fn steps(opened: &Opened<'_>, route: &Route, answer: &Answer) -> Vec<Step> {
+    let users = &opened.users;
+    let step = |(at, check): (usize, &inspect::Check)| {
+        let on = &check.access_attrs;
+        let verdict = answer.verdicts.get(at);
+        Step {
+            path: check.path.clone(),
+            mode: show::mode(on),
+            owner: format!("{}:{}", users.user(on.uid), users.group(on.gid)),
+            asked: asked(&check.requirement, on.kind.is_dir()),
+            is_granted: verdict.map(inspect::Verdict::is_granted),
+            by: verdict
+                .map(|verdict| show::reason(&verdict.reason, users, &route.domains))
+                .unwrap_or_default(),
+        }
+    };
+    route.checks.iter().enumerate().map(step).collect()
+}
+
+fn file(
+    opened: &Opened<'_>,
+    path: Vec<u8>,
+    inode: &Inode,
+    access_attrs: &AccessAttrs,
+    domains: &DomainTable,
+) -> File {
+    let users = &opened.users;
+    let facts = vec![
+        Fact::new("Path", show_name(&path)),
+        Fact::new("Mode", show::mode(access_attrs)),
+        Fact::new("Owner", format!("{} ({})", users.user(inode.uid), inode.uid)),
+        Fact::new("Group", format!("{} ({})", users.group(inode.gid), inode.gid)),
+        Fact::new("Size", show_size(inode.size)),
+        Fact::new("Modified", inode.mtime),
+        Fact::new("Links", inode.nlink),
+        Fact::new("Inode", inode.ino),
+    ];
+    File {
+        path,
+        kind: modes::kind_name(inode.kind),
+        is_dir: inode.kind.is_dir(),
+        facts,
+        mode: show::mode(access_attrs),
+        rules: rules(access_attrs, users, domains),
+        damage: None,
+    }
+}
+
+fn listing(
+    opened: &Opened<'_>,
+    person: Option<&Person>,
+    dir: Ino,
+    query: &AccessQuery,
+) -> Result<Listing, Failure> {
+    // Without a user, the names are listed as root sees them.
+    let everything = Cred::new(0, 0, &[], types::Caps::ALL);
+    let cred = person.map_or(everything, |person| person.cred.clone());
+    let view = View::of(cred.clone());
+    let after = query.after.as_deref().map(Name::new).transpose();
+    let after = after.map_err(|error| Failure::Wrong(error.to_string()))?;
+    let (entries, more) =
+        list_as(&*opened.engine, &opened.volume, &view, dir, (after, NAMES)).map_err(cannot_list)?;
+    let hidden = match person {
+        Some(person) => closed(opened, person, query)?,
+        None => None,
+    };
+    let rows = entries.iter().map(|entry| row(opened, entry, person.is_some(), hidden.is_some()));
+    let more = if more { entries.last().map(|entry| entry.name.as_bytes().to_vec()) } else { None };
+    Ok(Listing { rows: rows.collect(), hidden, more })
+}
+
+/// Why a user sees no names of a directory, if so.
+fn closed(opened: &Opened<'_>, person: &Person, query: &AccessQuery) -> Result<Option<String>, Failure> {
+    let name = &person.name;
+    let tree = opened.tree();
+    let route =
+        Route::find(&tree, &query.path, Operation::Access(acl::posix::Perm::READ)).map_err(unanswered)?;
+    let answer = route.explain(&person.cred);
+    if answer.errno.is_none() {
+        return Ok(None);
+    }
+    let at = route.checks.get(answer.verdicts.len().saturating_sub(1));
+    Ok(Some(match at {
+        Some(check) if check.requirement == Requirement::Search => {
+            format!("{name} sees none of these names, because {} cannot be passed.", show_name(&check.path))
+        }
+        _ => format!(
+            "{name} cannot list this directory, and sees none of these names. Somebody who knows a name may still open it."
+        ),
+    }))
+}
+
+fn row(opened: &Opened<'_>, entry: &SeenEntry, is_asked: bool, is_closed: bool) -> ListingRow {
+    let inspect::Rights { read, write, execute, delete, .. } = entry.seen.rights;
+    let has_acl = entry.inode.is_some_and(|inode| !inode.access_acl.is_none());
+    let hidden = match entry.inode {
+        None => Some("damaged"),
+        Some(_) if !is_asked => None,
+        Some(_) if !entry.seen.reached => Some("out of reach"),
+        Some(_) if is_closed => Some("not listed"),
+        Some(_) if opened.volume.abe && !entry.listed => Some("hidden by ABE"),
+        Some(_) => None,
+    };
+    ListingRow {
+        name: entry.name.as_bytes().to_vec(),
+        kind: modes::kind_name(entry.kind),
+        is_dir: entry.kind.is_dir(),
+        mode: entry
+            .inode
+            .map_or_else(|| "?".to_owned(), |inode| modes::show(inode.kind, inode.mode, has_acl)),
+        owner: entry.inode.map_or_else(String::new, |inode| {
+            format!("{}:{}", opened.users.user(inode.uid), opened.users.group(inode.gid))
+        }),
+        size: match entry.inode {
+            Some(inode) if !inode.kind.is_dir() => show_size(inode.size),
+            _ => String::new(),
+        },
+        rights: is_asked.then_some([read, write, execute, delete]),
+        hidden,
+    }
+}
+
+fn cannot_list(error: AuditError) -> Failure {
+    match error {
+        AuditError::QueryError(error) => unanswered(error),
+        error => Failure::Wrong(error.to_string()),
+    }
+}
+
+/// The routes to a file for each of the three permissions.
+pub(super) fn routes(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Vec<Route>, QueryError> {
+    who::RIGHTS.into_iter().map(|right| Route::find(tree, path, Operation::Access(right))).collect()
+}
+
+fn holders(opened: &Opened<'_>, tree: &VolumeTree<'_>, path: &[u8]) -> Result<Holders, Failure> {
+    let routes = routes(tree, path).map_err(unanswered)?;
+    let rows = who::rows(&routes, &routes, None, &opened.users).map_err(super::opened::failed)?;
+    let shown = who::select(&rows, false);
+    // Everyone else comes first: it says most.
+    let mut order = shown.rows.clone();
+    order.sort_by_key(|row| !row.is_everyone_else());
+    let holder = |row: &&who::Row| Holder {
+        name: row.person.name.clone(),
+        is_user: !row.is_everyone_else(),
+        rights: row.before.show(),
+        by: row.before.by.clone(),
+    };
+    Ok(Holders {
+        rows: order.iter().take(USERS).map(holder).collect(),
+        alike: shown.alike,
+        none: shown.others,
+        cut: order.len().saturating_sub(USERS),
+    })
+}

@@ -1,0 +1,145 @@
+//! What a change of permissions would open and close. Nothing is changed.
+
+use std::time::{Duration, Instant};
+
+use ::console::Failure;
+use ::console::model::{AccessQuery, Below, Change, Effect};
+use inspect::{AuditError, Seen, Start, View, VisitedName, audit};
+use types::{Cred, Ino};
+
+use super::access::routes;
+use super::opened::{Opened, failed, unanswered, wrong};
+use crate::access::audit::letters;
+use crate::access::whatif::WhatIf;
+use crate::access::who::{self, Row};
+
+/// The walk below a directory visits at most so many names, for at most so long.
+const NAMES: u64 = 100_000;
+const TIME: Duration = Duration::from_secs(4);
+/// Names whose access changes, on a page.
+const CHANGES: usize = 200;
+/// Users whose access changes, on a page.
+const USERS: usize = 200;
+
+pub(super) fn effect(opened: &Opened<'_>, query: &AccessQuery, change: &Change) -> Result<Effect, Failure> {
+    let (ino, path) = opened.find(&query.path)?;
+    let user = query.user.as_deref();
+    // The edit is applied to the file that is already found, so its path need not be parsed.
+    let what_if = WhatIf::parse(&command(change, user, "x")?, &opened.users).map_err(wrong)?;
+    let tree = opened.tree();
+    let before = routes(&tree, &path).map_err(unanswered)?;
+    let after: Result<Vec<_>, _> = before.iter().map(|route| what_if.route_after(route, &path)).collect();
+    let after = after.map_err(wrong)?;
+    let rows = who::rows(&before, &after, Some(&what_if), &opened.users).map_err(wrong)?;
+    let shown = who::select(&rows, true);
+    let user_row =
+        |row: &&Row| (row.person.name.clone(), row.before.show(), row.after.show(), row.after.by.clone());
+    let below = match tree.inode(ino) {
+        Ok((inode, _)) if inode.kind.is_dir() => below(opened, query, &what_if, ino, &path, &shown)?,
+        _ => None,
+    };
+    Ok(Effect {
+        command: command(change, user, &opened.word(&path))?,
+        users: shown.rows.iter().take(USERS).map(user_row).collect(),
+        unchanged: shown.others,
+        below,
+    })
+}
+
+/// The change as a command.
+fn command(change: &Change, user: Option<&str>, path: &str) -> Result<String, Failure> {
+    let Change { kind, mode, class, name, perms, recursive, keep_mask } = change;
+    for (what, text) in [("name", name), ("mode", mode)] {
+        if text.contains([',', ':', '\'', '"']) || text.chars().any(char::is_control) {
+            return Err(Failure::Wrong(format!(
+                "the {what} contains a character that an ACL entry cannot have: {text}"
+            )));
+        }
+    }
+    let class = if class == "g" { "g" } else { "u" };
+    let recursive = if *recursive { "-R " } else { "" };
+    let name = name.as_str();
+    // In single quotes, a backslash of a Windows name is kept.
+    let word = |text: String| if text.contains([' ', '\\']) { format!("'{text}'") } else { text };
+    Ok(match kind.as_str() {
+        "setfacl" => {
+            let perms: String =
+                ["r", "w", "x"].map(|one| if perms.contains(one) { one } else { "-" }).concat();
+            let mask = if *keep_mask { "-n " } else { "" };
+            format!("setfacl {recursive}{mask}-m {} {path}", word(format!("{class}:{name}:{perms}")))
+        }
+        "unset" => format!("setfacl {recursive}-x {} {path}", word(format!("{class}:{name}"))),
+        "chmod" => format!("chmod {recursive}{} {path}", word(mode.clone())),
+        "chown" if class == "g" => format!("chown {recursive}{} {path}", word(format!(":{name}"))),
+        "chown" => format!("chown {recursive}{} {path}", word(name.to_owned())),
+        "join" | "leave" => {
+            let user = user.ok_or_else(|| Failure::Wrong("choose a user first".to_owned()))?;
+            match kind.as_str() {
+                "join" => format!("add user {} to group {}", word(user.to_owned()), word(name.to_owned())),
+                _ => format!("remove user {} from group {}", word(user.to_owned()), word(name.to_owned())),
+            }
+        }
+        _ => return Err(Failure::Wrong(format!("unknown change '{kind}'"))),
+    })
+}
+
+/// Why a walk ends.
+enum Stop {
+    Limit,
+    Error(AuditError),
+}
+
+impl From<AuditError> for Stop {
+    fn from(error: AuditError) -> Self {
+        Stop::Error(error)
+    }
+}
+
+/// The effect below a directory: for the user asked about, or for the first one whose access to it changes.
+fn below(
+    opened: &Opened<'_>,
+    query: &AccessQuery,
+    what_if: &WhatIf,
+    dir: Ino,
+    path: &[u8],
+    shown: &who::Shown<'_>,
+) -> Result<Option<Below>, Failure> {
+    let (user, before): (String, Cred) = match (&query.user, shown.rows.first()) {
+        (Some(user), _) => {
+            let person = opened.person(user, query.groups.as_deref())?;
+            (person.name, person.cred)
+        }
+        (None, Some(row)) => (row.person.name.clone(), row.person.cred.clone()),
+        (None, None) => return Ok(None),
+    };
+    let person = crate::users::Person { name: user.clone(), cred: before.clone() };
+    let after = what_if.cred(&person, &opened.users).map_err(wrong)?;
+    let edit = what_if.planned().map(|(recursive, edit)| (dir, recursive, edit.clone()));
+    let (before, after) = (View::of(before), View { cred: after, edit });
+    let mut below = Below { user, names: 0, gained: 0, lost: 0, changes: Vec::new(), cut_after: None };
+    let until = Instant::now() + TIME;
+    let mut visit = |met: VisitedName<'_>| {
+        if below.names >= NAMES || below.names.is_multiple_of(256) && Instant::now() >= until {
+            return Err(Stop::Limit);
+        }
+        below.names += 1;
+        let (gains, loses) = met.before.compare(met.after);
+        below.gained += u64::from(gains);
+        below.lost += u64::from(loses);
+        if (gains || loses) && below.changes.len() < CHANGES {
+            let show = |seen: Seen| if seen.reached { letters(seen) } else { "none".to_owned() };
+            below.changes.push((met.path.to_vec(), show(met.before), show(met.after)));
+        }
+        Ok(())
+    };
+    let start = Start { dir, path: path.to_vec() };
+    let views = (&before, Some(&after));
+    let walked = audit(&*opened.engine, &opened.volume, &start, views, 1, Some(&mut visit), &|_| {});
+    match walked {
+        Ok(_) => {}
+        Err(Stop::Limit) => below.cut_after = Some(below.names),
+        Err(Stop::Error(AuditError::QueryError(error))) => return Err(unanswered(error)),
+        Err(Stop::Error(error)) => return Err(failed(error.into())),
+    }
+    Ok(Some(below))
+}

@@ -1,0 +1,280 @@
+//! The state of the volume: usage, sessions, quotas, garbage.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ::console::Failure;
+use ::console::model::{
+    Fact, Garbage, Level, Map, MapEntry, Overview, QuotaRow, Quotas, SessionRow, Sessions, Size, Tone,
+};
+use command::output::HumanDuration;
+use command::units::show_size;
+use meta::{LastBackup, Maintenance, Quota, QuotaKey, QuotaRule, Record, Scan, Session, Usage};
+use types::{Ino, SessionId, Time};
+use vfs::Coherence;
+use vfs::process::{has_ended, process_has_ended};
+
+use super::opened::{Opened, engine_failed, failed};
+use crate::config::{backups, shown};
+use crate::gc::Known;
+use crate::maintenance;
+use crate::quota::target::{QuotaTarget, whose};
+use crate::quota::{notes, of};
+use crate::records::{PAGE, usage, used_bytes};
+use crate::sessions::sessions as all_sessions;
+use crate::status::{self, last_backup, mount_statistics};
+use crate::summary::{self, Limit, Sum};
+
+/// The map of usage counts at most so many names, for at most so long.
+const MAP_NAMES: u64 = 300_000;
+const MAP_TIME: Duration = Duration::from_secs(4);
+/// Quotas on a page.
+const QUOTAS: usize = 200;
+/// Quotas near their limit on the first page, and from which share on they are near.
+const NEAR: usize = 8;
+const NEAR_SHARE: f64 = 0.8;
+/// Locks and unlinked files that are counted.
+const MAX_HELD: usize = 100_000;
+/// Slices of garbage that are counted.
+const MAX_GARBAGE: u64 = 1_000_000;
+
+pub(super) fn overview(opened: &Opened<'_>) -> Result<Overview, Failure> {
+    let Opened { place, engine, volume, .. } = opened;
+    let usage = usage(&**engine).map_err(engine_failed)?;
+    let sessions = all_sessions(&**engine).map_err(engine_failed)?;
+    let ill = sessions.iter().filter(|session| health(session).tone != Tone::Good).count();
+    let counted = status::Quotas::count(&**engine).map_err(engine_failed)?;
+    let limit = |limit: u64| (limit > 0).then_some(limit);
+    let cipher = volume.encryption.split(':').next().filter(|cipher| !cipher.is_empty());
+    let facts = vec![
+        Fact::new("Metadata", format!("{} ({})", place.url, place.url.engine())),
+        Fact::new("Objects", format!("{} ({})", volume.bucket, volume.storage)),
+        Fact::new("ACLs", volume.acl.name()),
+        Fact::new("Listings", shown(volume)),
+        Fact::new("Compression", &volume.compression),
+        Fact::new("Encryption", cipher.unwrap_or("none")),
+        Fact::new("Backups", backups(volume)),
+        Fact::new("Created", volume.created),
+        Fact::new("UUID", &volume.uuid),
+    ];
+    let mut near: Vec<QuotaRow> = if counted.all > 0 { quotas(opened)?.rows } else { Vec::new() };
+    near.retain(|row| row.tone != Tone::Plain || fill(row) >= NEAR_SHARE);
+    near.sort_by(|one, other| fill(other).total_cmp(&fill(one)));
+    near.truncate(NEAR);
+    let tool = maintenance::announced(&**engine).map_err(engine_failed)?;
+    let mut warnings: Vec<String> = tool.iter().map(describe).collect();
+    if let crate::url::Database::Network(network) = &place.database {
+        warnings.extend(network.warnings.iter().cloned());
+    }
+    Ok(Overview {
+        facts,
+        bytes: Level { used: used_bytes(&usage), limit: limit(volume.capacity_bytes) },
+        inodes: Level { used: usage.inodes, limit: limit(volume.max_inodes) },
+        sessions: (sessions.len(), ill),
+        quotas: (counted.all, counted.above_soft_limit, counted.full),
+        near,
+        backup: backup(last_backup(&**engine).map_err(engine_failed)?),
+        warnings,
+    })
+}
+
+fn backup(last: Option<LastBackup>) -> Fact {
+    match last {
+        None => Fact::new("none", "no automatic backup was made yet"),
+        Some(LastBackup { began, took_secs: Some(secs) }) => {
+            let took = HumanDuration(Duration::from_secs(secs));
+            Fact::new("complete", format!("began at {began}, took {took}")).tone(Tone::Good)
+        }
+        Some(LastBackup { began, took_secs: None }) => {
+            Fact::new("incomplete", format!("began at {began}")).tone(Tone::Warn)
+        }
+    }
+}
+
+/// A tool that has the volume for itself.
+fn describe(tool: &Maintenance) -> String {
+    let Maintenance { tool, host, pid, process, since, .. } = tool;
+    let note = if process_has_ended(*pid, process) { " (its process no longer exists)" } else { "" };
+    format!(
+        "{tool} on {host}, process {pid}, has had the volume for itself since {since}{note}: new mounts are refused"
+    )
+}
+
+pub(super) fn map(opened: &Opened<'_>, path: &[u8]) -> Result<Map, Failure> {
+    let (ino, path) = opened.find(path)?;
+    let limit = Limit { names: Some(MAP_NAMES), until: Some(Instant::now() + MAP_TIME) };
+    let found = summary::children(&*opened.engine, ino, limit).map_err(failed)?;
+    let size = |sum: &Sum| Size { bytes: sum.bytes(), inodes: sum.inodes, at_least: sum.is_cut };
+    let entries = found.entries.iter().map(|(name, is_dir, sum)| MapEntry {
+        name: name.clone(),
+        is_dir: *is_dir,
+        size: size(sum),
+    });
+    Ok(Map {
+        path,
+        total: size(&found.sum),
+        entries: entries.collect(),
+        others: (found.others.0, size(&found.others.1)),
+        cut_after: found.cut_after,
+    })
+}
+
+/// The health of a session. The age of a heartbeat depends on the clocks of two machines, so it proves nothing.
+fn health(session: &Session) -> Fact {
+    let state = status::state(session);
+    let note = state.trim().trim_start_matches('(').trim_end_matches(')').to_owned();
+    if has_ended(session) {
+        Fact::new("ended", note).tone(Tone::Bad)
+    } else if state.is_empty() {
+        Fact::new("healthy", "").tone(Tone::Good)
+    } else {
+        Fact::new("silent", note).tone(Tone::Warn)
+    }
+}
+
+pub(super) fn sessions(opened: &Opened<'_>) -> Result<Sessions, Failure> {
+    let engine = &*opened.engine;
+    let all = all_sessions(engine).map_err(engine_failed)?;
+    let (mut locks, mut unlinked): (HashMap<SessionId, u64>, HashMap<SessionId, u64>) = Default::default();
+    let mut left = MAX_HELD;
+    let held = [
+        Scan::Locks { after: Ino(0), limit: PAGE },
+        Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE },
+    ];
+    for scan in held {
+        for page in scan.pages(|scan| engine.scan(scan)) {
+            for record in page.map_err(engine_failed)? {
+                left = left.saturating_sub(1);
+                match record {
+                    Record::Locks(_, held) => {
+                        let mut owners: Vec<SessionId> = held.iter().map(|lock| lock.owner.session).collect();
+                        owners.sort_unstable();
+                        owners.dedup();
+                        owners.into_iter().for_each(|owner| *locks.entry(owner).or_default() += 1);
+                    }
+                    Record::Orphan(session, _) => *unlinked.entry(session).or_default() += 1,
+                    _ => {}
+                }
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+    let tool = maintenance::announced(engine).map_err(engine_failed)?;
+    let rows = all.iter().map(|session| SessionRow {
+        id: session.id.to_string(),
+        host: session.host.clone(),
+        pid: session.pid,
+        version: session.version.clone(),
+        mountpoint: session.mountpoint.clone(),
+        since: session.since.to_string(),
+        heartbeat: age(session.heartbeat),
+        health: health(session),
+        locks: locks.get(&session.id).copied().unwrap_or(0),
+        unlinked: unlinked.get(&session.id).copied().unwrap_or(0),
+        notes: own_words(session),
+    });
+    Ok(Sessions { rows: rows.collect(), tool: tool.as_ref().map(describe), is_cut: left == 0 })
+}
+
+fn age(heartbeat: Time) -> String {
+    let age = Time::now().nanos().saturating_sub(heartbeat.nanos());
+    match u64::try_from(age) {
+        Ok(nanos) if nanos < 1_000_000_000 => "now".to_owned(),
+        Ok(nanos) => format!("{} ago", HumanDuration(Duration::from_nanos(nanos))),
+        Err(_) => "by a clock that is ahead of this machine’s".to_owned(),
+    }
+}
+
+/// What a mount on this machine says about itself.
+fn own_words(session: &Session) -> Vec<String> {
+    let Some(mount) = mount_statistics(session) else { return Vec::new() };
+    let mut notes = Vec::new();
+    notes.extend(match mount.coherence {
+        Some(Coherence::Notified) => Some("It is notified of other mounts’ changes.".to_owned()),
+        Some(Coherence::Polling) => Some("It polls the database for other mounts’ changes.".to_owned()),
+        Some(Coherence::Exclusive) => Some("It has the volume for itself.".to_owned()),
+        None => None,
+    });
+    notes.extend(mount.transport().map(|transport| {
+        format!("Requests come over {}.", if transport == "ring" { "io_uring" } else { "/dev/fuse" })
+    }));
+    notes.extend(mount.session_loss.map(|loss| {
+        format!(
+            "Session {} was lost at {}; {} files that were open then fail with EIO.",
+            loss.session, loss.at, loss.files
+        )
+    }));
+    notes.extend(
+        mount.pending.filter(|pending| pending.blocks > 0).map(|pending| {
+            format!("{} blocks, {}, wait for upload.", pending.blocks, show_size(pending.bytes))
+        }),
+    );
+    notes
+}
+
+pub(super) fn quotas(opened: &Opened<'_>) -> Result<Quotas, Failure> {
+    let target = QuotaTarget::of(&opened.place.database, opened.place.url.to_string()).map_err(failed)?;
+    let all = target.quotas().map_err(failed)?;
+    let mut rows = Vec::with_capacity(all.len().min(QUOTAS));
+    for (key, quota) in all.iter().take(QUOTAS) {
+        let path = match key {
+            QuotaKey::Directory(_) => {
+                let found = target.find_path(quota.rule.root);
+                found.map_err(|error| Failure::Failed(error.to_string()))?
+            }
+            QuotaKey::User(_) | QuotaKey::Group(_) => None,
+        };
+        rows.push(quota_row(opened, *key, quota, path));
+    }
+    Ok(Quotas { rows, is_cut: all.len() > QUOTAS })
+}
+
+fn quota_row(opened: &Opened<'_>, key: QuotaKey, quota: &Quota, path: Option<Vec<u8>>) -> QuotaRow {
+    let rule = &quota.rule;
+    let bytes = |blocks: u64| blocks.saturating_mul(Usage::BLOCK_BYTES);
+    let level = |used: i64, soft: u64, hard: u64, of: &dyn Fn(u64) -> u64| {
+        let limit = Some(hard).filter(|limit| *limit != QuotaRule::NO_LIMIT);
+        let limit = limit.or(Some(soft).filter(|limit| *limit != QuotaRule::NO_LIMIT));
+        Level { used: of(used.max(0).unsigned_abs()), limit: limit.map(of) }
+    };
+    QuotaRow {
+        whose: whose(key, path.as_deref(), &opened.users),
+        bytes: of(quota.blocks, rule.soft_blocks, rule.max_blocks, &|blocks| show_size(bytes(blocks))),
+        inodes: of(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count.to_string()),
+        bytes_level: level(quota.blocks, rule.soft_blocks, rule.max_blocks, &bytes),
+        inodes_level: level(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count),
+        note: notes(quota),
+        tone: match (quota.is_full(), quota.is_above_soft_limit()) {
+            (true, _) => Tone::Bad,
+            (false, true) => Tone::Warn,
+            (false, false) => Tone::Plain,
+        },
+        path,
+    }
+}
+
+/// How full a quota is: the larger of its two shares.
+fn fill(row: &QuotaRow) -> f64 {
+    let share = |level: Level| match level.limit {
+        Some(limit) if limit > 0 => level.used as f64 / limit as f64,
+        Some(_) => 1.0,
+        None => 0.0,
+    };
+    share(row.bytes_level).max(share(row.inodes_level))
+}
+
+pub(super) fn garbage(opened: &Opened<'_>) -> Result<Garbage, Failure> {
+    let found = Known::count(&*opened.engine, MAX_GARBAGE).map_err(engine_failed)?;
+    let tone = |count: u64| if count > 0 { Tone::Warn } else { Tone::Good };
+    let slices = format!("{}, {} that files no longer use", found.slices, show_size(found.slice_bytes));
+    let facts = vec![
+        Fact::new("Sessions", format!("{} whose process no longer exists", found.sessions))
+            .tone(tone(found.sessions)),
+        Fact::new("Unlinked files", format!("{} left open by such sessions", found.orphans))
+            .tone(tone(found.orphans)),
+        Fact::new("Slices", slices),
+    ];
+    Ok(Garbage { facts, is_cut: found.is_cut })
+}

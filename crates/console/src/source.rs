@@ -1,0 +1,46 @@
+//! Where the content of pages comes from.
+
+use std::fmt::Debug;
+
+use crate::model::{Access, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions};
+
+/// Why a page has no content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no such file, user or group, or a field is wrong. The text says which one.
+    Wrong(String),
+    /// The database failed.
+    Failed(String),
+}
+
+/// Answers all questions of pages. Every answer is bounded, and says where it is cut off.
+///
+/// # Errors
+/// [`Failure`], for all functions.
+pub trait Source: Send + Sync + Debug {
+    /// The name of the volume, for all pages.
+    fn name(&self) -> String;
+
+    fn overview(&self) -> Result<Overview, Failure>;
+
+    /// What is below a directory.
+    fn map(&self, path: &[u8]) -> Result<Map, Failure>;
+
+    fn sessions(&self) -> Result<Sessions, Failure>;
+
+    /// What the mounts on this machine do now.
+    fn live(&self) -> Result<Vec<Live>, Failure>;
+
+    fn quotas(&self) -> Result<Quotas, Failure>;
+
+    fn garbage(&self) -> Result<Garbage, Failure>;
+
+    /// Who can reach a file, and whether a user can.
+    fn access(&self, query: &AccessQuery) -> Result<Access, Failure>;
+
+    /// What a change of permissions would open and close. Nothing is changed.
+    fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure>;
+
+    /// Users to choose from.
+    fn people(&self) -> Vec<String>;
+}
