@@ -18,7 +18,7 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
 use ops::TrashHour;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use serde_json::json;
 use types::{Errno, Ino, Time};
 
@@ -217,24 +217,24 @@ impl Restore<'_> {
         let mut dirs = Vec::new();
         for name in missing.iter().rev() {
             let item = self.removed.find(parent, name).filter(|item| item.is_dir).ok_or_else(absent)?;
+            dirs.push((item, at.clone(), parent));
             parent = item.name.ino;
             at.push(name);
-            dirs.push((item, at.clone()));
         }
         let item = self.removed.find(parent, last).ok_or_else(absent)?;
-        let target = match to {
-            Some(dir) => dir.join(last),
+        let (dir, ino) = match to {
+            Some(dir) => (dir.to_owned(), None),
             None => {
-                for (dir, target) in dirs {
-                    if !self.one(dir, &target, done) {
+                for (item, dir, ino) in dirs {
+                    if !self.one(item, &dir, Some(ino), done) {
                         return Ok(());
                     }
                 }
-                at.join(last)
+                (at, Some(parent))
             }
         };
-        if self.one(item, &target, done) && item.is_dir {
-            self.below(&target, item.name.ino, done);
+        if self.one(item, &dir, ino, done) && item.is_dir {
+            self.below(&dir.join(last), item.name.ino, done);
         }
         Ok(())
     }
@@ -258,24 +258,25 @@ impl Restore<'_> {
                 }
             }
             for item in self.removed.of(ino) {
-                let target = dir.join(OsStr::from_bytes(item.name.name.as_bytes()));
-                if self.one(item, &target, done) && item.is_dir {
-                    dirs.push((target, item.name.ino));
+                if self.one(item, &dir, Some(ino), done) && item.is_dir {
+                    dirs.push((dir.join(OsStr::from_bytes(item.name.name.as_bytes())), item.name.ino));
                 }
             }
         }
     }
 
-    /// Puts one entry back. Returns whether it is there.
-    fn one(&self, item: &Item, target: &Path, done: &mut Done) -> bool {
+    /// Puts one entry back into a directory, which must be the inode `ino`, if that is given. Returns whether it is there.
+    fn one(&self, item: &Item, dir: &Path, ino: Option<Ino>, done: &mut Done) -> bool {
+        let name = OsStr::from_bytes(item.name.name.as_bytes());
+        let target = dir.join(name);
         if self.dry_run {
-            if fs::symlink_metadata(target).is_ok() {
-                done.fail(target, Errno::EEXIST);
+            if fs::symlink_metadata(&target).is_ok() {
+                done.fail(&target, Errno::EEXIST);
                 return false;
             }
-            done.shown.push(target.to_owned());
-        } else if let Err(error) = renameat_with(CWD, &item.path, CWD, target, RenameFlags::NOREPLACE) {
-            done.fail(target, std::io::Error::from(error));
+            done.shown.push(target);
+        } else if let Err(error) = put_back(item, dir, ino, name) {
+            done.fail(&target, error);
             return false;
         }
         *(if item.is_dir { &mut done.directories } else { &mut done.files }) += 1;
@@ -284,9 +285,44 @@ impl Restore<'_> {
     }
 }
 
+/// Moves an entry into a directory. The owner of a directory above may have put a symbolic link on the path since the path
+/// was found. So the directory is opened, and its inode is compared.
+fn put_back(item: &Item, dir: &Path, ino: Option<Ino>, name: &OsStr) -> std::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+    if let Some(ino) = ino
+        && rustix::fs::fstat(&dir)?.st_ino != ino.0
+    {
+        return Err(rustix::io::Errno::STALE.into());
+    }
+    Ok(renameat_with(CWD, &item.path, &dir, name, RenameFlags::NOREPLACE)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_restored_through_a_link_that_replaced_a_directory() {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        for dir in ["dir", "other"] {
+            fs::create_dir(at(dir)).unwrap();
+        }
+        let ino = Ino(fs::metadata(at("dir")).unwrap().ino());
+        fs::write(at("removed"), "x").unwrap();
+        let name = ops::TrashName { parent: ino, ino: Ino(9), name: types::Name::new(b"f").unwrap() };
+        let item = Item { path: at("removed"), name, is_dir: false };
+        let put = || put_back(&item, &at("dir"), Some(ino), OsStr::new("f"));
+        fs::rename(at("dir"), at("moved")).unwrap();
+        std::os::unix::fs::symlink(at("other"), at("dir")).unwrap();
+        assert_eq!(put().unwrap_err().raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()));
+        assert!(at("removed").exists() && !at("other/f").exists());
+        fs::remove_file(at("dir")).unwrap();
+        fs::rename(at("moved"), at("dir")).unwrap();
+        put().unwrap();
+        assert!(at("dir/f").exists());
+    }
 
     #[test]
     fn hours_are_parsed_as_they_are_named() {

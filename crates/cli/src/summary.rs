@@ -494,14 +494,7 @@ fn keep_largest(rows: &mut Vec<Row>, others: &mut (u64, Sum), most: usize) {
 impl Sum {
     fn of(inode: &Inode) -> Self {
         let directories = u64::from(inode.kind.is_dir());
-        Sum {
-            inodes: 1,
-            blocks: inode.blocks(),
-            files: 1 - directories,
-            directories,
-            is_mixed: false,
-            is_cut: false,
-        }
+        Sum { inodes: 1, blocks: inode.blocks(), files: 1 - directories, directories, ..Sum::default() }
     }
 
     fn add(&mut self, more: Sum) {

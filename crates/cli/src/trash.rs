@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
@@ -176,8 +176,12 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     Ok(hours)
 }
 
-/// What was removed in an hour. Entries that users have made there are left out.
+/// What was removed in an hour. Entries that say another inode number than they have are left out.
 pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
+    // A symbolic link would lead out of the trash.
+    if !fs::symlink_metadata(&dir.path).is_ok_and(|of| of.is_dir()) {
+        return Ok(Vec::new());
+    }
     let entries = match fs::read_dir(&dir.path) {
         Ok(entries) => entries,
         // It was deleted a moment ago, or is a file of the user.
@@ -190,6 +194,9 @@ pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     for entry in entries {
         let entry = entry.at(dir.path.display())?;
         let Some(name) = TrashName::decode(entry.file_name().as_bytes()) else { continue };
+        if entry.ino() != name.ino.0 {
+            continue;
+        }
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         items.push(Item { path: entry.path(), name, is_dir });
     }

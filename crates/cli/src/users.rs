@@ -9,7 +9,8 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use acl::identity::Sid;
 use command::error::{CliError, ErrorAt};
@@ -27,6 +28,8 @@ const NOT_FOUND: i32 = 2;
 /// would otherwise hang the command.
 const TIMEOUT_SECS: &str = "10";
 const TIMED_OUT: i32 = 124;
+/// How long nothing is looked up after a lookup has timed out.
+const PAUSE: Duration = Duration::from_secs(60);
 /// The number of names that are remembered of each database. A full table is cleared.
 const MAX_NAMES: usize = 1 << 16;
 
@@ -239,7 +242,7 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
     if key.is_empty() || key.contains(['\0', '\n', ':']) {
         return Ok(None);
     }
-    if GIVEN_UP.load(Ordering::Relaxed) {
+    if given_up().is_some_and(|at| at.elapsed() < PAUSE) {
         return Err(failed(format!("no answer within {TIMEOUT_SECS} seconds")));
     }
     let output = bounded(&["getent", "--", database, key]).stderr(Stdio::null()).output();
@@ -255,7 +258,7 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
         }
         Some(NOT_FOUND) => Ok(None),
         Some(TIMED_OUT) => {
-            GIVEN_UP.store(true, Ordering::Relaxed);
+            *given_up() = Some(Instant::now());
             output::note(format!(
                 "the user database did not answer within {TIMEOUT_SECS} seconds: users and groups that are not in local files are shown as numbers"
             ));
@@ -265,8 +268,13 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
     }
 }
 
-/// Set if a lookup has timed out. Then this process asks no more, so that a command with many names ends.
-static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+/// When a lookup timed out last. Then this process asks no more for a while, so that neither a command with
+/// many names nor a page of the console waits for each of them.
+static GIVEN_UP: Mutex<Option<Instant>> = Mutex::new(None);
+
+fn given_up() -> MutexGuard<'static, Option<Instant>> {
+    GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn bounded(lookup: &[&str]) -> Command {
     let mut command = Command::new("timeout");

@@ -151,6 +151,14 @@ fn users_see_and_purge_only_their_own() {
     as_user(NOBODY, NOBODY, || {
         assert_eq!(kind(m.at(".trash/1000")), Some(ErrorKind::PermissionDenied));
     });
+    // A name that a user could make there, root would restore.
+    as_user(1000, 1000, || {
+        let hour = fs::read_dir(m.at(".trash/1000")).unwrap().next().unwrap().unwrap().path();
+        assert_eq!(fs::write(hour.join("1-5-evil"), "x").unwrap_err().kind(), ErrorKind::NotFound);
+        fs::write(m.at("mine"), "x").unwrap();
+        let moved = fs::rename(m.at("mine"), hour.join("1-5-evil")).unwrap_err();
+        assert_eq!(moved.kind(), ErrorKind::PermissionDenied, "{moved}");
+    });
     let hours = |uid: &str| fs::read_dir(m.at(".trash").join(uid)).map_or(0, Iterator::count);
     // The commands as a user: `setpriv` starts them without capabilities.
     let as_1000 = |args: &[&str]| {

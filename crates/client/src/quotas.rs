@@ -110,7 +110,7 @@ impl Meta {
                 }
             }
             for QuotaRule { root, state, .. } in quotas.iter().map(|(_, quota)| quota.rule) {
-                if root != Ino(0) && self.is_below(root, dir)? {
+                if ![Ino(0), Ino::TRASH].contains(&root) && self.is_below(root, dir)? {
                     return Err(QuotaError::Inside { dir: root });
                 }
                 if state != QuotaState::Settled && self.is_below(dir, root)? {

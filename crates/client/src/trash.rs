@@ -167,7 +167,8 @@ impl Meta {
         let names = std::slice::from_ref(name);
         match self.run(&EmptyTrash(Prune { dir, names }), &BY_KERNEL) {
             Ok(()) => (what.deleted)(dir, names),
-            Err(Failure::Refused(Errno::ENOTEMPTY)) => {}
+            // It is not empty, was moved out of the trash meanwhile, or is damaged. The others must not wait for it.
+            Err(Failure::Refused(_)) => {}
             Err(failure) => return Err(failure),
         }
         Ok(())
@@ -194,7 +195,6 @@ impl Meta {
                 let mut names: Vec<Name> = Vec::new();
                 for record in page? {
                     let Record::Dirent(_, name, Some(dirent)) = record else { continue };
-                    *left = left.saturating_sub(1);
                     match () {
                         () if dirent.kind.is_dir() && !visited.contains(&dirent.ino) => {
                             if self.is_certainly_empty(dirent.ino)? {
@@ -207,6 +207,8 @@ impl Meta {
                         () => names.push(name),
                     }
                 }
+                // What stays does not use up the call, or one user could stop the emptying for all.
+                *left = left.saturating_sub(names.len() as u64);
                 is_empty &= self.delete(parent, names, what, at_once, emptied)?;
                 if *left == 0 || (what.stop)() {
                     return Ok(false);
@@ -248,11 +250,11 @@ impl Meta {
                     (what.deleted)(dir, part);
                 }
                 // The engine may not accept so large a transaction. Or a directory among them has entries.
-                Err(Failure::Engine(_) | Failure::Refused(Errno::ENOTEMPTY)) if part.len() > 1 => {
+                Err(Failure::Engine(_) | Failure::Refused(_)) if part.len() > 1 => {
                     *at_once = part.len().div_ceil(2);
                     continue;
                 }
-                Err(Failure::Refused(Errno::ENOTEMPTY)) => is_empty = false,
+                Err(Failure::Refused(_)) => is_empty = false,
                 Err(failure) => return Err(failure),
             }
             let done = part.len();

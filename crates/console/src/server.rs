@@ -1,7 +1,7 @@
 //! Connections, the token, and the headers of requests and answers.
 //!
-//! The pages show what the database holds, to a browser on this machine. Other users of this machine, and other pages
-//! in the same browser, must not see them:
+//! The pages show what the database holds, to a browser on this machine. Programs of other users of this
+//! machine, and other sites in the same browser, must not see them:
 //!
 //! - A request needs the token, which is random and printed for the user. The first request has it in its address; the
 //!   answer puts it into a cookie and redirects to the address without it.
@@ -9,12 +9,15 @@
 //!   127.0.0.1 (DNS rebinding) reaches nothing.
 //! - There is nothing to change: only GET is answered, and no page has scripts.
 //!
+//! A browser sends the cookie to all ports of 127.0.0.1. So this does not protect against another user of
+//! this machine who makes the browser open a server of theirs on this machine: that server gets the token.
+//!
 //! Each connection has a thread of its own, up to a limit, and one time limit for its whole request, so a slow client
 //! delays nobody. At most a few pages are made at a time, so that many requests do not burden the database.
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -41,7 +44,6 @@ const TURN: Duration = Duration::from_secs(30);
 
 /// The field of the first request's address.
 const TOKEN: &str = "token";
-const HOSTS: [&str; 3] = ["127.0.0.1", "localhost", "[::1]"];
 
 /// 128 random bits, without which no page is shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -219,7 +221,16 @@ fn is_this_machine(request: &Request) -> bool {
         Some(at) if !host.ends_with(']') => (&host[..at], &host[at + 1..]),
         _ => (host, "80"),
     };
-    HOSTS.iter().any(|known| known.eq_ignore_ascii_case(name)) && port.parse::<u16>().is_ok()
+    is_loopback(name) && port.parse::<u16>().is_ok()
+}
+
+/// Whether the name of a `Host` header is `localhost` or a loopback address; IPv6 addresses are in brackets.
+fn is_loopback(name: &str) -> bool {
+    let address = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().map(IpAddr::V6),
+        None => name.parse::<Ipv4Addr>().map(IpAddr::V4),
+    };
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn refuse(refusal: Refusal, nonce: &str) -> Answer {
@@ -246,4 +257,19 @@ fn protected(answer: Answer, nonce: &str) -> Answer {
         .header("X-Content-Type-Options", "nosniff")
         .header("Cross-Origin-Opener-Policy", "same-origin")
         .header("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for name in ["localhost", "LocalHost", "127.0.0.1", "127.8.9.10", "[::1]", "[0:0:0:0:0:0:0:1]"] {
+            assert!(is_loopback(name), "{name}");
+        }
+        for name in ["", "[]", "::1", "[::2]", "[127.0.0.1]", "128.0.0.1", "127.1", "0.0.0.0", "localhost."] {
+            assert!(!is_loopback(name), "{name}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use meta::{AclKind, Inode};
 use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
 
 use crate::op::{Authority, Ctx};
+use crate::trash_names::is_in_trash;
 use crate::view::{PlanStop, View};
 
 /// Turns an evaluation into a result. Its reason is dropped, because operations do not need it.
@@ -50,9 +51,12 @@ impl Ctx<'_> {
     /// `may_create` in fs/namei.c.
     ///
     /// # Errors
-    /// As [`Ctx::admit_search`], with EACCES if the caller may not write to the directory or may not search
-    /// it.
+    /// ENOENT if the directory is in the trash, because it was removed, and because `limen restore` believes the names
+    /// there. As [`Ctx::admit_search`], with EACCES if the caller may not write to the directory or may not search it.
     pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
+        if is_in_trash(dir) {
+            return Err(Errno::ENOENT.into());
+        }
         if !self.checks_nfs4() {
             return self.admit(view, dir, Perm::WRITE | Perm::EXECUTE);
         }

@@ -7,6 +7,7 @@ use crate::op::{BoundBy, Ctx, Op, Plan};
 use crate::quota::move_between;
 use crate::remove::{Fate, Unlinked, Unlinks, drop_inode, drop_link};
 use crate::room::require_room;
+use crate::trash_names::is_in_trash;
 use crate::view::{PlanStop, View};
 
 /// Moves a name. Equivalent to `vfs_rename` and the checks of `do_renameat2`.
@@ -18,6 +19,7 @@ use crate::view::{PlanStop, View};
 /// - EINVAL: EXCHANGE is combined with NOREPLACE or WHITEOUT.
 /// - ENOENT: one of the two parents does not exist.
 /// - ENOTDIR: one of the two parents is not a directory.
+/// - EPERM: the new parent is in the trash, or the old one is under EXCHANGE or WHITEOUT.
 /// - ENOENT: the old name does not exist.
 /// - EIO: a name refers to a missing inode.
 /// - EEXIST: under NOREPLACE, the new name exists.
@@ -100,6 +102,11 @@ impl Op for Rename {
         ])?;
         let old_dir = view.dir(self.parent)?;
         let new_dir = view.dir(self.new_parent)?;
+        // Only a removal moves an inode into the trash.
+        let leaves_another = self.flags.exchange || self.whiteout.is_some();
+        if is_in_trash(&new_dir) || is_in_trash(&old_dir) && leaves_another {
+            return Err(Errno::EPERM.into());
+        }
         let source = self.find(view, self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let target = self.find(view, self.new_parent, &self.new_name)?;
         match &target {

@@ -259,7 +259,7 @@ impl Names {
     /// Runs an operation that may move an inode into the trash. `run` gets whether it may. If the directory of the trash
     /// does not exist, creates it and runs the operation again.
     ///
-    /// If the database has no room for the names of the trash, or its directory cannot be created, what is removed is
+    /// If there is no room for the names of the trash, or a file is in the place of its directory, what is removed is
     /// deleted at once: otherwise nobody could make room.
     fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.base.meta.volume().trash_days == 0 {
@@ -273,9 +273,14 @@ impl Names {
                 Err(_) => None,
             };
             let Some(Unlinked { fate: Fate::NoTrash, inode }) = unlinked else { return done };
-            if let Err(errno) = self.make_trash(inode.uid) {
-                tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash: what is removed is deleted");
-                return run(false);
+            match self.make_trash(inode.uid) {
+                Ok(()) => {}
+                Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::ENOTDIR | Errno::ENOENT)) => {
+                    tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash: what is removed is deleted");
+                    return run(false);
+                }
+                // The removal can be tried again. What it would delete could not be restored.
+                Err(errno) => return Err(errno),
             }
         }
         run(false)

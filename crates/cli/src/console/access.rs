@@ -44,7 +44,8 @@ pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access,
     let (ino, path) = opened.find(&shown)?;
     let (inode, access_attrs) = tree.inode(ino).map_err(unanswered)?;
     let domains = tree.domains(access_attrs.rules.highest_domain()).map_err(unanswered)?;
-    let listing = inode.kind.is_dir().then(|| listing(opened, person.as_ref(), ino, query)).transpose()?;
+    let listing = || listing(opened, person.as_ref(), (ino, &shown[..]), query);
+    let listing = inode.kind.is_dir().then(listing).transpose()?;
     Ok(Access {
         person: person.as_ref().map(|person| show::person(person, &opened.users)),
         verdict,
@@ -226,7 +227,7 @@ fn file(
 fn listing(
     opened: &Opened<'_>,
     person: Option<&Person>,
-    dir: Ino,
+    (dir, path): (Ino, &[u8]),
     query: &AccessQuery,
 ) -> Result<Listing, Failure> {
     // Without a user, the names are listed as root sees them.
@@ -238,7 +239,7 @@ fn listing(
     let (entries, more) =
         list_as(&*opened.engine, &opened.volume, &view, dir, (after, NAMES)).map_err(cannot_list)?;
     let hidden = match person {
-        Some(person) => closed(opened, person, query)?,
+        Some(person) => closed(opened, person, path)?,
         None => None,
     };
     let rows = entries.iter().map(|entry| row(opened, entry, person.is_some(), hidden.is_some()));
@@ -247,11 +248,10 @@ fn listing(
 }
 
 /// Why a user sees no names of a directory, if so.
-fn closed(opened: &Opened<'_>, person: &Person, query: &AccessQuery) -> Result<Option<String>, Failure> {
+fn closed(opened: &Opened<'_>, person: &Person, path: &[u8]) -> Result<Option<String>, Failure> {
     let name = &person.name;
     let tree = opened.tree();
-    let route =
-        Route::find(&tree, &query.path, Operation::Access(acl::posix::Perm::READ)).map_err(unanswered)?;
+    let route = Route::find(&tree, path, Operation::Access(acl::posix::Perm::READ)).map_err(unanswered)?;
     let answer = route.explain(&person.cred);
     if answer.errno.is_none() {
         return Ok(None);

@@ -59,8 +59,10 @@ fn command(change: &Change, user: Option<&str>, path: &str) -> Result<String, Fa
     let class = if class == "g" { "g" } else { "u" };
     let recursive = if *recursive { "-R " } else { "" };
     let name = name.as_str();
-    // In single quotes, a backslash of a Windows name is kept.
-    let word = |text: String| if text.contains([' ', '\\']) { format!("'{text}'") } else { text };
+    // In single quotes, every character is kept, such as a backslash of a Windows name. Text that contains a
+    // single quote is refused.
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:=@%".contains(letter);
+    let word = |text: String| if text.chars().all(is_plain) { text } else { format!("'{text}'") };
     Ok(match kind.as_str() {
         "setfacl" => {
             let perms: String =
@@ -74,6 +76,11 @@ fn command(change: &Change, user: Option<&str>, path: &str) -> Result<String, Fa
         "chown" => format!("chown {recursive}{} {path}", word(name.to_owned())),
         "join" | "leave" => {
             let user = user.ok_or_else(|| Failure::Wrong("choose a user first".to_owned()))?;
+            if user.contains('\'') || user.chars().any(char::is_control) {
+                return Err(Failure::Wrong(format!(
+                    "the user contains a character that cannot be shown in a command: {user}"
+                )));
+            }
             match kind.as_str() {
                 "join" => format!("add user {} to group {}", word(user.to_owned()), word(name.to_owned())),
                 _ => format!("remove user {} from group {}", word(user.to_owned()), word(name.to_owned())),

@@ -23,6 +23,9 @@ const HISTORY: usize = 90;
 const SHORTEST: Duration = Duration::from_millis(700);
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// Said of a mount with one reading.
+const NO_FIGURES: &str = "no figures yet";
+
 /// The readings of mounts, by device number.
 #[derive(Debug, Default)]
 pub(super) struct Meters(Mutex<HashMap<u64, Meter>>);
@@ -71,6 +74,14 @@ impl Meters {
         }
         let now = Moment::read(mount);
         self.change(mount, |meter| {
+            // Another page may have read the mount meanwhile. Rates over no or almost no time say nothing.
+            let is_late = match (&now, &meter.last) {
+                (Ok(now), Some(last)) => now.at.saturating_duration_since(last.at) < SHORTEST,
+                _ => false,
+            };
+            if is_late {
+                return meter.shown.clone().unwrap_or_else(|| without_figures(mount, NO_FIGURES.to_owned()));
+            }
             let live = match (now, meter.last.take()) {
                 (Ok(now), Some(last)) => {
                     let row = Row::between(&last, &now);
@@ -96,14 +107,10 @@ impl Meters {
                         trouble: None,
                     }
                 }
-                (now, _) => Live {
-                    mountpoint: mount.mountpoint.to_string_lossy().into_owned(),
-                    seconds: 0.0,
-                    figures: Vec::new(),
-                    operations: Vec::new(),
-                    history: Vec::new(),
-                    trouble: Some(now.err().map_or("no figures yet".to_owned(), |error| error.to_string())),
-                },
+                (now, _) => {
+                    let trouble = now.err().map_or(NO_FIGURES.to_owned(), |error| error.to_string());
+                    without_figures(mount, trouble)
+                }
             };
             meter.shown = Some(live.clone());
             live
@@ -120,6 +127,17 @@ impl Meters {
     fn change<T>(&self, mount: &Entry, change: impl FnOnce(&mut Meter) -> T) -> T {
         let mut meters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(meters.entry(mount.device).or_default())
+    }
+}
+
+fn without_figures(mount: &Entry, trouble: String) -> Live {
+    Live {
+        mountpoint: mount.mountpoint.to_string_lossy().into_owned(),
+        seconds: 0.0,
+        figures: Vec::new(),
+        operations: Vec::new(),
+        history: Vec::new(),
+        trouble: Some(trouble),
     }
 }
 

@@ -14,7 +14,7 @@ use inspect::{
 };
 use types::{Cred, Mode};
 
-use super::opened::Opened;
+use super::opened::{Opened, quoted};
 use super::words::rights;
 use crate::target::show_name;
 use crate::users::Person;
@@ -126,9 +126,10 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
                     keep_mask: *keep_mask,
                     ..Change::default()
                 };
+                let entry = quoted(format!("u:{}:{perm}", person.name).as_bytes());
                 let step = Step {
                     text: format!("For {} alone, allow {allow} at {place}:", person.name),
-                    command: format!("setfacl {flag}-m u:{}:{perm} {word}", person.name),
+                    command: format!("setfacl {flag}-m {entry} {word}"),
                     change: Some((check.path.clone(), change)),
                 };
                 Some((step, after))

@@ -15,7 +15,7 @@ use vfs::Coherence;
 use vfs::process::{has_ended, process_has_ended};
 
 use super::opened::{Opened, engine_failed, failed};
-use crate::config::{backups, shown};
+use crate::config::{backups, shown, trash};
 use crate::gc::Known;
 use crate::maintenance;
 use crate::quota::target::{QuotaTarget, whose};
@@ -46,7 +46,7 @@ pub(super) fn overview(opened: &Opened<'_>) -> Result<Overview, Failure> {
     let counted = status::Quotas::count(&**engine).map_err(engine_failed)?;
     let limit = |limit: u64| (limit > 0).then_some(limit);
     let cipher = volume.encryption.split(':').next().filter(|cipher| !cipher.is_empty());
-    let facts = vec![
+    let mut facts = vec![
         Fact::new("Metadata", format!("{} ({})", place.url, place.url.engine())),
         Fact::new("Objects", format!("{} ({})", volume.bucket, volume.storage)),
         Fact::new("ACLs", volume.acl.name()),
@@ -57,10 +57,12 @@ pub(super) fn overview(opened: &Opened<'_>) -> Result<Overview, Failure> {
         Fact::new("Created", volume.created),
         Fact::new("UUID", &volume.uuid),
     ];
-    let mut near: Vec<QuotaRow> = if counted.all > 0 { quotas(opened)?.rows } else { Vec::new() };
-    near.retain(|row| row.tone != Tone::Plain || fill(row) >= NEAR_SHARE);
-    near.sort_by(|one, other| fill(other).total_cmp(&fill(one)));
-    near.truncate(NEAR);
+    if volume.trash_days > 0 || counted.trash.0 > 0 {
+        let (inodes, bytes) = counted.trash;
+        let kept = format!("{}; it has {inodes} inodes with {}", trash(volume), show_size(bytes));
+        facts.push(Fact::new("Trash", kept));
+    }
+    let near = if counted.all > 0 { near(opened)? } else { Vec::new() };
     let tool = maintenance::announced(&**engine).map_err(engine_failed)?;
     let mut warnings: Vec<String> = tool.iter().map(describe).collect();
     if let crate::url::Database::Network(network) = &place.database {
@@ -215,54 +217,90 @@ fn own_words(session: &Session) -> Vec<String> {
 }
 
 pub(super) fn quotas(opened: &Opened<'_>) -> Result<Quotas, Failure> {
-    let target = QuotaTarget::of(&opened.place.database, opened.place.url.to_string()).map_err(failed)?;
+    let target = quota_target(opened)?;
     let all = target.quotas().map_err(failed)?;
-    let mut rows = Vec::with_capacity(all.len().min(QUOTAS));
-    for (key, quota) in all.iter().take(QUOTAS) {
-        let path = match key {
-            QuotaKey::Directory(_) => {
-                let found = target.find_path(quota.rule.root);
-                found.map_err(|error| Failure::Failed(error.to_string()))?
-            }
-            QuotaKey::User(_) | QuotaKey::Group(_) => None,
-        };
-        rows.push(quota_row(opened, *key, quota, path));
-    }
-    Ok(Quotas { rows, is_cut: all.len() > QUOTAS })
+    let rows = all.iter().take(QUOTAS).map(|(key, quota)| quota_row(opened, &target, *key, quota));
+    Ok(Quotas { rows: rows.collect::<Result<_, Failure>>()?, is_cut: all.len() > QUOTAS })
 }
 
-fn quota_row(opened: &Opened<'_>, key: QuotaKey, quota: &Quota, path: Option<Vec<u8>>) -> QuotaRow {
+/// The quotas near their limit, the fullest one first.
+fn near(opened: &Opened<'_>) -> Result<Vec<QuotaRow>, Failure> {
+    let target = quota_target(opened)?;
+    let mut all = target.quotas().map_err(failed)?;
+    all.retain(|(_, quota)| tone(quota) != Tone::Plain || fill(quota) >= NEAR_SHARE);
+    all.sort_by(|(_, one), (_, other)| fill(other).total_cmp(&fill(one)));
+    all.truncate(NEAR);
+    // Paths and names are looked up only for those that are shown.
+    all.iter().map(|(key, quota)| quota_row(opened, &target, *key, quota)).collect()
+}
+
+fn quota_target(opened: &Opened<'_>) -> Result<QuotaTarget, Failure> {
+    QuotaTarget::of(&opened.place.database, opened.place.url.to_string()).map_err(failed)
+}
+
+fn quota_row(
+    opened: &Opened<'_>,
+    target: &QuotaTarget,
+    key: QuotaKey,
+    quota: &Quota,
+) -> Result<QuotaRow, Failure> {
+    let path = match key {
+        QuotaKey::Directory(_) => {
+            let found = target.find_path(quota.rule.root);
+            found.map_err(|error| Failure::Failed(error.to_string()))?
+        }
+        QuotaKey::User(_) | QuotaKey::Group(_) => None,
+    };
     let rule = &quota.rule;
-    let bytes = |blocks: u64| blocks.saturating_mul(Usage::BLOCK_BYTES);
+    let show_blocks = |blocks: u64| show_size(in_bytes(blocks));
+    let [bytes_level, inodes_level] = levels(quota);
+    Ok(QuotaRow {
+        whose: whose(key, path.as_deref(), &opened.users),
+        bytes: of(quota.blocks, rule.soft_blocks, rule.max_blocks, &show_blocks),
+        inodes: of(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count.to_string()),
+        bytes_level,
+        inodes_level,
+        note: notes(quota),
+        tone: tone(quota),
+        path,
+    })
+}
+
+fn in_bytes(blocks: u64) -> u64 {
+    blocks.saturating_mul(Usage::BLOCK_BYTES)
+}
+
+/// The used bytes and inodes of a quota, with the hard limit or else the soft one.
+fn levels(quota: &Quota) -> [Level; 2] {
+    let rule = &quota.rule;
     let level = |used: i64, soft: u64, hard: u64, of: &dyn Fn(u64) -> u64| {
         let limit = Some(hard).filter(|limit| *limit != QuotaRule::NO_LIMIT);
         let limit = limit.or(Some(soft).filter(|limit| *limit != QuotaRule::NO_LIMIT));
         Level { used: of(used.max(0).unsigned_abs()), limit: limit.map(of) }
     };
-    QuotaRow {
-        whose: whose(key, path.as_deref(), &opened.users),
-        bytes: of(quota.blocks, rule.soft_blocks, rule.max_blocks, &|blocks| show_size(bytes(blocks))),
-        inodes: of(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count.to_string()),
-        bytes_level: level(quota.blocks, rule.soft_blocks, rule.max_blocks, &bytes),
-        inodes_level: level(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count),
-        note: notes(quota),
-        tone: match (quota.is_full(), quota.is_above_soft_limit()) {
-            (true, _) => Tone::Bad,
-            (false, true) => Tone::Warn,
-            (false, false) => Tone::Plain,
-        },
-        path,
+    [
+        level(quota.blocks, rule.soft_blocks, rule.max_blocks, &in_bytes),
+        level(quota.inodes, rule.soft_inodes, rule.max_inodes, &|count| count),
+    ]
+}
+
+fn tone(quota: &Quota) -> Tone {
+    match (quota.is_full(), quota.is_above_soft_limit()) {
+        (true, _) => Tone::Bad,
+        (false, true) => Tone::Warn,
+        (false, false) => Tone::Plain,
     }
 }
 
 /// How full a quota is: the larger of its two shares.
-fn fill(row: &QuotaRow) -> f64 {
+fn fill(quota: &Quota) -> f64 {
     let share = |level: Level| match level.limit {
         Some(limit) if limit > 0 => level.used as f64 / limit as f64,
         Some(_) => 1.0,
         None => 0.0,
     };
-    share(row.bytes_level).max(share(row.inodes_level))
+    let [bytes, inodes] = levels(quota).map(share);
+    bytes.max(inodes)
 }
 
 pub(super) fn garbage(opened: &Opened<'_>) -> Result<Garbage, Failure> {

@@ -79,7 +79,7 @@ fn draw(
     to: &dyn Fn(&[u8]) -> Link,
 ) {
     let (drawn, rest) = entries.split_at(entries.len().min(MAX_AREAS));
-    let rest_sum: u64 = rest.iter().map(|entry| of(&entry.size)).sum::<u64>() + of(&map.others.1);
+    let rest_sum = rest.iter().map(|entry| of(&entry.size)).fold(of(&map.others.1), u64::saturating_add);
     let rest_count = rest.len() as u64 + map.others.0;
     let mut sizes: Vec<f64> = drawn.iter().map(|entry| of(&entry.size) as f64).collect();
     sizes.push(rest_sum as f64);

@@ -252,11 +252,18 @@ fn removals_in_the_trash(factory: Factory<'_>) {
     let live = c.mkdir(ROOT, "live").unwrap();
     c.create(live, "f").unwrap();
     assert_eq!(c.run(&EmptyTrash(Prune { dir: live, names: &[n("f")] })), Err(Errno::EPERM));
-    // A tree is not moved into the trash by a rename, or out of it, as between quotas.
-    assert_eq!(c.rename(ROOT, "live", hour, "live", REPLACE).unwrap_err(), Errno::EXDEV);
-    let tree = c.mkdir(hour, "tree").unwrap();
-    c.create(tree, "f").unwrap();
-    assert_eq!(c.rename(hour, "tree", ROOT, "tree", REPLACE).unwrap_err(), Errno::EXDEV);
+    // Only removals make names there, because `limen restore` believes them. A removed directory gets no new ones either.
+    c.create(ROOT, "g").unwrap();
+    for name in ["live", "g"] {
+        assert_eq!(c.rename(ROOT, name, hour, name, REPLACE).unwrap_err(), Errno::EPERM, "{name}");
+    }
+    assert_eq!(c.mkdir(hour, "tree").unwrap_err(), Errno::ENOENT);
+    assert_eq!(c.create(hour, "f").unwrap_err(), Errno::ENOENT);
+    let removed = c.mkdir(ROOT, "removed").unwrap();
+    c.trash(ROOT, "removed");
+    assert_eq!(c.create(removed, "f").unwrap_err(), Errno::ENOENT);
+    // The quota of the trash is not inside another.
+    c.limit(ROOT, super::quotas::inodes(1000)).unwrap();
     check(&c);
 }
 
