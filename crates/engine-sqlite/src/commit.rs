@@ -11,14 +11,14 @@
 //! another handle that needs the usage counts the inodes. `Engine::sync`, which a mount calls once a second and
 //! at its end, stores the exact usage.
 
-use std::collections::{HashMap, HashSet};
-
+use host::{HashMap, HashSet};
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
 use rusqlite::{Connection, OptionalExtension, Result};
-use tables::Line;
+use tables::Table;
 use types::{ChunkIndex, Ino, OpId};
 
 use crate::number::int;
+use crate::sql::{Statements, execute_inode, parameters};
 use crate::{quotas, read, rows, sql};
 
 /// The maximum number of inodes that are kept from one batch to the next, about 200 bytes each.
@@ -27,6 +27,7 @@ const CACHED_INODES: usize = 4096;
 /// The transactions that are applied in one SQLite transaction.
 pub(crate) struct Batch<'c> {
     conn: &'c Connection,
+    statements: Statements<'c>,
     seq: u64,
     inodes: Inodes,
     /// The usage without `inodes_delta` and `blocks_delta`, if the stored row is out of date; `None` if the
@@ -91,15 +92,16 @@ impl<'c> Batch<'c> {
         }
         Ok(Batch {
             conn,
+            statements: Statements::new(conn),
             seq,
             inodes,
             counted,
             is_exclusive,
             stale: Vec::new(),
-            without_rows: HashSet::new(),
+            without_rows: HashSet::default(),
             inodes_delta: 0,
             blocks_delta: 0,
-            applied: HashMap::new(),
+            applied: HashMap::default(),
         })
     }
 
@@ -141,7 +143,7 @@ impl<'c> Batch<'c> {
         for ino in self.stale.drain(..) {
             let Some(loaded) = self.inodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
             if let Some(inode) = &loaded.inode {
-                sql::update_inode(self.conn, &Line::inode(inode))?;
+                execute_inode(self.statements.get(sql::update_inode())?, inode)?;
             }
             loaded.stale = false;
         }
@@ -170,9 +172,14 @@ impl<'c> Batch<'c> {
         let conn = self.conn;
         Ok(match guard {
             Guard::DirentIs { parent, name, ino } if self.inodes.contains_key(ino) => {
-                read::dirent(conn, *parent, name)? == Some(*ino)
+                read::dirent(&mut self.statements, *parent, name)? == Some(*ino)
             }
-            Guard::DirentAbsent { parent, name } => read::dirent(conn, *parent, name)?.is_none(),
+            Guard::DirentAbsent { parent, name } => {
+                read::dirent(&mut self.statements, *parent, name)?.is_none()
+            }
+            Guard::Empty { ino } => {
+                !self.statements.get("SELECT 1 FROM edge WHERE parent = ?1 LIMIT 1")?.exists([int(ino.0)])?
+            }
             Guard::Access { ino, rev } => self.inode(*ino)?.is_some_and(|n| n.access_rev == *rev),
             Guard::InodeAbsent { ino } => self.inode(*ino)?.is_none(),
             Guard::Links { ino, nlink } => self.inode(*ino)?.is_some_and(|n| n.nlink == *nlink),
@@ -214,7 +221,6 @@ impl<'c> Batch<'c> {
                 self.inodes.entry(*found).or_insert(Loaded { inode: *inode, stale: false });
                 found == ino
             }
-            (Guard::Empty { .. }, [Record::Empty(_, is_empty)]) => *is_empty,
             (Guard::Setting { name, value }, [Record::Settings(found)]) => found.get(*name) == value.as_ref(),
             (Guard::Counter { value, .. }, [Record::Counter(_, found)]) => found == value,
             (Guard::Locks { locks, .. }, [Record::Locks(_, found)]) => found == locks,
@@ -235,7 +241,7 @@ impl<'c> Batch<'c> {
         match effect {
             Effect::PutInode(inode) => self.put_inode(inode)?,
             Effect::DropInode { ino } => self.drop_inode(*ino)?,
-            Effect::PutDirent { .. } => put_all(conn, effect)?,
+            Effect::PutDirent { .. } => self.put_all(effect)?,
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
@@ -279,7 +285,7 @@ impl<'c> Batch<'c> {
                 }
             }
             Effect::PutAcl { id, .. } => {
-                put_all(conn, effect)?;
+                self.put_all(effect)?;
                 const SQL: &str = "UPDATE acl SET text = substr(text, 2) WHERE id = ?1 AND text LIKE '!%'";
                 conn.prepare_cached(SQL)?.execute([&id.to_bytes()[..]])?;
             }
@@ -297,13 +303,23 @@ impl<'c> Batch<'c> {
                 if let Effect::DropSession { session } = effect {
                     conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
                 }
-                tables::removed(effect).map_or(Ok(()), |key| sql::remove(conn, &key))?;
+                if let Some(key) = tables::removed(effect) {
+                    self.statements.get(sql::remove(&key))?.execute(parameters(&key))?;
+                }
                 // Rows that belong to an inode are removed with it, so they are added only if it exists.
                 match tables::holder(effect) {
                     Some(ino) if self.inode(ino)?.is_none() => {}
-                    _ => put_all(conn, effect)?,
+                    _ => self.put_all(effect)?,
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Puts the rows of an effect.
+    fn put_all(&mut self, effect: &Effect) -> Result<()> {
+        for line in &tables::put(effect) {
+            self.statements.get(sql::put(line.table))?.execute(parameters(line))?;
         }
         Ok(())
     }
@@ -339,9 +355,10 @@ impl<'c> Batch<'c> {
 
     fn put_inode(&mut self, inode: &Inode) -> Result<()> {
         // The inode number is usually new, so try the insert first.
-        if sql::put(self.conn, &Line::inode(inode))? == 0 {
+        let put = sql::put(Table::INODE);
+        if execute_inode(self.statements.get(put)?, inode)? == 0 {
             self.drop_inode(inode.ino)?;
-            sql::put(self.conn, &Line::inode(inode))?;
+            execute_inode(self.statements.get(put)?, inode)?;
         }
         self.inodes_delta += 1;
         self.blocks_delta += inode.blocks() as i64;
@@ -357,15 +374,15 @@ impl<'c> Batch<'c> {
         self.inodes.insert(ino, Loaded { inode: None, stale: false });
         self.without_rows.remove(&ino);
         let id = [int(ino.0)];
-        self.conn.prepare_cached("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
+        self.statements.get("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
         // Most inodes have no such rows: one query replaces six statements.
         const HANGS_ON: &str = "SELECT EXISTS (SELECT 1 FROM xattr WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM symlink WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM lock WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM slice WHERE ino = ?1)";
         let (xattrs, symlink, locks, slices) = self
-            .conn
-            .prepare_cached(HANGS_ON)?
+            .statements
+            .get(HANGS_ON)?
             .query_row(id, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
         for (there, sql) in [
             (xattrs, "DELETE FROM xattr WHERE ino = ?1"),
@@ -381,10 +398,6 @@ impl<'c> Batch<'c> {
         }
         Ok(())
     }
-}
-
-fn put_all(conn: &Connection, effect: &Effect) -> Result<()> {
-    tables::put(effect).iter().try_for_each(|line| sql::put(conn, line).map(drop))
 }
 
 /// Stores the exact usage. The caller opens the transaction.

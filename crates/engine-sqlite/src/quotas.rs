@@ -4,7 +4,7 @@ use meta::{QuotaKey, QuotaRule};
 use rusqlite::{Connection, Result};
 use tables::Line;
 
-use crate::sql::values;
+use crate::sql::parameters;
 
 /// Sets the rule of a quota, and keeps what it counts.
 pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<()> {
@@ -12,7 +12,7 @@ pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<
                        root, state, inodes, blocks) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, 0) \
                        ON CONFLICT DO UPDATE SET next = ?3, max_inodes = ?4, max_blocks = ?5, soft_inodes = ?6, \
                        soft_blocks = ?7, root = ?8, state = ?9";
-    conn.prepare_cached(SQL)?.execute(values(&Line::rule(key, rule))).map(drop)
+    conn.prepare_cached(SQL)?.execute(parameters(&Line::rule(key, rule))).map(drop)
 }
 
 /// Adds to what a quota counts. Creates a quota that does not exist. A sum that does not fit is a floating point number to
@@ -23,9 +23,9 @@ pub(crate) fn charge(conn: &Connection, key: QuotaKey, inodes: i64, blocks: i64)
                        WHERE kind = ?1 AND number = ?2";
     let mut line = Line::quota(key);
     line.numbers.extend([inodes, blocks].map(|count| Some(count.into())));
-    if conn.prepare_cached(SQL)?.execute(values(&line))? == 0 {
+    if conn.prepare_cached(SQL)?.execute(parameters(&line))? == 0 {
         put(conn, key, &QuotaRule::default())?;
-        conn.prepare_cached(SQL)?.execute(values(&line))?;
+        conn.prepare_cached(SQL)?.execute(parameters(&line))?;
     }
     Ok(())
 }

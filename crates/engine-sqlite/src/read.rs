@@ -11,7 +11,7 @@ use tables::{ReplyContent, Source};
 use types::{Ino, Name};
 
 use crate::number::{int, uint};
-use crate::sql::{ByKind, Select, has, values};
+use crate::sql::{ByKind, Select, Statements, has, parameters};
 
 /// Answers every record key, in order. `counted` is the usage if the stored row is out of date.
 pub(crate) fn snapshot(
@@ -47,7 +47,7 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
     // Inodes and dirents, which most reads are for, need no maps.
     let mut found = None;
     let mut is_answered = false;
-    select.each(conn, values(&row_key), |row| {
+    select.each(conn, parameters(&row_key), |row| {
         is_answered = ReplyContent::answer_row(key, row, records)?;
         if is_answered { Ok(()) } else { found.get_or_insert_with(ReplyContent::default).take(row) }
     })?;
@@ -58,8 +58,8 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
 }
 
 /// The inode that a directory entry refers to, if the entry exists.
-pub(crate) fn dirent(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<Ino>> {
-    let mut statement = conn.prepare_cached("SELECT ino FROM edge WHERE parent = ?1 AND name = ?2")?;
+pub(crate) fn dirent(statements: &mut Statements<'_>, parent: Ino, name: &Name) -> Result<Option<Ino>> {
+    let statement = statements.get("SELECT ino FROM edge WHERE parent = ?1 AND name = ?2")?;
     statement.query_row((int(parent.0), name.as_bytes()), |row| Ok(Ino(uint(row.get(0)?)))).optional()
 }
 

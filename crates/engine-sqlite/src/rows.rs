@@ -7,7 +7,7 @@ use tables::Line;
 use types::{ChunkIndex, Ino, Slice, SliceId};
 
 use crate::number::int;
-use crate::sql::put;
+use crate::sql::{parameters, put};
 
 /// Adds a row, which overlays all other rows of its chunk.
 pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
@@ -96,5 +96,5 @@ pub(crate) fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, s
     let mut line = Line::slice(ino, chunk, slice);
     line.table.numbers = NUMBERS;
     line.numbers.push(Some(seq.into()));
-    put(conn, &line).map(drop)
+    conn.prepare_cached(put(line.table))?.execute(parameters(&line)).map(drop)
 }

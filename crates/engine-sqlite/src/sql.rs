@@ -2,45 +2,88 @@
 
 use std::sync::{LazyLock, OnceLock};
 
+use meta::Inode;
 use rusqlite::types::{ToSqlOutput, Type, ValueRef};
-use rusqlite::{Connection, Error, Params, ParamsFromIter, Result, params_from_iter};
-use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list};
+use rusqlite::{
+    CachedStatement, Connection, Error, Params, ParamsFromIter, Result, Statement, params_from_iter,
+};
+use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list, values};
 
 /// One value for each kind of rows, computed at its first use. The index is the kind; kinds start at 1.
 pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
 
-/// Inserts a row. If the table has a row with the same key, an inode or ACL is kept, and any other row is
-/// replaced. Returns the number of rows inserted: 0 or 1.
-pub(crate) fn put(conn: &Connection, line: &Line<'_>) -> Result<usize> {
+/// The statements that a batch uses again and again. Taking a statement from the cache of the connection costs as much
+/// as a simple lookup, so a batch takes each one once.
+pub(crate) struct Statements<'c> {
+    conn: &'c Connection,
+    taken: Vec<(&'static str, CachedStatement<'c>)>,
+}
+
+impl<'c> Statements<'c> {
+    pub(crate) fn new(conn: &'c Connection) -> Self {
+        Statements { conn, taken: Vec::with_capacity(8) }
+    }
+
+    /// The statement with this text. While it is taken, no other code may prepare this text.
+    pub(crate) fn get(&mut self, text: &'static str) -> Result<&mut CachedStatement<'c>> {
+        let at = match self.taken.iter().position(|(of, _)| *of == text) {
+            Some(at) => at,
+            None => {
+                self.taken.push((text, self.conn.prepare_cached(text)?));
+                self.taken.len() - 1
+            }
+        };
+        Ok(&mut self.taken[at].1)
+    }
+}
+
+/// The statement that inserts a row. If the table has a row with the same key, an inode or ACL is kept, and any other
+/// row is replaced. It returns the number of rows inserted: 0 or 1.
+pub(crate) fn put(table: Table) -> &'static str {
     static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
-    let text = TEXTS[line.table.kind as usize].get_or_init(|| {
-        let (verb, end) = match line.table.kind {
+    TEXTS[table.kind as usize].get_or_init(|| {
+        let (verb, end) = match table.kind {
             kind::INODE | kind::ACL => ("INSERT", " ON CONFLICT DO NOTHING"),
             _ => ("REPLACE", ""),
         };
-        let places = list((1..=line.columns().count()).map(|place| format!("?{place}")));
-        format!("{verb} INTO {} ({}) VALUES ({places}){end}", line.table.name, list(line.columns()))
-    });
-    conn.prepare_cached(text)?.execute(values(line))
+        let places = list((1..=table.columns().count()).map(|place| format!("?{place}")));
+        format!("{verb} INTO {} ({}) VALUES ({places}){end}", table.name, list(table.columns()))
+    })
 }
 
-/// Replaces all values of an existing inode.
-pub(crate) fn update_inode(conn: &Connection, line: &Line<'_>) -> Result<()> {
+/// The statement that replaces all values of an existing inode.
+pub(crate) fn update_inode() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let columns = (1..).zip(Table::INODE.columns()).skip(1);
         let set = list(columns.map(|(place, column)| format!("{column} = ?{place}")));
         format!("UPDATE node SET {set} WHERE ino = ?1")
     });
-    conn.prepare_cached(&TEXT)?.execute(values(line)).map(drop)
+    &TEXT
 }
 
-/// Deletes the rows that match this key: the values of their first columns.
-pub(crate) fn remove(conn: &Connection, key: &Line<'_>) -> Result<()> {
-    let text = format!("DELETE FROM {} AS r WHERE {}", key.table.name, has(key));
-    conn.prepare_cached(&text)?.execute(values(key)).map(drop)
+/// The statement that deletes the rows that match this key: the values of their first columns. All keys of a table that
+/// effects remove ([`tables::removed`]) have the same columns.
+pub(crate) fn remove(key: &Line<'_>) -> &'static str {
+    static TEXTS: ByKind<String> = [const { OnceLock::new() }; _];
+    let text = || format!("DELETE FROM {} AS r WHERE {}", key.table.name, has(key));
+    let stored = TEXTS[key.table.kind as usize].get_or_init(text);
+    debug_assert_eq!(*stored, text(), "the keys of a table have the same columns");
+    stored
 }
 
-/// The condition that row `r` matches `key`. Its parameters are the [`values`] of `key`. Every row matches an
+/// Runs a statement whose parameters are all values of an inode.
+pub(crate) fn execute_inode(statement: &mut Statement<'_>, inode: &Inode) -> Result<usize> {
+    let numbers = values::inode(inode);
+    for (place, number) in (1..).zip(numbers) {
+        statement.raw_bind_parameter(place, number as i64)?;
+    }
+    for (place, id) in (1 + numbers.len()..).zip([inode.access_acl, inode.default_acl].map(values::acl)) {
+        statement.raw_bind_parameter(place, id)?;
+    }
+    statement.raw_execute()
+}
+
+/// The condition that row `r` matches `key`. Its parameters are the [`parameters`] of `key`. Every row matches an
 /// empty key.
 pub(crate) fn has(key: &Line<'_>) -> String {
     let each = (1..).zip(key.columns()).map(|(place, column)| format!("r.{column} = ?{place}"));
@@ -48,7 +91,7 @@ pub(crate) fn has(key: &Line<'_>) -> String {
 }
 
 /// The values of a row, as parameters in the order of its columns.
-pub(crate) fn values<'l>(line: &'l Line<'_>) -> ParamsFromIter<impl Iterator<Item = ToSqlOutput<'l>>> {
+pub(crate) fn parameters<'l>(line: &'l Line<'_>) -> ParamsFromIter<impl Iterator<Item = ToSqlOutput<'l>>> {
     let numbers = line.numbers.iter().map(|number| number.map(|number| ValueRef::Integer(number as i64)));
     let strings = line.table.strings.iter().zip(&line.strings).map(|(column, string)| {
         let string = string.as_deref();
