@@ -241,7 +241,20 @@ impl<'c> Batch<'c> {
         match effect {
             Effect::PutInode(inode) => self.put_inode(inode)?,
             Effect::DropInode { ino } => self.drop_inode(*ino)?,
-            Effect::PutDirent { .. } => self.put_all(effect)?,
+            Effect::PutDirent { parent, name, ino, kind } => {
+                const INSERT: &str = "INSERT INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4) \
+                                      ON CONFLICT DO NOTHING";
+                const REPLACE: &str = "REPLACE INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4)";
+                let row = (int(parent.0), name.as_bytes(), int(ino.0), kind.to_dtype());
+                // The name is usually new, and an insert searches its place only once.
+                if self.statements.get(INSERT)?.execute(row)? == 0 {
+                    self.statements.get(REPLACE)?.execute(row)?;
+                }
+            }
+            Effect::DropDirent { parent, name } => {
+                const SQL: &str = "DELETE FROM edge WHERE parent = ?1 AND name = ?2";
+                self.statements.get(SQL)?.execute((int(parent.0), name.as_bytes()))?;
+            }
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
