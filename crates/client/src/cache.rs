@@ -86,10 +86,13 @@ struct Moment(u64);
 enum Origin {
     /// A read that began at this time.
     Read(Moment),
-    /// A commit of this client that was sent and answered at these times, or (`None`) a value that this client
-    /// computed.
-    Own(Option<(Moment, Moment)>),
+    /// A commit of this client, or (`None`) a value that this client computed.
+    Own(Option<CommitTimes>),
 }
+
+/// When a commit of this client was sent and answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommitTimes(Moment, Moment);
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -333,9 +336,14 @@ impl Cache {
         }
     }
 
-    /// Stores a value that a commit of this client left; the commit was sent at `began` and answered at `answered`.
-    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, [began, answered]: [Instant; 2]) {
-        self.insert(key, value, seq, Origin::Own(Some((self.moment(began), self.moment(answered)))));
+    /// The times of a commit that was sent at `began` and answered at `answered`, for [`Cache::committed`].
+    pub(crate) fn commit_times(&self, began: Instant, answered: Instant) -> CommitTimes {
+        CommitTimes(self.moment(began), self.moment(answered))
+    }
+
+    /// Stores a value that a commit of this client left.
+    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, times: CommitTimes) {
+        self.insert(key, value, seq, Origin::Own(Some(times)));
     }
 
     /// Stores a value that this client computed.
@@ -355,7 +363,7 @@ impl Cache {
         // The clock is read only if it has to be: several records may be stored for each request.
         let (read, began, since) = match origin {
             Origin::Read(began) => (Some(began), Some(began), began),
-            Origin::Own(Some((began, answered))) => (None, Some(began), answered),
+            Origin::Own(Some(CommitTimes(began, answered))) => (None, Some(began), answered),
             Origin::Own(None) => (None, None, self.now()),
         };
         let fresh =

@@ -317,7 +317,7 @@ impl Meta {
                 self.listings.changed(parent);
             }
         }
-        let times = [began, Instant::now()];
+        let times = self.cache.commit_times(began, Instant::now());
         let put = |key, value| self.cache.committed(key, value, seq, times);
         for effect in &txn.effects {
             match effect {

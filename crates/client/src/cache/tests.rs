@@ -35,7 +35,7 @@ fn a_record_is_as_old_as_the_start_of_its_request() {
     let next = began + std::time::Duration::from_nanos(1);
     let (read, changed) = (Key::Inode(Ino(3)), Key::Inode(Ino(4)));
     cache.absorb(&Snapshot { seq: Seq(9), records: vec![Record::Inode(Ino(3), None)] }, began);
-    cache.committed(changed.clone(), Value::Inode(None), Seq(9), [began; 2]);
+    cache.committed(changed.clone(), Value::Inode(None), Seq(9), cache.commit_times(began, began));
     for key in [read, changed] {
         assert!(cache.get(&key, Some(began)).is_some());
         assert!(cache.get(&key, Some(next)).is_none(), "another client may have changed it since then");
@@ -203,13 +203,18 @@ fn a_read_sent_before_a_clear_is_not_cached() {
     cache.clear();
     // Changes from before the clear may not have been delivered.
     cache.absorb(&Snapshot { seq: Seq(9), records: vec![Record::Inode(Ino(3), None)] }, began);
-    cache.committed(key.clone(), Value::Inode(None), Seq(9), [began; 2]);
+    cache.committed(key.clone(), Value::Inode(None), Seq(9), cache.commit_times(began, began));
     assert!(cache.get(&key, None).is_none());
     cache.listed(Ino::ROOT, None, None, before, Seq(9));
     assert!(!is_absent(&cache, 1));
-    cache.committed(acl.clone(), Value::Anyone(true), Seq(0), [began; 2]);
+    cache.committed(acl.clone(), Value::Anyone(true), Seq(0), cache.commit_times(began, began));
     assert!(cache.get(&acl, None).is_some(), "what never changes is not barred");
-    cache.committed(key.clone(), Value::Inode(None), Seq(9), [Instant::now(); 2]);
+    cache.committed(
+        key.clone(),
+        Value::Inode(None),
+        Seq(9),
+        cache.commit_times(Instant::now(), Instant::now()),
+    );
     cache.listed(Ino::ROOT, None, None, cache.before(Ino::ROOT), Seq(9));
     assert!(cache.get(&key, None).is_some() && is_absent(&cache, 1));
 }
@@ -229,7 +234,7 @@ fn an_own_commit_sent_before_a_clear_invalidates_later_reads() {
         if is_read_before {
             cache.absorb(&absent(8), asked);
         }
-        cache.committed(key.clone(), dirent(7), Seq(9), [began; 2]);
+        cache.committed(key.clone(), dirent(7), Seq(9), cache.commit_times(began, began));
         if !is_read_before {
             cache.absorb(&absent(8), asked);
         }
