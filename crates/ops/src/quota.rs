@@ -35,22 +35,18 @@ struct Counted {
 
 /// Adds the charges for effects, and the guards for those limits by which the operation is bound.
 fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Result<(), PlanStop> {
+    if !is_any_tagged(view, effects)? {
+        return Ok(());
+    }
     let mut all: Vec<Counted> = Vec::new();
     for effect in &effects[..] {
-        let ino = match effect {
-            Effect::PutInode(inode) => {
-                all.retain(|counted| counted.ino != inode.ino);
-                let (ino, after) = (inode.ino, Some(*inode));
-                all.push(Counted { ino, before: None, after, is_resized: false });
-                continue;
-            }
-            Effect::DropInode { ino }
-            | Effect::SetAccess { ino, .. }
-            | Effect::SetSize { ino, .. }
-            | Effect::Extend { ino, .. }
-            | Effect::AddXattrBlocks { ino, .. } => *ino,
-            _ => continue,
-        };
+        if let Effect::PutInode(inode) = effect {
+            all.retain(|counted| counted.ino != inode.ino);
+            let (ino, after) = (inode.ino, Some(*inode));
+            all.push(Counted { ino, before: None, after, is_resized: false });
+            continue;
+        }
+        let Some(ino) = counted_inode(effect) else { continue };
         let at = match all.iter().position(|counted| counted.ino == ino) {
             Some(at) => at,
             None => {
@@ -84,6 +80,41 @@ fn count(view: &mut View<'_>, effects: &mut Vec<Effect>, bound: BoundBy) -> Resu
         }
     }
     charges.settle(view, bound, effects)
+}
+
+/// Whether an inode that the effects create, change or remove counts in a quota before or after them. On most volumes
+/// none does.
+fn is_any_tagged(view: &mut View<'_>, effects: &[Effect]) -> Result<bool, PlanStop> {
+    for (at, effect) in effects.iter().enumerate() {
+        let tag = match effect {
+            Effect::PutInode(inode) => inode.quota,
+            Effect::SetAccess { access, .. } => access.quota,
+            _ => QuotaTag::NONE,
+        };
+        if tag != QuotaTag::NONE {
+            return Ok(true);
+        }
+        let Some(ino) = counted_inode(effect) else { continue };
+        let is_made = |other: &Effect| matches!(other, Effect::PutInode(made) if made.ino == ino);
+        if !effects[..at].iter().any(is_made)
+            && view.find_inode(ino)?.is_some_and(|before| before.quota != QuotaTag::NONE)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The existing inode of which an effect may change what it counts in quotas.
+fn counted_inode(effect: &Effect) -> Option<Ino> {
+    match effect {
+        Effect::DropInode { ino }
+        | Effect::SetAccess { ino, .. }
+        | Effect::SetSize { ino, .. }
+        | Effect::Extend { ino, .. }
+        | Effect::AddXattrBlocks { ino, .. } => Some(*ino),
+        _ => None,
+    }
 }
 
 impl Counted {
