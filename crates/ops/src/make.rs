@@ -71,7 +71,7 @@ impl Op for Make {
         if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        let mut effects = Vec::with_capacity(6);
+        let mut effects = Vec::with_capacity(4);
         let inode = self.inode(view, ctx, &dir, &mut effects)?;
         let kind = inode.kind;
         effects.push(Effect::PutInode(inode));

@@ -27,7 +27,7 @@ impl Op for Lookup {
     const READ: bool = true;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Inode>>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
+        view.expect([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())]);
         let dir = view.dir(self.parent)?;
         ctx.admit_search(view, &dir)?;
         let Some(dirent) = view.dirent(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };

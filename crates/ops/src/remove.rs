@@ -56,7 +56,7 @@ impl Op for Unlink {
     const NAME: &'static str = "unlink";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Unlinked>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
+        view.expect([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())]);
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
@@ -64,7 +64,8 @@ impl Op for Unlink {
         if inode.kind.is_dir() {
             return Err(Errno::EISDIR.into());
         }
-        let mut effects = vec![Effect::DropDirent { parent: self.parent, name: self.name.clone() }];
+        let mut effects = Vec::with_capacity(4);
+        effects.push(Effect::DropDirent { parent: self.parent, name: self.name.clone() });
         let unlinked = drop_link(view, ctx, (&dir, &self.name), &inode, self.open, &mut effects)?;
         if unlinked.fate == Fate::NoTrash {
             return Ok(Plan::answer(unlinked));
@@ -184,7 +185,7 @@ impl Op for Rmdir {
     const NAME: &'static str = "rmdir";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Unlinked>, PlanStop> {
-        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())])?;
+        view.expect([RecordKey::Inode(self.parent), RecordKey::Dirent(self.parent, self.name.clone())]);
         let dir = view.dir(self.parent)?;
         let dirent = view.dirent(self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
@@ -198,7 +199,8 @@ impl Op for Rmdir {
         if !view.is_empty(inode.ino) {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let mut effects = vec![Effect::DropDirent { parent: self.parent, name: self.name.clone() }];
+        let mut effects = Vec::with_capacity(4);
+        effects.push(Effect::DropDirent { parent: self.parent, name: self.name.clone() });
         let fate = drop_inode(view, ctx, (&dir, &self.name), &inode, &mut effects)?;
         let unlinked = Unlinked { inode, fate };
         if fate == Fate::NoTrash {

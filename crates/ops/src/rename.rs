@@ -94,12 +94,12 @@ impl Op for Rename {
         if self.flags.exchange && (self.flags.no_replace || self.whiteout.is_some()) {
             return Err(Errno::EINVAL.into());
         }
-        view.prefetch([
+        view.expect([
             RecordKey::Inode(self.parent),
             RecordKey::Inode(self.new_parent),
             RecordKey::Dirent(self.parent, self.name.clone()),
             RecordKey::Dirent(self.new_parent, self.new_name.clone()),
-        ])?;
+        ]);
         let old_dir = view.dir(self.parent)?;
         let new_dir = view.dir(self.new_parent)?;
         // Only a removal moves an inode into the trash.
@@ -124,7 +124,8 @@ impl Op for Rename {
         }
         self.admit(view, ctx, [&old_dir, &new_dir], &source, target.as_ref())?;
 
-        let mut effects = Vec::with_capacity(12);
+        // Enough for most renames. A longer vector needs the slow path of the allocator.
+        let mut effects = Vec::with_capacity(5);
         match target {
             Some(target) if self.flags.exchange => {
                 renamed.exchanged = Some(target);

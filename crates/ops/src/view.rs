@@ -39,9 +39,8 @@ pub struct View<'a> {
     known: &'a dyn KnownRecords,
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
-    /// The first records that [`View::prefetch`] has found. A plan looks them up next.
-    prefetched: [Option<Prefetched>; PREFETCHED],
-    prefetched_keys: [Option<Key>; PREFETCHED],
+    /// The records of [`View::expect`].
+    expected: Vec<RecordKey>,
     /// Whether the plan's guards can be needed.
     is_guarded: bool,
     guards: Vec<Guard>,
@@ -56,17 +55,6 @@ pub struct View<'a> {
     is_exclusive: bool,
     /// Whether all records in `fresh` are of one moment.
     is_one_moment: bool,
-}
-
-/// How many records a view keeps from [`View::prefetch`]: those of a name in a directory.
-const PREFETCHED: usize = 3;
-
-/// A record that [`View::prefetch`] has found, and whether the operation has read it itself. Its key is in
-/// [`View::prefetched_keys`], because the compiler copies values of up to 128 bytes without a call of `memcpy`.
-#[derive(Debug)]
-struct Prefetched {
-    value: Value,
-    is_fresh: bool,
 }
 
 /// Looks up a record. If it is not known, it is missing.
@@ -87,8 +75,7 @@ impl<'a> View<'a> {
             known,
             oldest,
             fresh,
-            prefetched: [const { None }; PREFETCHED],
-            prefetched_keys: [const { None }; PREFETCHED],
+            expected: Vec::new(),
             is_guarded: true,
             guards: Vec::new(),
             climbed: HashSet::default(),
@@ -112,32 +99,36 @@ impl<'a> View<'a> {
         (self.is_exclusive, self.is_one_moment) = (is_exclusive, is_one_moment);
     }
 
-    /// Names the records that will be looked up, so that all missing ones are read together.
+    /// Names the records that the plan will look up, so that all missing ones are read together. The first lookup
+    /// that finds a record missing makes all of them missing that are not known.
+    pub fn expect<const N: usize>(&mut self, keys: [RecordKey; N]) {
+        self.expected.extend(keys);
+    }
+
+    /// As [`View::expect`], but the records are missing at once, even if the plan would not look them up.
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
-        for key in keys {
-            let known = match &key {
-                RecordKey::Inode(ino) => self.find_first(Key::Inode(*ino)).is_some(),
-                RecordKey::Dirent(parent, name) => {
-                    match self.find_first(Key::Dirent(*parent, name.clone())) {
-                        Some(Value::Dirent(Some(dirent))) => {
-                            self.find_first(Key::Inode(dirent.ino)).is_some()
-                        }
-                        found => found.is_some(),
-                    }
-                }
-                RecordKey::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
-                RecordKey::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
-                RecordKey::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
-                RecordKey::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
-                RecordKey::Settings => self.find(&Key::Settings).is_some(),
-                RecordKey::Quota(quota) => self.find_fresh(&Key::Quota(*quota)).is_some(),
-                _ => false,
-            };
-            if !known {
-                self.missing.push(key);
-            }
-        }
+        let missing: Vec<RecordKey> = keys.into_iter().filter(|key| !self.is_known(key)).collect();
+        self.missing.extend(missing);
         if self.missing.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
+    }
+
+    /// Whether a record is known. A dirent counts only if its inode is known too, because both are read together.
+    fn is_known(&self, key: &RecordKey) -> bool {
+        let is_known = |key: &Key| self.find(key).is_some();
+        match key {
+            RecordKey::Inode(ino) => is_known(&Key::Inode(*ino)),
+            RecordKey::Dirent(parent, name) => match self.find(&Key::Dirent(*parent, name.clone())) {
+                Some(Value::Dirent(Some(dirent))) => is_known(&Key::Inode(dirent.ino)),
+                found => found.is_some(),
+            },
+            RecordKey::Xattrs(ino) => is_known(&Key::Xattrs(*ino)),
+            RecordKey::Acl(id) => is_known(&Key::Acl(*id)),
+            RecordKey::Locks(ino) => is_known(&Key::Locks(*ino)),
+            RecordKey::Slices(ino, chunk) => is_known(&Key::Slices(*ino, *chunk)),
+            RecordKey::Settings => is_known(&Key::Settings),
+            RecordKey::Quota(quota) => self.find_fresh(&Key::Quota(*quota)).is_some(),
+            _ => false,
+        }
     }
 
     /// As [`View::prefetch`], for records of inodes that must be of one moment. If this operation has not read all of
@@ -230,17 +221,9 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
-        match self.lookup(Key::Dirent(parent, name.clone())) {
-            Some(Value::Dirent(dirent)) => {
-                if self.is_guarded {
-                    self.guard(match dirent {
-                        Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
-                        None => Guard::DirentAbsent { parent, name: name.clone() },
-                    });
-                }
-                Ok(dirent)
-            }
-            _ => self.missing(RecordKey::Dirent(parent, name.clone())),
+        match self.known_dirent(parent, name) {
+            Some(dirent) => Ok(dirent),
+            None => self.missing(RecordKey::Dirent(parent, name.clone())),
         }
     }
 
@@ -250,8 +233,8 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
-        if self.find(&Key::Dirent(parent, name.clone())).is_some() {
-            return self.dirent(parent, name);
+        if let Some(dirent) = self.known_dirent(parent, name) {
+            return Ok(dirent);
         }
         self.assumed = true;
         self.guard(Guard::DirentAbsent { parent, name: name.clone() });
@@ -502,6 +485,10 @@ impl<'a> View<'a> {
         #[cfg(test)]
         STEPS.set(STEPS.get() + self.guards.len() as u64);
         if self.is_guarded && !self.guards.contains(&guard) {
+            if self.guards.is_empty() {
+                // Enough for most operations.
+                self.guards.reserve(8);
+            }
             self.guards.push(guard);
         }
     }
@@ -531,6 +518,18 @@ impl<'a> View<'a> {
         self.used_known
     }
 
+    /// The entry of a name, or that there is none, if either is known. Guarded.
+    fn known_dirent(&mut self, parent: Ino, name: &Name) -> Option<Option<Dirent>> {
+        let Some(Value::Dirent(dirent)) = self.lookup(Key::Dirent(parent, name.clone())) else { return None };
+        if self.is_guarded {
+            self.guard(match dirent {
+                Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
+                None => Guard::DirentAbsent { parent, name: name.clone() },
+            });
+        }
+        Some(dirent)
+    }
+
     /// The trash, if this is its name and the volume has one. Either answer is guarded.
     fn trash(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
         if parent != Ino::ROOT || name.as_bytes() != TRASH_NAME {
@@ -545,27 +544,18 @@ impl<'a> View<'a> {
     }
 
     fn missing<T>(&mut self, key: RecordKey) -> Result<T, PlanStop> {
-        self.missing.push(key);
+        let expected = std::mem::take(&mut self.expected);
+        let missing = expected.into_iter().filter(|key| !self.is_known(key)).collect::<Vec<_>>();
+        match missing.is_empty() {
+            true => self.missing.push(key),
+            false => self.missing.extend(missing),
+        }
         Err(PlanStop::Missing)
     }
 
     fn lookup(&mut self, key: Key) -> Option<Value> {
-        let place = self.prefetched_keys.iter().position(|known| known.as_ref() == Some(&key));
-        let (value, is_fresh) = match place.and_then(|place| self.prefetched[place].as_ref()) {
-            Some(found) => (found.value.clone(), found.is_fresh),
-            None => self.find_with_origin(&key)?,
-        };
-        self.used_known |= !is_fresh;
-        Some(value)
-    }
-
-    /// As [`View::find`], and keeps the record for the next lookup.
-    fn find_first(&mut self, key: Key) -> Option<Value> {
         let (value, is_fresh) = self.find_with_origin(&key)?;
-        if let Some(place) = self.prefetched.iter().position(Option::is_none) {
-            self.prefetched[place] = Some(Prefetched { value: value.clone(), is_fresh });
-            self.prefetched_keys[place] = Some(key);
-        }
+        self.used_known |= !is_fresh;
         Some(value)
     }
 
