@@ -302,7 +302,15 @@ impl Cache {
     }
 
     /// Stores the records of a read that began at `began`.
-    pub(crate) fn absorb(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
+    pub(crate) fn absorb(&self, snapshot: &Snapshot, began: Instant) {
+        let origin = Origin::Read(self.moment(began));
+        for (key, value) in snapshot.records.iter().filter_map(|record| self.known(record)) {
+            self.insert(key, value, snapshot.seq, origin);
+        }
+    }
+
+    /// As [`Cache::absorb`], and returns the records.
+    pub(crate) fn absorb_and_return(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
         let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
         let origin = Origin::Read(self.moment(began));
         for (key, value) in &known {
@@ -311,7 +319,7 @@ impl Cache {
         known
     }
 
-    /// As [`Cache::absorb`], but stores only records that never change.
+    /// As [`Cache::absorb_and_return`], but stores only records that never change.
     pub(crate) fn pass(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
         let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
         let origin = Origin::Read(self.moment(began));

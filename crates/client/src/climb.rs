@@ -32,7 +32,7 @@ impl Meta {
                     let began = Instant::now();
                     let snapshot = self.retry(|| self.engine.read(&[RecordKey::Inode(at)]))?;
                     reads += 1;
-                    fresh.extend(self.cache.absorb(&snapshot, began));
+                    fresh.extend(self.cache.absorb_and_return(&snapshot, began));
                     let Some(Value::Inode(Some(inode))) = fresh.get(&key) else { break };
                     inode.parent
                 }

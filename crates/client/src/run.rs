@@ -243,7 +243,7 @@ impl<'a, O: Op> Run<'a, O> {
     /// Splits a snapshot into its records, and caches them unless the operation is not to be remembered.
     fn take(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
         match O::IS_REMEMBERED {
-            true => self.meta.cache.absorb(snapshot, began),
+            true => self.meta.cache.absorb_and_return(snapshot, began),
             false => self.meta.cache.pass(snapshot, began),
         }
     }
