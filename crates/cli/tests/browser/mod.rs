@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -64,7 +64,10 @@ impl Browser {
             "--window-size=1200,900",
             user_data,
         ]);
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": args}}}});
+        // An element that is not there yet is waited for, because the page may still be loading.
+        let timeouts = json!({"implicit": TIMEOUT.as_millis() as u64 / 4});
+        let wanted = json!({"timeouts": timeouts, "goog:chromeOptions": {"args": args}});
+        let wanted = json!({"capabilities": {"alwaysMatch": wanted}});
         let answer = browser.call("POST", "/session", &wanted);
         browser.session = format!("/session/{}", answer["sessionId"].as_str().unwrap());
         Some(browser)
@@ -78,18 +81,31 @@ impl Browser {
         self.call("GET", &format!("{}/url", self.session), &Value::Null).as_str().unwrap().to_owned()
     }
 
-    /// Clicks on the first element that a CSS selector finds.
+    /// Clicks on the first element that a CSS selector finds, and waits until the page is left.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.find("css selector", selector);
-        self.post(&format!("/element/{element}/click"), &json!({}));
+        self.follow("css selector", selector);
     }
 
-    /// Clicks on the link with this text.
+    /// Clicks on the link with this text, and waits until the page is left.
     #[track_caller]
     pub(crate) fn click_link(&self, text: &str) {
-        let element = self.find("link text", text);
+        self.follow("link text", text);
+    }
+
+    /// Without the wait, the next command could still find the old page: the driver waits for a navigation that has
+    /// begun, but on a busy machine it begins after the click is answered.
+    #[track_caller]
+    fn follow(&self, using: &str, value: &str) {
+        let page = self.find("css selector", "html");
+        let element = self.find(using, value);
         self.post(&format!("/element/{element}/click"), &json!({}));
+        let deadline = Instant::now() + TIMEOUT;
+        let path = format!("{}/element/{page}/name", self.session);
+        while self.send("GET", &path, &Value::Null).is_ok() {
+            assert!(Instant::now() < deadline, "a click on {value} leads nowhere");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     #[track_caller]
@@ -144,6 +160,12 @@ impl Browser {
     /// Sends a command. Panics if it fails.
     #[track_caller]
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        self.send(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    /// Sends a command. Returns its value, or the driver's error, such as `stale element reference`.
+    #[track_caller]
+    fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -166,8 +188,7 @@ impl Browser {
         stream.read_exact(&mut body).unwrap();
         let body = String::from_utf8(body).unwrap();
         let value: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body}"));
-        assert!(head.starts_with("HTTP/1.1 200"), "{method} {path}: {body}");
-        value["value"].clone()
+        if head.starts_with("HTTP/1.1 200") { Ok(value["value"].clone()) } else { Err(body) }
     }
 }
 
