@@ -322,7 +322,8 @@ impl From<&Inode> for InodeLine {
             gid: inode.gid,
             rdev: inode.rdev,
             nlink: inode.nlink,
-            size: inode.size,
+            // No session of the volume that is loaded holds a directory.
+            size: inode.shown_size(),
             atime: inode.atime.nanos(),
             mtime: inode.mtime.nanos(),
             ctime: inode.ctime.nanos(),

@@ -287,7 +287,8 @@ pub(crate) fn is_large(inode: &Inode) -> bool {
 }
 
 pub(crate) fn chunks_of(inode: &Inode) -> u64 {
-    inode.size.div_ceil(CHUNK_BYTES).max(1)
+    let size = if inode.kind == FileType::Regular { inode.size } else { 0 };
+    size.div_ceil(CHUNK_BYTES).max(1)
 }
 
 /// The chunks of a file that is not large.

@@ -46,10 +46,10 @@ pub use mem::MemEngine;
 pub use order::{LOST_FOR, Order};
 pub use quota::{Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag};
 pub use record::{
-    Beside, Counter, Dirent, Garbage, Inode, LockWait, Page, Process, Record, RecordKey, Scan, Seq, Session,
-    Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
+    Beside, Counter, DIR_BYTES, Dirent, Garbage, Inode, LockWait, Page, Process, Record, RecordKey, Scan,
+    Seq, Session, Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
 };
 pub use results::Results;
 pub use txn::{Access, CONDEMNED, Effect, Guard, Txn};
-pub use volume::{AclKind, DEFAULT_INLINE_BYTES, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
+pub use volume::{AclKind, DEFAULT_INLINE_BYTES, FORMAT_VERSION, Volume, VolumeError};
 pub use wrap::{Announced, Batching, Counting, Counts, Measured};

@@ -7,6 +7,12 @@ use crate::lock::Lock;
 use crate::quota::{Quota, QuotaKey, QuotaTag};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, Time, XattrName};
 
+/// The size of any directory (`st_size`), independent of its number of entries.
+pub const DIR_BYTES: u64 = 4096;
+
+/// The size of a directory whose holder has the number 0 ([`Inode::held_size`]).
+const HELD: u64 = 1 << 51;
+
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
@@ -19,7 +25,8 @@ pub struct Inode {
     pub rdev: u32,
     /// Number of hard links; for a directory, 2 plus the number of its subdirectories.
     pub nlink: u32,
-    /// Length in bytes; for a symlink, the length of its target.
+    /// Length in bytes; for a symlink, the length of its target. For a directory [`DIR_BYTES`], or the number of the
+    /// session that holds it ([`Inode::held_size`]).
     pub size: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -79,6 +86,24 @@ impl Inode {
         let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
         let is_dir = self.kind.is_dir();
         acl::cache::FileAttrs { uid, gid, mode, is_dir, acl, sid_rules }
+    }
+
+    /// The session that holds this directory: it alone changes what is below, and what it has changed there may not be
+    /// committed yet. `None` for other files, and for a directory that nobody holds.
+    pub fn holder(&self) -> Option<SessionId> {
+        let is_held = self.kind.is_dir() && self.size >= HELD;
+        is_held.then(|| SessionId(self.size - HELD))
+    }
+
+    /// The size of a directory that this session holds; `None` if the session's number is too large to be stored there.
+    /// Every server's numbers, also those of floating point, hold the size exactly.
+    pub fn held_size(holder: SessionId) -> Option<u64> {
+        (holder.0 > 0 && holder.0 < HELD).then(|| HELD + holder.0)
+    }
+
+    /// The size as it is shown, `st_size`.
+    pub fn shown_size(&self) -> u64 {
+        if self.holder().is_some() { DIR_BYTES } else { self.size }
     }
 
     /// The number of blocks that the inode adds to [`Usage::blocks`].

@@ -7,7 +7,7 @@ use types::{FileType, Ino, Mode, OpId, QuotaId, Time};
 use crate::backup::DEFAULT_BACKUP_SECS;
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::quota::{QuotaKey, QuotaRule, QuotaTag};
-use crate::record::{Counter, Inode, Record, RecordKey, Settings, blocks_of};
+use crate::record::{Counter, DIR_BYTES, Inode, Record, RecordKey, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
 /// The version of the record layout. This build writes this version, and rejects volumes of a newer one.
@@ -329,9 +329,6 @@ impl Volume {
         Some((or_none(self.max_inodes), or_none(blocks_of(self.capacity_bytes))))
     }
 }
-
-/// The size of any directory (`st_size`), independent of its number of entries.
-pub const DIR_BYTES: u64 = 4096;
 
 /// The stored form of a flag.
 fn on_off(on: bool) -> &'static str {

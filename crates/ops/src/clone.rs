@@ -99,7 +99,7 @@ impl Op for BeginClone {
             [inode].into_iter().chain(self.source.keys(size, self.most_chunks)).collect(),
         )?;
         let mut copies = Copies::of(self.most_chunks);
-        let source = view.known_inode(self.source.ino).ok_or(Errno::ESTALE)?;
+        let source = view.free_inode(self.source.ino)?.ok_or(Errno::ESTALE)?;
         copies.add(
             view,
             &source,
@@ -188,7 +188,7 @@ impl Op for CloneEntries<'_> {
             if is_there {
                 copies.effects.push(Effect::AddLinks { ino, delta: 1 });
                 reply.push(ClonedEntry::Linked);
-            } else if let Some(source) = view.known_inode(entry.source.ino) {
+            } else if let Some(source) = view.free_inode(entry.source.ino)? {
                 copies.add(view, &source, copy(&source, ino, &dir, self.most_chunks, ctx))?;
                 if is_linked {
                     made.push(ino);
@@ -358,7 +358,8 @@ impl Op for Prune<'_> {
     const IS_REMEMBERED: bool = false;
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        view.prefetch(self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone())))?;
+        let names = self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone()));
+        view.prefetch(std::iter::once(RecordKey::Inode(self.dir)).chain(names))?;
         let mut effects = Vec::with_capacity(2 * self.names.len());
         // The links of inodes with several names that this transaction removes.
         let mut dropped: Vec<(Ino, u32)> = Vec::new();
@@ -440,6 +441,8 @@ impl Copies {
         // The xattrs may be newer than the inode if they had to be read separately.
         let blocks = xattrs.values().map(|value| xattr_blocks(value.len()));
         inode.xattr_blocks = blocks.fold(0, u16::saturating_add);
+        // The copy is not held.
+        inode.size = inode.shown_size();
         self.inodes += 1;
         self.blocks += inode.blocks();
         self.effects.push(Effect::PutInode(inode));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use acl::nfs4::Policy;
 use acl::posix;
-use meta::{AclKind, DIR_BYTES, Effect, Inode};
+use meta::{AclKind, DIR_BYTES, Effect, Inode, QuotaTag};
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
 use crate::known::Heir;
@@ -112,6 +112,8 @@ impl Make {
             }
         }
         let access = self.inherit(view, ctx, dir, mode, effects)?;
+        // What counts in a quota is not held, because only the database knows what is left of the quota.
+        let held = Inode::held_size(ctx.session).filter(|_| ctx.holds && dir.quota == QuotaTag::NONE);
         Ok(Inode {
             uid: self.uid,
             gid,
@@ -121,7 +123,7 @@ impl Make {
             },
             size: match &self.kind {
                 MakeKind::Symlink(target) => target.len() as u64,
-                MakeKind::Directory => DIR_BYTES,
+                MakeKind::Directory => held.unwrap_or(DIR_BYTES),
                 _ => 0,
             },
             access_acl: access.access_acl,

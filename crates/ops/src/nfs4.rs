@@ -183,6 +183,7 @@ impl Ctx<'_> {
         let target = if says_delete { self.decision(view, child) } else { Ok(Decision::default()) };
         match (parent, target) {
             (Err(PlanStop::Missing), _) | (_, Err(PlanStop::Missing)) => Err(PlanStop::Missing),
+            (Err(stop @ PlanStop::Held(_)), _) | (_, Err(stop @ PlanStop::Held(_))) => Err(stop),
             (Ok(parent), Ok(target)) => {
                 if by(parent, target, Caps::NONE).is_err() {
                     by(parent, target, self.caps()?)?;

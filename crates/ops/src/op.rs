@@ -81,6 +81,8 @@ pub struct Ctx<'a> {
     pub traversers: &'a Traversers,
     /// The directories of the trash that this client knows; `None` if removed files are not kept.
     pub trash: Option<&'a TrashDirs>,
+    /// Whether the session holds the directories that it creates ([`Inode::holder`](meta::Inode::holder)).
+    pub holds: bool,
 }
 
 /// The authority for the operation: who checked the caller's access.

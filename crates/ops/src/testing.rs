@@ -45,7 +45,7 @@ impl Direct {
     pub(crate) fn ctx(&self) -> Ctx<'_> {
         let Direct { volume, authority, decisions, traversers, trash, .. } = self;
         let (now, session) = (Time::now(), SessionId(1));
-        Ctx { now, authority, session, volume, decisions, traversers, trash: Some(trash) }
+        Ctx { now, authority, session, volume, decisions, traversers, trash: Some(trash), holds: false }
     }
 
     /// Reads what the plan is missing, and commits its effects.
@@ -68,6 +68,7 @@ impl Direct {
                 }
                 Err(PlanStop::Refused(errno)) => return Err(errno),
                 Err(PlanStop::KernelIsStale) => return Err(Errno::ESTALE),
+                Err(PlanStop::Held(ino)) => panic!("another session holds {ino}"),
             }
         }
     }

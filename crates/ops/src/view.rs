@@ -1,5 +1,6 @@
 //! The view that a plan has of the volume. It turns each lookup into a guard.
 
+mod held;
 mod limits;
 
 use host::Instant;
@@ -10,7 +11,7 @@ use acl::posix::PosixAcl;
 use acl::sid_rules::SidRules;
 use host::HashSet;
 use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xattrs, xattr_blocks};
-use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice, XattrName};
+use types::{AclId, ChunkIndex, Errno, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::known::{Acl, Heir, Key, KnownRecords, OwnReads, Value};
 use crate::trash_names::TRASH_NAME;
@@ -25,6 +26,9 @@ pub enum PlanStop {
     /// The access attributes that the kernel has of an inode are out of date. The operation fails with
     /// ESTALE, so that the kernel looks up again.
     KernelIsStale,
+    /// Another session holds this directory ([`Inode::holder`]), so what is stored of it may be out of date. The driver
+    /// makes that session give it back, and calls the plan again.
+    Held(Ino),
 }
 
 impl From<Errno> for PlanStop {
@@ -51,6 +55,10 @@ pub struct View<'a> {
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
+    /// The session that runs the operation.
+    own: SessionId,
+    /// The last inodes that were looked up, and that no other session holds.
+    free: [Ino; 2],
     /// Whether no other client can change the volume, so that all records are current.
     is_exclusive: bool,
     /// Whether all records in `fresh` are of one moment.
@@ -83,6 +91,8 @@ impl<'a> View<'a> {
             missing: Vec::new(),
             used_known: false,
             assumed: false,
+            own: SessionId(0),
+            free: [Ino(0); 2],
             is_exclusive: false,
             is_one_moment: true,
         }
@@ -221,6 +231,7 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
+        self.require_free(parent, name)?;
         match self.known_dirent(parent, name) {
             Some(dirent) => Ok(dirent),
             None => self.missing(RecordKey::Dirent(parent, name.clone())),
@@ -233,6 +244,7 @@ impl<'a> View<'a> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
         }
+        self.require_free(parent, name)?;
         if let Some(dirent) = self.known_dirent(parent, name) {
             return Ok(dirent);
         }
@@ -537,10 +549,6 @@ impl<'a> View<'a> {
         }
         let root = self.find_inode(Ino::TRASH)?;
         Ok(root.map(|root| Dirent { ino: root.ino, kind: root.kind }))
-    }
-
-    fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
-        lookup!(self, Inode(ino))
     }
 
     fn missing<T>(&mut self, key: RecordKey) -> Result<T, PlanStop> {

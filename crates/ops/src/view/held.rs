@@ -1,0 +1,54 @@
+//! Directories that other sessions hold: a plan stops there, because what is stored of them may be out of date.
+
+use meta::{Inode, RecordKey};
+use types::{Ino, Name, SessionId};
+
+use super::{PlanStop, View};
+use crate::known::{Key, Value};
+
+impl View<'_> {
+    /// Sets the session that runs the operation. It may use the directories that it holds; without this call, the plan
+    /// stops at every directory that is held.
+    pub fn set_session(&mut self, own: SessionId) {
+        self.own = own;
+    }
+
+    /// As [`View::known_inode`], for an inode that is to be copied: stops if another session holds it.
+    pub fn free_inode(&self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        let inode = self.known_inode(ino);
+        match inode.as_ref().and_then(Inode::holder) {
+            Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
+            _ => Ok(inode),
+        }
+    }
+
+    pub(super) fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        let Some(Value::Inode(inode)) = self.lookup(Key::Inode(ino)) else {
+            return self.missing(RecordKey::Inode(ino));
+        };
+        match inode.as_ref().and_then(Inode::holder) {
+            Some(holder) if holder != self.own => Err(PlanStop::Held(ino)),
+            _ => {
+                self.free = [ino, self.free[0]];
+                Ok(inode)
+            }
+        }
+    }
+
+    /// Stops if another session holds the directory, because its stored entries may then be out of date. If neither the
+    /// directory nor the entry is known, both are missing.
+    pub(super) fn require_free(&mut self, dir: Ino, name: &Name) -> Result<(), PlanStop> {
+        if self.free.contains(&dir) {
+            return Ok(());
+        }
+        match self.peek_inode(dir) {
+            Err(PlanStop::Missing) => {
+                if self.find(&Key::Dirent(dir, name.clone())).is_none() {
+                    self.missing.push(RecordKey::Dirent(dir, name.clone()));
+                }
+                Err(PlanStop::Missing)
+            }
+            done => done.map(drop),
+        }
+    }
+}
