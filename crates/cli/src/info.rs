@@ -250,7 +250,7 @@ impl Details {
         table.row("mode", inode.mode);
         table.row("owner", format!("{}:{}", inode.uid, inode.gid));
         table.row("links", inode.nlink);
-        table.row("size", inode.size);
+        table.row("size", inode.shown_size());
         table.row("modified", inode.mtime);
         table.row("changed", inode.ctime);
         table.row("parent", parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()));
@@ -302,7 +302,7 @@ impl Details {
             "uid": inode.uid,
             "gid": inode.gid,
             "links": inode.nlink,
-            "size": inode.size,
+            "size": inode.shown_size(),
             "rdev": inode.rdev,
             "atime_ns": inode.atime.nanos(),
             "mtime_ns": inode.mtime.nanos(),

@@ -125,6 +125,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         // Most threads wait for the database, and waiting threads share round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
     }
+    if options.async_metadata && !matches!(database, Database::Network(_)) {
+        report.note("-o async_metadata has no effect here: it is for volumes on a database server");
+    }
     let sent = match &database {
         Database::Network(network) => Arc::clone(&network.sent),
         Database::Sqlite(_) | Database::Memory(_) => Arc::clone(&engine),
@@ -153,6 +156,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         hide_unreadable: rights.abe,
         has_references: fuse::knows_every_group(),
         nfs4_domain: options.acl_domain.clone(),
+        holds_directories: options.async_metadata && matches!(database, Database::Network(_)),
         times: session_times()?,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));

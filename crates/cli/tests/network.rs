@@ -613,7 +613,11 @@ impl Drop for StopAtEnd<'_> {
 /// Programs on both mounts change their own names and shared names, while the server is killed and restarted
 /// repeatedly.
 fn server_killed_under_load_loses_nothing(kind: Kind) {
-    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    server_killed_under_load(kind, &[]);
+}
+
+fn server_killed_under_load(kind: Kind, options: &[&str]) {
+    let Some(pair) = Pair::new(kind, true, options) else { return };
     let rounds = if is_long() { 20 } else { 3 };
     let tags = ["a0", "b0", "a1", "b1"];
     Program::prepare(&pair.a(""), &tags).unwrap();
@@ -752,6 +756,113 @@ fn lock_in_the_end(file: &File) {
     }
 }
 
+/// A file for [`directory_is_held_until_another_mount_looks`]: content, mode and modification time.
+fn make_held(path: &Path, at: u64) {
+    let mut file = File::create_new(path).unwrap();
+    file.write_all(format!("{at}").repeat(900).as_bytes()).unwrap();
+    file.set_permissions(PermissionsExt::from_mode(0o640)).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000 + at)).unwrap();
+}
+
+/// With `-o async_metadata`, changes in a directory that the mount has created share round trips, until another mount looks
+/// there: it then sees all of them.
+fn directory_is_held_until_another_mount_looks(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &["-o", "async_metadata"]) else { return };
+    let files = times();
+    let (before, began) = (pair.server.requests(), Instant::now());
+    fs::create_dir_all(pair.a("d/e")).unwrap();
+    (0..files).for_each(|at| make_held(&pair.a(format!("d/e/{at}")), at));
+    let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S;
+    let sent = (pair.server.requests() - before) as f64 / kind.requests_a_change() as f64 - idle;
+    eprintln!("{kind:?}: {:.3} round trips for each of {files} files", sent / files as f64);
+    // Without the option, each file costs five.
+    assert!(sent < files as f64, "{sent}");
+    let looked = Instant::now();
+    assert_eq!(names_in(&pair.b("d/e")).len() as u64, files);
+    eprintln!("{kind:?}: given back within {:?}", looked.elapsed());
+    for at in 0..files {
+        let path = pair.b(format!("d/e/{at}"));
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o777, found.mtime()), (0o640, 1_000_000 + at as i64));
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{at}").repeat(900));
+    }
+    // From now on, both mounts use the directory.
+    for at in 0..20 {
+        fs::write(pair.b(format!("d/e/theirs{at}")), "theirs").unwrap();
+        until(|| pair.a(format!("d/e/theirs{at}")).exists());
+        fs::rename(pair.a(format!("d/e/theirs{at}")), pair.a(format!("d/ours{at}"))).unwrap();
+        until(|| pair.b(format!("d/ours{at}")).exists() && !pair.b(format!("d/e/theirs{at}")).exists());
+    }
+    let recalls: Vec<Duration> = (0..20)
+        .map(|at| {
+            // A mount holds no new directory for a while after a recall, longer after each that follows soon.
+            fs::create_dir(pair.a(format!("r{at}"))).unwrap();
+            (0..20).for_each(|file| make_held(&pair.a(format!("r{at}/{file}")), file));
+            let looked = Instant::now();
+            assert!(pair.b(format!("r{at}/19")).exists());
+            looked.elapsed()
+        })
+        .collect();
+    eprintln!("{kind:?}: first looks took {:?} at most", recalls.iter().max());
+    pair.end_clean();
+}
+
+/// The mount that holds a directory is killed: what it had synced is there, and what is there is in order.
+fn killed_holder_loses_only_its_last_changes(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, true) else { return };
+    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
+    let rounds = if is_long() { 20 } else { 3 };
+    pair.mount_second(&["-o", "async_metadata"], SHORT_MS);
+    for round in 0..rounds {
+        let args = ["mount", "-d", "-o", "async_metadata", "--log", &log, &url, &mnt];
+        Said::from(with_times(&args, SHORT_MS).output().unwrap()).ok();
+        pair.wait_until("notified");
+        let dir = format!("d{round}");
+        fs::create_dir(pair.a(&dir)).unwrap();
+        let file = |at: u64| format!("{dir}/{at:04}");
+        let synced = 40;
+        (0..synced).for_each(|at| make_held(&pair.a(file(at)), at));
+        File::open(pair.a(&dir)).unwrap().sync_all().unwrap();
+        let made = AtomicU64::new(synced);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in synced..100_000 {
+                    if fs::write(pair.a(file(at)), format!("{at}")).is_err() {
+                        break;
+                    }
+                    made.store(at + 1, Ordering::SeqCst);
+                }
+            });
+            until(|| made.load(Ordering::SeqCst) >= synced + 100 * round);
+            let status = pair.status();
+            let mut sessions = status["sessions"].as_array().unwrap().iter();
+            let own = sessions.find(|session| session["mountpoint"] == mnt.as_str()).unwrap();
+            let server = Pid::from_raw(own["pid"].as_u64().unwrap() as i32).unwrap();
+            kill_process(server, Signal::KILL).unwrap();
+        });
+        let found = names_in(&pair.b(&dir));
+        let made = made.load(Ordering::SeqCst);
+        eprintln!("{kind:?}: {} of {made} files are left", found.len());
+        assert!(found.len() as u64 >= synced && found.len() as u64 <= made + 1);
+        for (at, name) in found.iter().enumerate() {
+            assert_eq!(*name, format!("{at:04}"), "a later file exists without an earlier one");
+            assert!(
+                at as u64 >= synced
+                    || pair.b(file(at as u64)).metadata().unwrap().mtime() == 1_000_000 + at as i64
+            );
+        }
+        // The other mount can use the directory.
+        fs::write(pair.b(&dir).join("theirs"), "theirs").unwrap();
+        let _ = Command::new("umount").arg("-l").arg(&mnt).status();
+    }
+    pair.umount_second(&[]).ok();
+    limen(&["fsck", "--data", &pair.tool_url()]).ok();
+}
+
+fn server_killed_under_load_loses_nothing_that_is_held(kind: Kind) {
+    server_killed_under_load(kind, &["-o", "async_metadata"]);
+}
+
 /// A mount is stopped until another mount has removed its session and taken its locks. When it continues,
 /// fsync and write of its old file fail with EIO, the bytes of the new lock holder stay, and new files work.
 fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
@@ -865,6 +976,8 @@ macro_rules! on {
                 mdtest_counts_one_engine_call_for_each_operation,
                 change_is_enforced_on_the_other_mount,
                 former_owner_cannot_change_the_file,
+                directory_is_held_until_another_mount_looks,
+                killed_holder_loses_only_its_last_changes,
                 destroyed_volume_leaves_nothing_in_the_database
             ],
             $long => [
@@ -872,6 +985,7 @@ macro_rules! on {
                 change_is_enforced_while_the_stream_is_cut,
                 nothing_is_granted_after_the_lease_while_the_database_is_unreachable,
                 server_killed_under_load_loses_nothing,
+                server_killed_under_load_loses_nothing_that_is_held,
                 operations_fail_with_eio_after_the_retry_timeout,
                 stopped_mount_never_overwrites_data_of_the_next_lock_holder,
                 mount_in_another_pid_namespace_keeps_its_lock

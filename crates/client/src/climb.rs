@@ -6,7 +6,7 @@
 use host::Instant;
 
 use meta::RecordKey;
-use ops::{Key, OwnReads, Value};
+use ops::{Key, KnownRecords, OwnReads, Value};
 use types::Ino;
 
 use crate::driver::Meta;
@@ -26,13 +26,11 @@ impl Meta {
         let (mut at, mut mark, mut steps, mut reads) = (dir, dir, 0_u64, 0);
         while at != Ino::ROOT {
             let key = Key::Inode(at);
-            let parent = match fresh.get(&key).cloned().or_else(|| self.cache.get(&key, oldest)) {
+            let parent = match fresh.get(&key).cloned().or_else(|| self.known().get(&key, oldest)) {
                 Some(Value::Inode(Some(inode))) => inode.parent,
                 None if reads < most => {
-                    let began = Instant::now();
-                    let snapshot = self.retry(|| self.engine.read(&[RecordKey::Inode(at)]))?;
+                    fresh.extend(self.read_records(&[RecordKey::Inode(at)], true)?.0);
                     reads += 1;
-                    fresh.extend(self.cache.absorb_and_return(&snapshot, began));
                     let Some(Value::Inode(Some(inode))) = fresh.get(&key) else { break };
                     inode.parent
                 }

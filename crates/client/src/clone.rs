@@ -85,6 +85,8 @@ impl Meta {
         leave: &dyn Fn() -> bool,
     ) -> Result<Inode, CloneFailure> {
         let kept = |error| CloneFailure { error, is_removed: true };
+        // The copy reads everything from the engine.
+        self.give_back().map_err(|failure| kept(failure.into()))?;
         let source = self.clone_source(request.source).map_err(|failure| kept(failure.into()))?;
         let numbers = Numbers::default();
         let root = numbers.take(self).map_err(|failure| kept(failure.into()))?;

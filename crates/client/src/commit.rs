@@ -139,6 +139,7 @@ impl Meta {
         let since = Cell::new(doubt.as_ref().map(|doubt| doubt.since));
         let lost = Cell::new(false);
         let attempt = || {
+            self.make_slices_durable(txn)?;
             let sent = BootInstant::now();
             let outcomes = self.engine.commit(std::slice::from_ref(txn));
             let outcome = outcomes.and_then(|outcomes| {

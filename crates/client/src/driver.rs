@@ -21,6 +21,7 @@ use crate::cache::{Cache, DirCounters};
 use crate::doubt::REPEAT_FOR;
 use crate::failure::Failure;
 use crate::fence::Fence;
+use crate::held::Held;
 use crate::listing::Listings;
 use crate::settings::VolumeSettings;
 use crate::terms::Terms;
@@ -31,6 +32,7 @@ pub struct Meta {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) cache: Cache,
     pub(crate) listings: Listings,
+    pub(crate) held: Held,
     pub(crate) events: Events,
     pub(crate) settings: VolumeSettings,
     pub(crate) fence: Fence,
@@ -83,6 +85,7 @@ impl Meta {
             engine,
             cache: Cache::new(cache_records, volume.acl),
             listings: Listings::default(),
+            held: Held::default(),
             events: Events::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             trash: TrashDirs::default(),
@@ -289,6 +292,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn scan(&self, scan: &Scan) -> Result<Page, Failure> {
+        self.before_scan(scan)?;
         self.retry(|| self.engine.scan(scan))
     }
 
@@ -297,6 +301,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn sync(&self) -> Result<(), Failure> {
+        self.settle_held()?;
         self.retry(|| self.engine.sync())
     }
 

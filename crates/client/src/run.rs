@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use host::Instant;
-use meta::{EngineError, Outcome, RecordKey, Snapshot, Txn};
+use meta::{Effect, EngineError, Outcome, Record, RecordKey, Snapshot, Txn};
 use ops::{Authority, Ctx, Key, Op, OwnReads, Plan, PlanStop, Value, View};
 use types::{Errno, Ino, Time};
 
@@ -18,6 +18,7 @@ use crate::commit::pause;
 use crate::doubt::{Doubt, may_be_earlier};
 use crate::driver::Meta;
 use crate::failure::Failure;
+use crate::held::{Entered, is_determinate};
 use crate::ticket::Ticket;
 
 /// How many conflicts a plan may meet before the operation fails with EIO.
@@ -42,6 +43,8 @@ enum Planned<R> {
     Missing(Missing),
     /// The records contradict each other, possibly because they are of different moments.
     Disputed,
+    /// Another session holds this directory.
+    Held(Ino),
     /// The answer is certain.
     Answer(Result<R, Errno>),
     Attempt(Attempt<R>),
@@ -110,6 +113,7 @@ impl Meta {
             match planned {
                 Planned::Missing(missing) => run.read(missing)?,
                 Planned::Disputed => run.read_again(),
+                Planned::Held(dir) => run.recall(dir)?,
                 Planned::Answer(answer) => return answer.map_err(Failure::from),
                 // After repeated conflicts, back off and re-read before retrying: older records would only
                 // cause the next conflict. An error is confirmed at once, by the records that the conflict
@@ -139,10 +143,11 @@ impl<'a, O: Op> Run<'a, O> {
         let session = doubt.as_ref().map_or_else(|| meta.session(), Doubt::session);
         let (volume, decisions, traversers) = (meta.volume(), &meta.decisions, meta.traversers());
         let (now, trash) = (Time::now(), Some(&meta.trash));
+        let holds = meta.holds_new();
         Run {
             meta,
             op,
-            ctx: Ctx { now, authority, session, volume, decisions, traversers, trash },
+            ctx: Ctx { now, authority, session, volume, decisions, traversers, trash, holds },
             is_exclusive: meta.is_exclusive(),
             doubt,
             tried,
@@ -172,7 +177,9 @@ impl<'a, O: Op> Run<'a, O> {
     #[inline(always)]
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
-        let mut view = View::new(&self.meta.cache, oldest, &self.fresh);
+        let known = self.meta.known();
+        let mut view = View::new(&known, oldest, &self.fresh);
+        view.set_session(self.ctx.session);
         view.set_moments(self.is_exclusive, self.reads <= 1);
         if O::READ && self.doubt.is_none() {
             view.omit_guards();
@@ -182,6 +189,7 @@ impl<'a, O: Op> Run<'a, O> {
                 let climbs_from = view.climbs_from();
                 return Ok(Planned::Missing(Missing { keys: view.into_missing(), climbs_from, oldest }));
             }
+            Err(PlanStop::Held(dir)) => return Ok(Planned::Held(dir)),
             Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
             Err(PlanStop::Refused(Errno::EIO)) => (Decided::Damage, Err(Errno::EIO), Vec::new()),
             Err(PlanStop::Refused(errno)) => (Decided::Refusal, Err(errno), Vec::new()),
@@ -227,10 +235,8 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     fn read(&mut self, Missing { keys, climbs_from, oldest }: Missing) -> Result<(), Failure> {
-        let began = Instant::now();
-        let snapshot = self.meta.retry(|| self.meta.engine.read(&keys))?;
-        let mut reads = 1;
-        self.fresh.extend(self.take(&snapshot, began));
+        let (records, mut reads) = self.meta.read_records(&keys, O::IS_REMEMBERED)?;
+        self.fresh.extend(records);
         if let Some(dir) = climbs_from {
             let most = MAX_READS - self.all_reads - reads;
             reads += self.meta.climb(dir, oldest, most, &mut self.fresh)?;
@@ -246,6 +252,23 @@ impl<'a, O: Op> Run<'a, O> {
             true => self.meta.cache.absorb_and_return(snapshot, began),
             false => self.meta.cache.pass(snapshot, began),
         }
+    }
+
+    /// Makes another session give a directory back. The records that are known of it are older.
+    fn recall(&mut self, dir: Ino) -> Result<(), Failure> {
+        let session = self.meta.session();
+        if self.ctx.session != session {
+            // The directories of the session before it are not its own any more.
+            if self.ticket.is_some() || self.doubt.is_some() {
+                return Err(Failure::Fenced(self.ctx.session));
+            }
+            self.ctx.session = session;
+        }
+        self.meta.recall(dir)?;
+        self.all_reads += 1;
+        self.meta.cache.doubt(Key::Inode(dir));
+        self.forget_reads();
+        Ok(())
     }
 
     /// Lets the next round read all records again, as of one moment.
@@ -279,14 +302,31 @@ impl<'a, O: Op> Run<'a, O> {
             None => txn,
         };
         let born = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
+        if let (None, Some(ticket)) = (&self.doubt, &self.ticket)
+            && let Some(outcome) = meta.commit_held(&txn, ticket)?
+        {
+            return Ok(self.took_effect_here(&txn, outcome, answer));
+        }
+        let drops = meta.held_drops();
+        let entered = meta.enter(&txn)?;
         let began = Instant::now();
-        match meta.commit(&txn, self.ticket.as_ref(), self.doubt)? {
+        let outcome = match meta.commit(&txn, self.ticket.as_ref(), self.doubt) {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                if self.doubt.is_some() || !is_determinate(&failure) {
+                    meta.leave(entered, &txn, false);
+                }
+                return Err(failure);
+            }
+        };
+        match outcome {
             Outcome::Committed { inodes, .. }
                 if may_be_earlier(self.doubt, self.tried.is_some(), &inodes) =>
             {
                 // An earlier attempt with other effects may have committed, so this commit says nothing about
                 // the records that it changes.
                 meta.forget(&txn);
+                meta.leave(entered, &txn, false);
                 Ok(ControlFlow::Break(match (meta.recorded(self.doubt)?, answer) {
                     (Some(errno), _) => Err(errno),
                     (None, answer) => answer.or_else(|refused| self.tried.take().ok_or(refused)),
@@ -300,9 +340,16 @@ impl<'a, O: Op> Run<'a, O> {
                 if let Some((dir, before)) = born {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
+                meta.leave(entered, &txn, true);
                 Ok(ControlFlow::Break(answer))
             }
             Outcome::Conflict(snapshot) => {
+                let is_alone = entered.as_ref().is_some_and(Entered::is_alone);
+                // An earlier attempt may still change what is held, or create a directory that will name this session.
+                match self.doubt {
+                    Some(_) => meta.leave(entered, &txn, false),
+                    None => drop(entered),
+                }
                 if let Err(fenced) = meta.check_own(&txn.guards, &snapshot) {
                     // From now on no attempt can commit. An earlier one may have committed before the session
                     // was removed, and its result was removed with the session.
@@ -316,14 +363,59 @@ impl<'a, O: Op> Run<'a, O> {
                 }
                 // The conflict returned all guarded records as of one moment; they supersede what was read
                 // before.
-                self.fresh = self.take(&snapshot, began).into_iter().collect();
-                self.reads = 1;
-                self.conflicts += 1;
-                count(&meta.events.conflicts);
-                self.must_back_off = self.conflicts > PROMPT_CONFLICTS;
+                if is_alone {
+                    // The records are those of one moment, also those that are held. They are not cached.
+                    self.fresh = meta.cache.pass(&snapshot, began).into_iter().collect();
+                    self.conflicted();
+                    return Ok(ControlFlow::Continue(()));
+                }
+                let snapshot = meta.without_held(snapshot);
+                if meta.held_drops() == drops {
+                    self.fresh = self.take(&snapshot, began).into_iter().collect();
+                } else {
+                    // What was held meanwhile may be newer.
+                    self.forget_reads();
+                }
+                self.conflicted();
                 Ok(ControlFlow::Continue(()))
             }
         }
+    }
+
+    /// Goes on after a transaction whose guards were checked by what is held.
+    fn took_effect_here(
+        &mut self,
+        txn: &Txn,
+        outcome: Outcome,
+        answer: Result<O::Reply, Errno>,
+    ) -> ControlFlow<Result<O::Reply, Errno>> {
+        match outcome {
+            Outcome::Committed { .. } => {
+                // What is cached of it was read before.
+                self.meta.forget(txn);
+                let acl = |effect: &Effect| match effect {
+                    Effect::PutAcl { id, text } => Some(Record::Acl(*id, Some(text.clone()))),
+                    _ => None,
+                };
+                let records: Vec<Record> = txn.effects.iter().filter_map(acl).collect();
+                if !records.is_empty() {
+                    self.meta.cache.absorb(&Snapshot { records, ..Snapshot::default() }, Instant::now());
+                }
+                ControlFlow::Break(answer)
+            }
+            Outcome::Conflict(snapshot) => {
+                self.fresh = self.meta.cache.pass(&snapshot, Instant::now()).into_iter().collect();
+                self.conflicted();
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    fn conflicted(&mut self) {
+        self.reads = 1;
+        self.conflicts += 1;
+        count(&self.meta.events.conflicts);
+        self.must_back_off = self.conflicts > PROMPT_CONFLICTS;
     }
 
     fn give_up(self) -> Failure {

@@ -49,7 +49,7 @@ impl From<&Inode> for Attr {
             uid: inode.uid,
             gid: inode.gid,
             rdev: inode.rdev,
-            size_bytes: inode.size,
+            size_bytes: inode.shown_size(),
             atime: inode.atime,
             mtime: inode.mtime,
             ctime: inode.ctime,

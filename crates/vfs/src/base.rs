@@ -41,6 +41,8 @@ pub struct VfsOptions {
     /// The domain of users and groups in NFSv4 ACLs, which are then written and accepted as `name@domain`.
     /// Without a domain, they are numbers.
     pub nfs4_domain: Option<String>,
+    /// New directories are held: changes below them are answered at once, and committed afterwards.
+    pub holds_directories: bool,
     pub times: SessionTimes,
 }
 
@@ -53,6 +55,7 @@ impl Default for VfsOptions {
             hide_unreadable: false,
             has_references: true,
             nfs4_domain: None,
+            holds_directories: false,
             times: SessionTimes::default(),
         }
     }
@@ -92,6 +95,9 @@ impl Base {
         let access = Arc::new(AccessCheck::new(&meta, options.ids.clone()));
         let caches = Arc::new(Caches::new(&meta, &access, &stop));
         let commits = Arc::new(Commits::new(&meta, &store));
+        if options.holds_directories {
+            commits.hold_directories();
+        }
         let accesses = Arc::new(Accesses::new(options.atime, &commits));
         let attributes = Arc::new(Attributes::new(&meta, &open, &accesses, &access, &caches));
         let abandoned = Abandoned::new(&meta, &open);

@@ -283,6 +283,13 @@ impl Caches {
         let mut parts = BTreeSet::new();
         for change in changes.iter().filter(|change| self.meta.is_news(change)) {
             self.meta.apply_remote(change);
+            if change.by != self.meta.session() {
+                change.invalidations.iter().for_each(|part| {
+                    if let Invalidation::Locks(ino) = part {
+                        self.meta.recalled(*ino);
+                    }
+                });
+            }
             // The kernel caches no locks, and a caller that waits for a lock polls.
             parts.extend(
                 change.invalidations.iter().filter(|part| !matches!(part, Invalidation::Locks(_))).cloned(),
@@ -325,6 +332,8 @@ impl Caches {
     /// Invalidates this client's cache and the kernel's caches.
     pub(crate) fn forget_all(&self) {
         self.meta.set_outdated();
+        // Recalls may have been missed too.
+        self.meta.give_back_soon();
         self.repeats.add(Outdated::Everything, &self.in_flight);
         self.forget_in_kernel(true);
     }

@@ -44,6 +44,15 @@ impl Commits {
         }
     }
 
+    /// From now on, new directories are held. The client then makes blocks durable itself, before it commits a row that
+    /// names them.
+    pub(crate) fn hold_directories(&self) {
+        let store = Arc::clone(&self.store);
+        self.meta.hold_new_directories(Box::new(move |slices| {
+            store.make_durable(slices).map_err(|error| sync_error(&error))
+        }));
+    }
+
     /// Runs an operation that may change the volume and needs no access check.
     pub(crate) fn change<O: ops::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
         Ok(self.change_by(op, &BY_KERNEL)?)
@@ -90,7 +99,7 @@ impl Commits {
         let _shared = host::read(&self.order);
         if self.meta.is_exclusive() {
             host::lock(&self.pending).extend_from_slice(slices);
-        } else {
+        } else if !self.meta.is_holding() {
             self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
         }
         commit()
@@ -103,8 +112,14 @@ impl Commits {
     /// Makes everything committed so far durable, metadata and data.
     ///
     /// # Errors
-    /// Those of the store and the database.
+    /// EIO, once, if changes in held directories were lost with a session; those of the store and the database.
     pub fn make_durable(&self) -> Result<(), Errno> {
+        let done = self.sync();
+        if self.meta.take_held_loss() { Err(Errno::EIO) } else { done }
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        self.meta.settle_held()?;
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
         let _alone = host::write(&self.order);
@@ -115,7 +130,7 @@ impl Commits {
 
     /// As [`Self::make_durable`], but does nothing if nothing was committed since the last sync.
     pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
-        if self.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
+        if self.dirty.load(Ordering::Acquire) { self.sync() } else { Ok(()) }
     }
 
     fn sync_pending(&self) -> Result<(), Errno> {

@@ -7,6 +7,7 @@
 //! | `limen-cleanup`   | removes state of ended sessions, old results; logs quotas   | database        |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
+//! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
 //!
 //! Only the heartbeat must be on time; the other threads may be late.
 
@@ -52,14 +53,18 @@ impl Lifecycle {
     /// # Errors
     /// Fails if a thread cannot be started.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<()> {
-        let runs: [(&str, Run); 5] = [
+        let runs: [(&str, Run); 6] = [
             ("limen-heartbeat", Lifecycle::run_heartbeat),
             ("limen-flush", Lifecycle::run_flusher),
             ("limen-cleanup", Lifecycle::run_cleanup),
             ("limen-trash", Lifecycle::run_trash),
             ("limen-collect", Lifecycle::run_collector),
+            ("limen-commit", Lifecycle::run_committer),
         ];
         for (name, run) in runs {
+            if name == "limen-commit" && !self.base.meta.is_holding() {
+                continue;
+            }
             let lifecycle = Arc::clone(self);
             let started = host::spawn(name, move || run(&lifecycle))?;
             host::lock(&self.threads).push(started);
@@ -142,6 +147,10 @@ impl Lifecycle {
             self.base.caches.forget_access();
         }
         Ok(())
+    }
+
+    fn run_committer(&self) {
+        self.base.meta.commit_queued(&|| self.base.stop.is_set());
     }
 
     fn run_cleanup(&self) {

@@ -58,12 +58,20 @@ impl Lifecycle {
         let lost = self.base.meta.session();
         self.base.caches.forget_all();
         self.base.fencing.note_loss(lost);
+        let (changes, changed) = self.base.meta.drop_held();
+        if changes > 0 {
+            tracing::error!(
+                changes,
+                "changes in held directories were not committed and are lost with the session"
+            );
+        }
         let locked = self.locks.take_lost();
         let mut files = 0;
         for file in self.base.open.all() {
             let reason = match () {
                 () if locked.contains(&file.ino) => "another mount may hold its locks",
                 () if file.is_orphan() => "it has no name, and other mounts delete it",
+                () if changed.contains(&file.ino) => "changes of it that were not committed are lost",
                 () => continue,
             };
             files += u64::from(self.base.fencing.mark_lost(&file, reason));
@@ -102,11 +110,14 @@ impl Lifecycle {
         // The copies that are being made end because of the signal to stop.
         drop(host::write(&self.clones));
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
+        // From here on nobody hears recalls, so others must not have to wait.
+        done = done.and(self.base.meta.give_back().map_err(Errno::from));
         done = done.and(self.base.flush_all());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
             done = done
                 .and(self.base.commits.change(&Reap { session: self.base.meta.session(), ino: file.ino }));
         }
+        done = done.and(self.base.meta.give_back().map_err(Errno::from));
         if !self.base.meta.is_exclusive() {
             // Files that were still open when the file system was unmounted may have locks.
             let own = self.base.meta.session();

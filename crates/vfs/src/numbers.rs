@@ -87,15 +87,25 @@ impl Numbers {
     /// The lowest number that may be in use, now or later, although no row names it. See the module
     /// documentation.
     pub(crate) fn first(&self) -> u64 {
-        let mut state = host::lock(&self.state);
-        let floor = state.floor(&self.meta);
-        floor.map_or(state.left.start, |floor| floor.min(state.left.start))
+        let first = {
+            let mut state = host::lock(&self.state);
+            let floor = state.floor(&self.meta);
+            floor.map_or(state.left.start, |floor| floor.min(state.left.start))
+        };
+        // Read later: a row is queued before the hold on its slices ends.
+        self.queued().map_or(first, |queued| queued.min(first))
+    }
+
+    /// The lowest number in a row that is not committed yet.
+    fn queued(&self) -> Option<u64> {
+        let slice = self.meta.first_queued_slice().filter(|_| self.counter == Counter::Slice);
+        slice.map(|slice| slice.0)
     }
 
     /// Gives up the rest of the range if there is no hold and other clients have taken numbers since, so that
     /// an idle mount does not protect their slices for ever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
-        if host::lock(&self.state).floor(&self.meta).is_some() {
+        if host::lock(&self.state).floor(&self.meta).is_some() || self.queued().is_some() {
             return Ok(());
         }
         let next = self.meta.read_counter(self.counter)?;

@@ -208,7 +208,7 @@ fn file(
         Fact::new("Mode", show::mode(access_attrs)),
         Fact::new("Owner", format!("{} ({})", users.user(inode.uid), inode.uid)),
         Fact::new("Group", format!("{} ({})", users.group(inode.gid), inode.gid)),
-        Fact::new("Size", show_size(inode.size)),
+        Fact::new("Size", show_size(inode.shown_size())),
         Fact::new("Modified", inode.mtime),
         Fact::new("Links", inode.nlink),
         Fact::new("Inode", inode.ino),

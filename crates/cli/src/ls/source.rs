@@ -315,7 +315,7 @@ impl Attr {
             links: inode.nlink.into(),
             uid: inode.uid,
             gid: inode.gid,
-            size: inode.size,
+            size: inode.shown_size(),
             rdev: inode.rdev.into(),
             atime: inode.atime,
             mtime: inode.mtime,

@@ -1,0 +1,488 @@
+//! Directories that this client holds: changes below them are answered at once and committed afterwards.
+//!
+//! A directory that this client creates is held by its session from the start: its record names the session
+//! ([`Inode::holder`]). Other clients that come across the record stop and recall the directory (`recall.rs`). So until
+//! this client gives the directory back, nobody else reads or changes what is in it. What is created in a held directory
+//! is held too; a directory is held once, and given back for ever.
+//!
+//! While a directory is held, the truth about it is in memory: `records` has the inodes, entries and rows of everything
+//! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
+//! answered. The queue is committed in order, several transactions in a request. As nobody else changes what is held, no
+//! guard of a queued transaction can fail, except the one of the session.
+//!
+//! All other transactions are sent to the engine at once. If such a transaction changes files at all, the queue is
+//! committed first, so the order of all changes is kept. If it also concerns something that is held, for example because
+//! it moves a file out of a held directory, nothing else happens to what is held meanwhile, and its effects are applied
+//! to `records` after it.
+//!
+//! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
+//! directories' records. If the session is lost, so is what was not committed.
+//!
+//! The transactions of a request are merged (`held/merge.rs`). A request that failed is sent again unchanged, because it may
+//! have been committed under its ids.
+//!
+//! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock};
+use std::time::Duration;
+
+use host::{HashSet, Instant};
+use meta::{AclKind, Effect, Engine, ErrorKind, Guard, MemEngine, Part, Record, RecordKey, Snapshot, Txn};
+use ops::{Key, KnownRecords, Value, known};
+use types::{Errno, FileType, Ino, SessionId, SliceId, SliceSource};
+
+use crate::cache::Cache;
+use crate::failure::Failure;
+use crate::merge::join;
+use crate::ticket::Ticket;
+
+/// The most transactions that wait to be committed; further callers wait.
+pub(crate) const MAX_QUEUED: usize = 1000;
+/// The most transactions in one request, and about the most bytes.
+pub(crate) const MAX_GROUP: usize = 256;
+pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
+/// If more inodes are held, all are given back.
+pub(crate) const MAX_INODES: usize = 100_000;
+/// How long no directory is held after another client has recalled one. It doubles with each recall that follows soon.
+pub(crate) const FIRST_BREAK: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_BREAK: Duration = Duration::from_secs(600);
+/// How long a short queue waits for more, because a request with many transactions costs little more than one with few.
+pub(crate) const GATHER_FOR: Duration = Duration::from_millis(3);
+/// How long the thread that commits the queue waits after it has given up for a retry timeout.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How often a waiting thread looks again.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Makes the blocks of slices durable, before a row that names them is committed.
+pub type MakeDurable = Box<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
+
+/// What this client holds.
+pub(crate) struct Held {
+    /// Set if new directories are to be held.
+    pub(crate) make_durable: OnceLock<MakeDurable>,
+    /// Whether anything is held or queued.
+    pub(crate) is_busy: AtomicBool,
+    /// Until this time no new directory is held, in nanoseconds since the client was opened.
+    pub(crate) not_before: AtomicU64,
+    pub(crate) directories: AtomicUsize,
+    /// How often `records` was dropped.
+    pub(crate) drops: AtomicU64,
+    /// This client removes its own session.
+    pub(crate) is_ending: AtomicBool,
+    /// How often a part of the queue was sent without success.
+    pub(crate) failures: AtomicU64,
+    /// Whether changes that were answered were lost with a session, and no caller of sync knows yet.
+    pub(crate) has_lost: AtomicBool,
+    pub(crate) state: Mutex<State>,
+    /// Notified when the queue, or `is_closing` or `is_alone`, changes.
+    pub(crate) changed: Condvar,
+    /// Held by the thread that sends a part of the queue: the request that was sent and is not known to be committed.
+    pub(crate) sending: Mutex<Option<Sent>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) records: MemEngine,
+    pub(crate) directories: HashSet<Ino>,
+    /// The inodes that are or were in `records`.
+    pub(crate) inodes: HashSet<Ino>,
+    /// Directories that are being created at the engine, and will be held.
+    pub(crate) births: HashSet<Ino>,
+    /// Directories whose records may name this session although they are not held.
+    pub(crate) strays: HashSet<Ino>,
+    pub(crate) queue: VecDeque<Queued>,
+    /// How many transactions were ever queued, and how many of them are committed.
+    pub(crate) queued: u64,
+    pub(crate) committed: u64,
+    /// How often the queue was lost with a session.
+    pub(crate) losses: u64,
+    /// Everything is being given back: nothing new is answered from `records`.
+    pub(crate) is_closing: bool,
+    /// A transaction that concerns what is held is under way at the engine.
+    pub(crate) is_alone: bool,
+    pub(crate) must_give_back: bool,
+    pub(crate) last_break: Option<(Instant, Duration)>,
+}
+
+/// A transaction that was answered and is to be committed.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) txn: Txn,
+    /// Keeps the term of the transaction open.
+    pub(crate) _ticket: Ticket,
+    /// Whether a guard may fail: then the transaction is not needed.
+    pub(crate) is_optional: bool,
+}
+
+/// The first part of the queue, as it was sent.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Each with the number of queued transactions that were merged into it, and whether its guard may fail.
+    pub(crate) txns: Vec<Txn>,
+    pub(crate) merged: Vec<(usize, bool)>,
+}
+
+/// A transaction that is under way at the engine. If it concerns what is held, nothing else happens to that meanwhile.
+#[derive(Debug)]
+pub(crate) struct Entered<'a> {
+    pub(crate) held: &'a Held,
+    pub(crate) is_alone: bool,
+    /// The directories that it creates and that will be held. Nothing happens in them before they are.
+    pub(crate) births: Vec<Ino>,
+}
+
+/// A read of records of which some are held.
+#[derive(Debug)]
+pub(crate) enum HeldRead {
+    /// None is held.
+    Nothing,
+    /// All are held: their values at one moment.
+    All(Snapshot),
+    /// As `All`, but entries among them lead to these inodes, which are not held.
+    Linked(Snapshot, Vec<RecordKey>),
+    /// Some are held. Everything is committed that was queued, so the engine can be asked.
+    Some,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("directories", &self.directories).finish_non_exhaustive()
+    }
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held {
+            make_durable: OnceLock::new(),
+            is_busy: AtomicBool::new(false),
+            not_before: AtomicU64::new(0),
+            directories: AtomicUsize::new(0),
+            drops: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            has_lost: AtomicBool::new(false),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            sending: Mutex::default(),
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut state = host::lock(&self.held.state);
+        state.is_alone &= !self.is_alone;
+        self.births.iter().for_each(|ino| _ = state.births.remove(ino));
+        self.held.note(&state);
+    }
+}
+
+impl Entered<'_> {
+    /// Whether the transaction concerns what is held, so that the engine has everything that was answered.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+}
+
+impl Queued {
+    /// About how many bytes the transaction adds to a request.
+    fn bytes(&self) -> usize {
+        let effect = |effect: &Effect| match effect {
+            Effect::PutAcl { text, .. } => text.len(),
+            Effect::PutXattr { value, .. } => value.len(),
+            Effect::PutSymlink { target, .. } => target.len(),
+            Effect::AppendSlice { slice, .. } => match &slice.source {
+                SliceSource::Inline(bytes) => bytes.len(),
+                _ => 0,
+            },
+            _ => 0,
+        };
+        256 + self.txn.effects.iter().map(effect).sum::<usize>()
+    }
+}
+
+impl State {
+    /// Whether the transaction concerns only what is held, so that its guards can be checked here.
+    pub(crate) fn covers(&self, txn: &Txn, own: SessionId) -> bool {
+        txn.guards.iter().all(|guard| self.covers_guard(guard, own))
+            && txn.effects.iter().all(|effect| self.covers_effect(effect, &txn.effects, own))
+    }
+
+    pub(crate) fn covers_guard(&self, guard: &Guard, own: SessionId) -> bool {
+        match guard {
+            Guard::DirentIs { parent, .. } | Guard::DirentAbsent { parent, .. } => {
+                self.directories.contains(parent)
+            }
+            Guard::Empty { ino } => self.directories.contains(ino),
+            Guard::Access { ino, .. }
+            | Guard::Links { ino, .. }
+            | Guard::ParentIs { ino, .. }
+            | Guard::Xattr { ino, .. }
+            | Guard::XattrBlocks { ino, .. }
+            | Guard::Size { ino, .. }
+            | Guard::Rows { ino, .. } => self.inodes.contains(ino),
+            Guard::Term { session, .. } => *session == own,
+            // Is replaced by an effect.
+            Guard::Acl { .. } => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn covers_effect(&self, effect: &Effect, all: &[Effect], own: SessionId) -> bool {
+        let is_made = |ino: &Ino| {
+            all.iter().any(|effect| matches!(effect, Effect::PutInode(inode) if inode.ino == *ino))
+        };
+        match effect {
+            // Only with a name, and all names are in held directories.
+            Effect::PutInode(inode) => {
+                !self.inodes.contains(&inode.ino)
+                    && (!inode.kind.is_dir() || inode.holder() == Some(own))
+                    && all
+                        .iter()
+                        .any(|effect| matches!(effect, Effect::PutDirent { ino, .. } if *ino == inode.ino))
+            }
+            Effect::PutDirent { parent, ino, .. } => {
+                self.directories.contains(parent) && (self.inodes.contains(ino) || is_made(ino))
+            }
+            Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
+                *session == own && self.inodes.contains(ino)
+            }
+            Effect::PutAcl { .. } | Effect::Share { .. } => true,
+            Effect::PutLocks { .. } => false,
+            effect => match effect.footprint().part {
+                Part::Dirent(parent, _) => self.directories.contains(&parent),
+                part => part.inode().is_some_and(|ino| self.inodes.contains(&ino) || is_made(&ino)),
+            },
+        }
+    }
+
+    /// Whether the transaction concerns a directory that is being created by another one.
+    pub(crate) fn touches_birth(&self, txn: &Txn) -> bool {
+        let is_born = |part: Part<'_>| part.inode().is_some_and(|ino| self.births.contains(&ino));
+        !self.births.is_empty()
+            && (txn.effects.iter().any(|effect| is_born(effect.footprint().part))
+                || txn.guards.iter().any(|guard| is_born(guard.part())))
+    }
+
+    /// Whether the transaction concerns anything that is held.
+    pub(crate) fn touches(&self, txn: &Txn) -> bool {
+        let is_held = |part: Part<'_>| part.inode().is_some_and(|ino| self.inodes.contains(&ino));
+        let by_effect = |effect: &Effect| match effect {
+            Effect::PutDirent { ino, .. }
+            | Effect::PutOrphan { ino, .. }
+            | Effect::DropOrphan { ino, .. } => self.inodes.contains(ino) || is_held(effect.footprint().part),
+            effect => is_held(effect.footprint().part),
+        };
+        txn.guards.iter().any(|guard| self.is_held(&guard.key())) || txn.effects.iter().any(by_effect)
+    }
+
+    /// Whether `records` has the truth about this record.
+    pub(crate) fn is_held(&self, key: &RecordKey) -> bool {
+        match key {
+            RecordKey::Inode(ino)
+            | RecordKey::Xattrs(ino)
+            | RecordKey::Symlink(ino)
+            | RecordKey::Locks(ino)
+            | RecordKey::Slices(ino, _) => self.inodes.contains(ino),
+            RecordKey::Dirent(parent, _) => self.directories.contains(parent),
+            RecordKey::Empty(ino) => self.directories.contains(ino),
+            _ => false,
+        }
+    }
+
+    /// Applies effects to `records`, as far as they concern what is held, and notes which inodes are held after them.
+    pub(crate) fn apply(&mut self, txn: &Txn, own: SessionId) {
+        let is_held = |effect: &&Effect| match effect {
+            Effect::PutInode(inode) => inode.holder() == Some(own),
+            effect => effect.footprint().part.inode().is_some_and(|ino| self.inodes.contains(&ino)),
+        };
+        let mut effects: Vec<Effect> = txn.effects.iter().filter(is_held).cloned().collect();
+        // A file that has a name elsewhere can be reached without the held directory, so it is not held any more.
+        let leaving: Vec<Ino> = txn
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::PutDirent { parent, ino, kind, .. }
+                    if *kind != FileType::Directory
+                        && !self.directories.contains(parent)
+                        && self.inodes.contains(ino) =>
+                {
+                    Some(*ino)
+                }
+                _ => None,
+            })
+            .collect();
+        effects.extend(leaving.iter().map(|&ino| Effect::DropInode { ino }));
+        let applied = Txn { op_id: txn.op_id, guards: Vec::new(), effects };
+        // The engine in memory has no failures.
+        let _ = self.records.commit(std::slice::from_ref(&applied));
+        self.note(&applied.effects, own);
+        leaving.iter().for_each(|ino| _ = self.inodes.remove(ino));
+    }
+
+    /// Notes which inodes are held after these effects.
+    pub(crate) fn note(&mut self, effects: &[Effect], own: SessionId) {
+        for effect in effects {
+            match effect {
+                Effect::PutInode(inode) => {
+                    self.inodes.insert(inode.ino);
+                    if inode.holder() == Some(own) {
+                        self.directories.insert(inode.ino);
+                    }
+                }
+                // That it does not exist is held too: the engine may still have it.
+                Effect::DropInode { ino } => _ = self.directories.remove(ino),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn push(&mut self, txn: Txn, ticket: Ticket, is_optional: bool) {
+        self.queue.push_back(Queued { txn, _ticket: ticket, is_optional });
+        self.queued += 1;
+    }
+
+    /// Drops what is held, without the queue. Returns the directories.
+    pub(crate) fn drop_records(&mut self, drops: &AtomicU64) -> HashSet<Ino> {
+        drops.fetch_add(1, Ordering::AcqRel);
+        self.records = MemEngine::default();
+        self.inodes = HashSet::default();
+        self.must_give_back = false;
+        std::mem::take(&mut self.directories)
+    }
+
+    /// The first part of the queue, merged, as one request.
+    pub(crate) fn first_group(&self) -> Sent {
+        let (mut bytes, mut sent) = (0, Sent { txns: Vec::new(), merged: Vec::new() });
+        for queued in self.queue.iter().take(MAX_GROUP) {
+            bytes += queued.bytes();
+            if bytes > MAX_GROUP_BYTES && !sent.txns.is_empty() {
+                break;
+            }
+            let joined = match (sent.txns.last_mut(), sent.merged.last_mut()) {
+                (Some(last), Some((count, false))) if !queued.is_optional => {
+                    join(last, &queued.txn).map(|both| (*last, *count) = (both, *count + 1))
+                }
+                _ => None,
+            };
+            if joined.is_none() {
+                sent.txns.push(queued.txn.clone());
+                sent.merged.push((1, queued.is_optional));
+            }
+        }
+        sent
+    }
+
+    /// The present records of keys that are held.
+    pub(crate) fn read(&self, keys: &[RecordKey]) -> Snapshot {
+        self.only_held(self.records.read(keys).unwrap_or_default())
+    }
+
+    /// Without the records that come along, of ACLs and of inodes that are not held.
+    pub(crate) fn only_held(&self, mut snapshot: Snapshot) -> Snapshot {
+        snapshot.records.retain(|record| match record {
+            Record::Acl(..) => false,
+            Record::Inode(ino, _) => self.inodes.contains(ino),
+            _ => true,
+        });
+        snapshot
+    }
+
+    /// No new directory is held for a while. Returns the time.
+    pub(crate) fn take_a_break(&mut self) -> Duration {
+        let now = Instant::now();
+        let time = match self.last_break {
+            Some((at, time)) if now.saturating_duration_since(at) < time * 4 => (time * 2).min(LONGEST_BREAK),
+            _ => FIRST_BREAK,
+        };
+        self.last_break = Some((now, time));
+        time
+    }
+}
+
+impl Held {
+    /// Whether nothing is held and nothing is queued.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_busy.load(Ordering::Acquire)
+    }
+
+    /// Notes a change of `state`, and wakes the threads that wait for one.
+    pub(crate) fn note(&self, state: &State) {
+        self.directories.store(state.directories.len(), Ordering::Release);
+        let is_busy = !state.directories.is_empty() || !state.queue.is_empty() || !state.births.is_empty();
+        self.is_busy.store(is_busy, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// The number of directories that are held.
+    pub(crate) fn directories(&self) -> usize {
+        self.directories.load(Ordering::Acquire)
+    }
+
+    /// The value of a record that is held.
+    pub(crate) fn get(&self, key: &Key, kind: AclKind) -> Option<Value> {
+        let key = match key {
+            Key::Inode(ino) => RecordKey::Inode(*ino),
+            Key::Dirent(parent, name) => RecordKey::Dirent(*parent, name.clone()),
+            Key::Empty(ino) => RecordKey::Empty(*ino),
+            Key::Xattrs(ino) => RecordKey::Xattrs(*ino),
+            Key::Symlink(ino) => RecordKey::Symlink(*ino),
+            Key::Slices(ino, chunk) => RecordKey::Slices(*ino, *chunk),
+            // Locks are at the engine.
+            _ => return None,
+        };
+        let state = host::lock(&self.state);
+        if !state.is_held(&key) {
+            return None;
+        }
+        let record = state.read(&[key]).records.into_iter().next()?;
+        known(&record, kind).map(|(_, value)| value)
+    }
+}
+
+/// The records that a client knows: those that it holds, and those in its cache.
+#[derive(Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) held: &'a Held,
+    pub(crate) cache: &'a Cache,
+    pub(crate) kind: AclKind,
+    /// Whether anything is held, and the session is certain to exist.
+    pub(crate) may_be_held: bool,
+}
+
+impl KnownRecords for Known<'_> {
+    fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
+        let held = if self.may_be_held { self.held.get(key, self.kind) } else { None };
+        held.or_else(|| KnownRecords::get(self.cache, key, oldest))
+    }
+
+    fn put(&self, key: Key, value: Value) {
+        KnownRecords::put(self.cache, key, value);
+    }
+}
+/// Whether the effect changes files, so that it must not be committed before earlier changes of files.
+pub(crate) fn changes_files(effect: &Effect) -> bool {
+    let part = effect.footprint().part;
+    part.inode().is_some() || matches!(part, Part::Orphan(..) | Part::Setting(_) | Part::Quota(_))
+}
+
+/// The slices whose blocks a transaction's rows name.
+pub(crate) fn slices_of(txn: &Txn) -> impl Iterator<Item = SliceId> {
+    let rows = txn.effects.iter().flat_map(|effect| match effect {
+        Effect::AppendSlice { slice, .. } => std::slice::from_ref(slice),
+        Effect::ReplaceRows { rows, .. } => rows,
+        _ => &[],
+    });
+    rows.filter_map(|row| match row.source {
+        SliceSource::Blocks { id, .. } => Some(id),
+        _ => None,
+    })
+}
+
+/// Whether the error says that nothing was changed.
+pub(crate) fn is_determinate(failure: &Failure) -> bool {
+    !matches!(failure, Failure::Engine(error) if error.kind == ErrorKind::Indeterminate)
+}

@@ -1,0 +1,336 @@
+//! What a client answers from the directories that it holds, and what it sends to the engine; see `held.rs`.
+
+use std::sync::atomic::Ordering;
+
+use host::Instant;
+use meta::{
+    DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Record, RecordKey, Scan, Snapshot, Txn,
+};
+use ops::{Acl, Key, Value};
+use types::{BootInstant, Ino, SliceId};
+
+use crate::driver::Meta;
+use crate::failure::Failure;
+use crate::held::{
+    Entered, HeldRead, Known, LOOK_EVERY, MAX_INODES, MAX_QUEUED, MakeDurable, State, changes_files,
+    slices_of,
+};
+use crate::ticket::Ticket;
+
+impl Meta {
+    /// From now on, holds the directories that it creates. Some thread must call [`Meta::commit_queued`] all the time.
+    /// `make_durable` is called before a row is committed that names slices. Only the first call has an effect.
+    pub fn hold_new_directories(&self, make_durable: MakeDurable) {
+        let _ = self.held.make_durable.set(make_durable);
+    }
+
+    /// Whether [`Meta::hold_new_directories`] was called.
+    pub fn is_holding(&self) -> bool {
+        self.held.make_durable.get().is_some()
+    }
+
+    /// The number of directories that this client holds.
+    pub fn held_directories(&self) -> usize {
+        self.held.directories()
+    }
+
+    /// Whether a directory that is created now is to be held.
+    pub(crate) fn holds_new(&self) -> bool {
+        self.is_holding()
+            && (self.held.directories() > 0
+                || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
+            && !self.is_exclusive()
+            && self.is_current()
+            && self.volume().limits().is_none()
+    }
+
+    pub(crate) fn known(&self) -> Known<'_> {
+        let may_be_held = self.may_answer_held();
+        Known { held: &self.held, cache: &self.cache, kind: self.volume().acl, may_be_held }
+    }
+
+    /// Whether anything is held, and this client may answer from it: others may have removed a session that was not renewed
+    /// for long, and changed what it held.
+    fn may_answer_held(&self) -> bool {
+        !self.held.is_idle()
+            && !self.held.is_ending.load(Ordering::Acquire)
+            && self.fence.is_valid(BootInstant::now())
+    }
+
+    /// The lowest slice that a queued transaction names: no row names it yet.
+    pub fn first_queued_slice(&self) -> Option<SliceId> {
+        if self.held.is_idle() {
+            return None;
+        }
+        let state = host::lock(&self.held.state);
+        state.queue.iter().flat_map(|queued| slices_of(&queued.txn)).min()
+    }
+
+    /// Applies a transaction to what is held, and queues it. `None` if it concerns anything else: it must then be sent to
+    /// the engine.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too long.
+    /// Then nothing was changed.
+    pub(crate) fn commit_held(&self, txn: &Txn, ticket: &Ticket) -> Result<Option<Outcome>, Failure> {
+        if !self.may_answer_held() {
+            return Ok(None);
+        }
+        let Some(queued) = self.with_acls(txn) else { return Ok(None) };
+        let own = txn.op_id.session();
+        let (began, patience) = (Instant::now(), self.retry_timeout());
+        let mut state = host::lock(&self.held.state);
+        loop {
+            if state.is_closing || !state.covers(&queued, own) {
+                return Ok(None);
+            }
+            if self.fence.is_lost(own) || own != self.session() {
+                return Err(Failure::Fenced(own));
+            }
+            let is_full = state.queue.len() >= MAX_QUEUED && !queued.effects.is_empty();
+            if !state.is_alone && !is_full {
+                break;
+            }
+            if began.elapsed() >= patience {
+                let message = "the database has not accepted earlier changes for too long";
+                return Err(EngineError::transient(message).into());
+            }
+            if state.is_alone {
+                state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+            } else {
+                let target = state.committed + 1;
+                drop(state);
+                self.send_queued(target)?;
+                state = host::lock(&self.held.state);
+            }
+        }
+        let guards = queued.guards.iter().filter(|guard| !matches!(guard, Guard::Term { .. }));
+        let here =
+            Txn { op_id: queued.op_id, guards: guards.cloned().collect(), effects: queued.effects.clone() };
+        let outcome = state.records.commit(&[here])?.pop();
+        let outcome = match outcome {
+            Some(Outcome::Conflict(snapshot)) => {
+                return Ok(Some(Outcome::Conflict(state.only_held(snapshot))));
+            }
+            Some(committed) => committed,
+            None => return Err(EngineError::permanent("a transaction has no outcome").into()),
+        };
+        if !queued.effects.is_empty() {
+            state.note(&queued.effects, own);
+            state.must_give_back |= state.inodes.len() > MAX_INODES;
+            state.push(queued, ticket.clone(), false);
+            self.held.note(&state);
+        }
+        Ok(Some(outcome))
+    }
+
+    /// The transaction with effects in place of its guards of ACLs, which might fail later: the effect stores the ACL.
+    /// `None` if an ACL is not known.
+    fn with_acls(&self, txn: &Txn) -> Option<Txn> {
+        let mut queued = txn.clone();
+        queued.guards.retain(|guard| !matches!(guard, Guard::Acl { .. }));
+        for guard in &txn.guards {
+            let Guard::Acl { id } = *guard else { continue };
+            let Some(Value::Acl(Some(acl))) = self.cache.get(&Key::Acl(id), None) else { return None };
+            let text = match acl {
+                Acl::Posix(acl) => acl.to_storage(),
+                Acl::Nfs4(acl) => acl.acl().to_storage(),
+            };
+            queued.effects.push(Effect::PutAcl { id, text: text.into() });
+        }
+        Some(queued)
+    }
+
+    /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is
+    /// committed first. If it concerns what is held, nothing else happens to that as long as the result exists.
+    ///
+    /// # Errors
+    /// Those of [`Meta::settle_held`].
+    pub(crate) fn enter(&self, txn: &Txn) -> Result<Option<Entered<'_>>, Failure> {
+        let own = txn.op_id.session();
+        let born = |effect: &Effect| match effect {
+            Effect::PutInode(inode) => inode.holder().filter(|holder| *holder == own).map(|_| inode.ino),
+            _ => None,
+        };
+        let births: Vec<Ino> = txn.effects.iter().filter_map(born).collect();
+        if self.held.is_idle() && births.is_empty() {
+            return Ok(None);
+        }
+        let (began, patience) = (Instant::now(), self.retry_timeout());
+        let mut state = host::lock(&self.held.state);
+        loop {
+            let touches = state.touches(txn);
+            let must_wait = state.touches_birth(txn) || touches && (state.is_alone || state.is_closing);
+            if !must_wait {
+                state.is_alone |= touches;
+                state.births.extend(&births);
+                self.held.note(&state);
+                drop(state);
+                let entered = Entered { held: &self.held, is_alone: touches, births };
+                if touches || txn.effects.iter().any(changes_files) {
+                    self.settle_held()?;
+                }
+                return Ok(Some(entered));
+            }
+            if began.elapsed() >= patience {
+                let message = "an earlier change of the same directories has not ended for too long";
+                return Err(EngineError::transient(message).into());
+            }
+            state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+        }
+    }
+
+    /// Takes over the result of a transaction that was sent to the engine. `is_known` tells whether it is certain that the
+    /// transaction was committed.
+    pub(crate) fn leave(&self, entered: Option<Entered<'_>>, txn: &Txn, is_known: bool) {
+        let Some(entered) = entered.filter(|entered| entered.is_alone || !entered.births.is_empty()) else {
+            return;
+        };
+        let own = txn.op_id.session();
+        let mut state = host::lock(&self.held.state);
+        if self.fence.is_lost(own) || own != self.session() {
+            // Its session holds nothing.
+        } else if is_known && !state.is_closing {
+            state.apply(txn, own);
+            // Recalls of a directory that was created meanwhile may have been missed.
+            state.must_give_back |= !entered.births.is_empty() && !self.is_current();
+            if state.directories.is_empty() && state.queue.is_empty() {
+                // The engine has everything.
+                drop(state.drop_records(&self.held.drops));
+            }
+        } else {
+            // A directory that is not held may name this session. If the transaction concerned what is held, that may
+            // have changed.
+            state.strays.extend(&entered.births);
+            if entered.is_alone {
+                let directories = state.drop_records(&self.held.drops);
+                state.strays.extend(directories);
+            }
+            let mut strays: Vec<Ino> = state.strays.iter().copied().collect();
+            strays.sort_unstable();
+            self.queue_free(&mut state, strays);
+        }
+        self.held.note(&state);
+        drop(state);
+        drop(entered);
+    }
+
+    /// Queues the changes that remove this session from the records of directories.
+    pub(crate) fn queue_free(&self, state: &mut State, directories: impl IntoIterator<Item = Ino>) {
+        let own = self.session();
+        let Some(size) = Inode::held_size(own) else { return };
+        for ino in directories {
+            let Ok(ticket) = self.terms.next_op(own) else { return };
+            let Ok(guards) = self.with_own_guard(vec![Guard::Size { ino, size }], ticket.id) else { return };
+            let effects = vec![Effect::SetSize { ino, size: DIR_BYTES }];
+            state.push(Txn { op_id: ticket.id, guards, effects }, ticket, true);
+        }
+    }
+
+    /// Reads records that an operation needs, if all of them are held.
+    ///
+    /// # Errors
+    /// Those of [`Meta::settle_held`].
+    pub(crate) fn read_held(&self, keys: &[RecordKey]) -> Result<HeldRead, Failure> {
+        if self.held.is_idle() {
+            return Ok(HeldRead::Nothing);
+        }
+        let may_answer = self.may_answer_held();
+        let state = host::lock(&self.held.state);
+        let held =
+            keys.iter().filter(|key| state.is_held(key) && !matches!(key, RecordKey::Locks(_))).count();
+        let reads_acl = keys.iter().any(|key| matches!(key, RecordKey::Acl(_))) && !state.queue.is_empty();
+        if held == keys.len() && may_answer {
+            let snapshot = state.read(keys);
+            let elsewhere = |record: &Record| match record {
+                Record::Dirent(_, _, Some(dirent)) if !state.inodes.contains(&dirent.ino) => {
+                    Some(RecordKey::Inode(dirent.ino))
+                }
+                _ => None,
+            };
+            let inodes: Vec<RecordKey> = snapshot.records.iter().filter_map(elsewhere).collect();
+            return Ok(match inodes.is_empty() {
+                true => HeldRead::All(snapshot),
+                false => HeldRead::Linked(snapshot, inodes),
+            });
+        }
+        drop(state);
+        // A queued transaction may store the ACL.
+        if held > 0 || reads_acl {
+            self.settle_held()?;
+        }
+        Ok(if held > 0 { HeldRead::Some } else { HeldRead::Nothing })
+    }
+
+    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns how many
+    /// moments the records are of.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) fn read_records(
+        &self,
+        keys: &[RecordKey],
+        is_remembered: bool,
+    ) -> Result<(Vec<(Key, Value)>, u32), Failure> {
+        loop {
+            let drops = self.held_drops();
+            let (here, keys) = match self.read_held(keys)? {
+                HeldRead::All(snapshot) => return Ok((self.cache.pass(&snapshot, Instant::now()), 1)),
+                HeldRead::Linked(snapshot, inodes) => (Some(snapshot), inodes),
+                HeldRead::Nothing => (None, keys.to_vec()),
+                HeldRead::Some => {
+                    let began = Instant::now();
+                    let snapshot = self.retry(|| self.engine.read(keys))?;
+                    return Ok((self.cache.pass(&snapshot, began), 1));
+                }
+            };
+            let began = Instant::now();
+            let snapshot = self.retry(|| self.engine.read(&keys))?;
+            let snapshot = self.without_held(snapshot);
+            // The answer may be older than changes that were held when it was read, and were committed since.
+            if self.held_drops() != drops {
+                continue;
+            }
+            let mut records = match is_remembered {
+                true => self.cache.absorb_and_return(&snapshot, began),
+                false => self.cache.pass(&snapshot, began),
+            };
+            let moments = 1 + u32::from(here.is_some());
+            records.extend(here.iter().flat_map(|here| self.cache.pass(here, began)));
+            return Ok((records, moments));
+        }
+    }
+
+    /// How often this client has given up what it held.
+    pub(crate) fn held_drops(&self) -> u64 {
+        self.held.drops.load(Ordering::Acquire)
+    }
+
+    /// Removes from an answer of the engine what is held, because it may be out of date.
+    pub(crate) fn without_held(&self, mut snapshot: Snapshot) -> Snapshot {
+        if self.held.is_idle() {
+            return snapshot;
+        }
+        let state = host::lock(&self.held.state);
+        snapshot.records.retain(|record| match record {
+            Record::Inode(ino, _) => !state.is_held(&RecordKey::Inode(*ino)),
+            Record::Dirent(parent, ..) => !state.directories.contains(parent),
+            _ => true,
+        });
+        snapshot
+    }
+
+    /// Prepares for a scan, which only the engine can answer.
+    ///
+    /// # Errors
+    /// Those of [`Meta::settle_held`].
+    pub(crate) fn before_scan(&self, scan: &Scan) -> Result<(), Failure> {
+        match scan {
+            Scan::Sessions { .. } | Scan::Quotas { .. } | Scan::Acls { .. } | Scan::Garbage { .. } => Ok(()),
+            _ => self.settle_held(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! How the queue of changes in held directories is committed, and how the directories are given back; see `held.rs`.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use host::{HashSet, Instant};
+use meta::{Effect, EngineError, ErrorKind, Outcome, Txn};
+use types::{Errno, Ino, SessionId, SliceId};
+
+use crate::driver::Meta;
+use crate::failure::Failure;
+use crate::held::{GATHER_FOR, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
+
+impl Meta {
+    /// Returns when everything that was queued before the call is committed.
+    ///
+    /// # Errors
+    /// Those of the database; the transactions remain queued. [`Failure::Fenced`]: they will never be committed.
+    pub fn settle_held(&self) -> Result<(), Failure> {
+        if self.held.is_idle() {
+            return Ok(());
+        }
+        let (target, losses) = {
+            let state = host::lock(&self.held.state);
+            (state.queued, state.losses)
+        };
+        loop {
+            let state = host::lock(&self.held.state);
+            if state.losses != losses {
+                return Err(Failure::Fenced(self.session()));
+            }
+            if state.committed >= target {
+                return Ok(());
+            }
+            drop(state);
+            self.send_queued(target)?;
+        }
+    }
+
+    /// Sends the first part of the queue, with retries, unless the transactions before `target` are committed.
+    pub(crate) fn send_queued(&self, target: u64) -> Result<(), Failure> {
+        let own = self.session();
+        self.retry(|| {
+            if self.fence.is_lost(own) || own != self.session() {
+                return Ok(());
+            }
+            self.send_group(own, target)
+        })?;
+        if self.fence.is_lost(own) || own != self.session() { Err(Failure::Fenced(own)) } else { Ok(()) }
+    }
+
+    fn send_group(&self, own: SessionId, target: u64) -> Result<(), EngineError> {
+        let failures = self.held.failures.load(Ordering::Acquire);
+        let mut sending = host::lock(&self.held.sending);
+        if self.held.failures.load(Ordering::Acquire) != failures {
+            // Another thread has just tried.
+            return Err(EngineError::transient("the database did not accept earlier changes"));
+        }
+        let first = {
+            let state = host::lock(&self.held.state);
+            if state.committed >= target {
+                return Ok(());
+            }
+            let Some(first) = state.queue.front() else { return Ok(()) };
+            let first = first.txn.op_id;
+            // What was sent before the session was lost is not sent again.
+            if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
+                *sending = Some(state.first_group());
+            }
+            first
+        };
+        let Some(sent) = sending.as_mut() else { return Ok(()) };
+        let slices: Vec<SliceId> = sent.txns.iter().flat_map(slices_of).collect();
+        let refused = |error: &EngineError| {
+            error.kind == ErrorKind::Determinate { transient: false } && error.errno != Errno::ENOSPC
+        };
+        let outcomes = self.make_durable(&slices).and_then(|()| match self.engine.commit(&sent.txns) {
+            // One of them may be the reason. The others are sent again as they are.
+            Err(error) if refused(&error) && sent.txns.len() > 1 => self.engine.commit(&sent.txns[..1]),
+            done => done,
+        });
+        if outcomes.is_err() {
+            self.held.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        let outcomes = match outcomes {
+            Err(error) if refused(&error) => {
+                tracing::error!(%error, "the database refuses a change that was answered, so this session ends itself");
+                self.end_itself(own);
+                return Ok(());
+            }
+            outcomes => outcomes?,
+        };
+        for ((txn, (_, is_optional)), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
+            let Outcome::Conflict(snapshot) = outcome else { continue };
+            if self.check_own(&txn.guards, snapshot).is_err() {
+                return Ok(());
+            }
+            if !is_optional {
+                tracing::error!(
+                    ?txn,
+                    ?snapshot,
+                    "a change in a held directory was refused: another client has changed the directory, so this session ends itself"
+                );
+                self.end_itself(own);
+                return Ok(());
+            }
+        }
+        let done = outcomes.len().min(sent.txns.len());
+        let count: usize = sent.merged[..done].iter().map(|(count, _)| count).sum();
+        let mut state = host::lock(&self.held.state);
+        if state.queue.front().map(|queued| queued.txn.op_id) == Some(first) {
+            state.queue.drain(..count);
+            state.committed += count as u64;
+        }
+        for ((txn, (_, is_optional)), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
+            // If the guard failed, the directory may still be created by a request that is late.
+            if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
+                (outcome, &txn.effects[..], *is_optional)
+            {
+                state.strays.remove(ino);
+            }
+        }
+        if state.directories.is_empty() && state.queue.is_empty() {
+            // The engine has everything.
+            drop(state.drop_records(&self.held.drops));
+        }
+        self.held.note(&state);
+        drop(state);
+        sent.txns.drain(..done);
+        sent.merged.drain(..done);
+        if sent.txns.is_empty() {
+            *sending = None;
+        }
+        Ok(())
+    }
+
+    /// Removes this client's own session, so that others need not wait until it counts as dead.
+    fn end_itself(&self, own: SessionId) {
+        self.held.is_ending.store(true, Ordering::Release);
+        if let Err(error) = self.drop_session(own) {
+            tracing::warn!(%error, "cannot remove the session");
+        }
+        self.fence.set_lost(own);
+        self.held.is_ending.store(false, Ordering::Release);
+    }
+
+    /// Makes slices durable before a row that names them is committed.
+    pub(crate) fn make_durable(&self, slices: &[SliceId]) -> Result<(), EngineError> {
+        match self.held.make_durable.get() {
+            Some(make_durable) if !slices.is_empty() => {
+                let failed = |errno| EngineError::transient("cannot make blocks durable").with_errno(errno);
+                make_durable(slices).map_err(failed)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Meta::make_durable`], for the slices of a transaction.
+    pub(crate) fn make_slices_durable(&self, txn: &Txn) -> Result<(), EngineError> {
+        if !self.is_holding() || self.is_exclusive() {
+            return Ok(());
+        }
+        self.make_durable(&slices_of(txn).collect::<Vec<_>>())
+    }
+
+    /// Commits everything that is queued, and gives all directories back.
+    ///
+    /// # Errors
+    /// Those of the database; everything is then still held. [`Failure::Fenced`]: the session is lost.
+    pub fn give_back(&self) -> Result<(), Failure> {
+        let mut state = host::lock(&self.held.state);
+        while state.is_alone || state.is_closing {
+            state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+        }
+        if state.directories.is_empty() && state.queue.is_empty() {
+            state.must_give_back = false;
+            return Ok(());
+        }
+        state.is_closing = true;
+        drop(state);
+        let settled = self.settle_held();
+        let mut state = host::lock(&self.held.state);
+        if settled.is_ok() {
+            let directories = state.drop_records(&self.held.drops);
+            state.strays.extend(directories.iter().copied());
+            // In the order of their numbers, for the simulator.
+            let mut directories: Vec<Ino> = directories.into_iter().collect();
+            directories.sort_unstable();
+            self.queue_free(&mut state, directories);
+        }
+        state.is_closing = false;
+        self.held.note(&state);
+        drop(state);
+        settled?;
+        self.settle_held()
+    }
+
+    /// Another client has asked for a directory, or has changed its locks. If it is held, everything is to be given back,
+    /// by the thread that commits the queue.
+    pub fn recalled(&self, ino: Ino) {
+        if !self.is_holding() {
+            return;
+        }
+        let mut state = host::lock(&self.held.state);
+        if state.directories.contains(&ino) {
+            if !state.must_give_back {
+                let time = state.take_a_break();
+                let until = self.nanos_of(Instant::now() + time);
+                self.held.not_before.store(until, Ordering::Release);
+                tracing::debug!(%ino, directories = state.directories.len(), ?time, "another client wants a directory that this one holds");
+            }
+            state.must_give_back = true;
+        } else if state.strays.contains(&ino) {
+            self.queue_free(&mut state, [ino]);
+        } else {
+            return;
+        }
+        self.held.note(&state);
+    }
+
+    /// Everything is to be given back soon, because this client would not hear of recalls.
+    pub fn give_back_soon(&self) {
+        if self.held.is_idle() {
+            return;
+        }
+        host::lock(&self.held.state).must_give_back = true;
+        self.held.changed.notify_all();
+    }
+
+    /// The session is lost: drops what is held, and what was not committed. Returns the number of transactions that were
+    /// answered and are lost, and the inodes that they concern.
+    pub fn drop_held(&self) -> (usize, HashSet<Ino>) {
+        let mut state = host::lock(&self.held.state);
+        drop(state.drop_records(&self.held.drops));
+        state.strays.clear();
+        let mut lost = std::mem::take(&mut state.queue);
+        state.committed = state.queued;
+        state.losses += 1;
+        lost.retain(|queued| !queued.is_optional);
+        self.held.has_lost.fetch_or(!lost.is_empty(), Ordering::AcqRel);
+        self.held.note(&state);
+        drop(state);
+        let effects = lost.iter().flat_map(|queued| &queued.txn.effects);
+        (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
+    }
+
+    /// Whether changes that were answered were lost with a session since the last call.
+    pub fn take_held_loss(&self) -> bool {
+        self.held.has_lost.swap(false, Ordering::AcqRel)
+    }
+
+    /// Commits what is queued, and gives back what others want, until `stop` returns true. For a thread of its own.
+    pub fn commit_queued(&self, stop: &dyn Fn() -> bool) {
+        while !stop() {
+            let mut state = host::lock(&self.held.state);
+            if state.queue.is_empty() && !state.must_give_back {
+                state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
+            }
+            let (must_give_back, is_empty) = (state.must_give_back, state.queue.is_empty());
+            let is_short = state.queue.len() < MAX_GROUP;
+            drop(state);
+            let done = match (must_give_back, is_empty) {
+                (true, _) => self.give_back(),
+                (false, false) => {
+                    if is_short {
+                        host::sleep(GATHER_FOR);
+                    }
+                    self.send_queued(u64::MAX)
+                }
+                (false, true) => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "cannot commit the changes in held directories; trying again");
+                host::sleep(RETRY_AFTER);
+            }
+        }
+    }
+
+    pub(crate) fn retry_timeout(&self) -> Duration {
+        Duration::from_millis(self.retry_timeout_millis.load(Ordering::Acquire))
+    }
+}

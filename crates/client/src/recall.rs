@@ -1,0 +1,115 @@
+//! Recalls: this client wants a directory that another session holds (`held.rs`).
+//!
+//! The holder hears of it by the change stream: the directory's locks are written again, unchanged. A holder whose session
+//! has been removed holds nothing; the directory's record is then corrected here.
+
+use std::time::Duration;
+
+use host::Instant;
+use meta::{DIR_BYTES, Effect, EngineError, Guard, Inode, Outcome, Record, RecordKey, Txn};
+use types::{BootInstant, Errno, Ino, SessionId, Time};
+
+use crate::driver::Meta;
+use crate::failure::Failure;
+
+/// How often the holder is asked again: it may have asked for the directory's record before it could hear of the recall.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// The pauses between reads of the directory's record.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+/// How long a holder may take before the operation fails. Other mounts remove the session of a holder that has stopped
+/// after 90 seconds.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of the crate
+/// `vfs`).
+const SILENT: Duration = Duration::from_secs(90);
+/// The most that counts between two reads of the heartbeat.
+const LONGEST_GAP: Duration = Duration::from_secs(1);
+
+impl Meta {
+    /// Returns when no other session holds the directory any more.
+    ///
+    /// # Errors
+    /// EIO if the holder's session exists and does not give the directory back; those of the database.
+    pub(crate) fn recall(&self, dir: Ino) -> Result<(), Failure> {
+        let began = Instant::now();
+        let mut asked: Option<Instant> = None;
+        let mut pause = FIRST_LOOK;
+        let mut heard: Option<(SessionId, Time, Duration)> = None;
+        let mut looked = BootInstant::now();
+        loop {
+            let Some(holder) = self.holder_of(dir)? else { return Ok(()) };
+            let keys = [RecordKey::Inode(dir), RecordKey::Session(holder), RecordKey::Locks(dir)];
+            let snapshot = self.retry(|| self.engine.read(&keys))?;
+            let is_gone = snapshot.records.iter().any(|record| matches!(record, Record::Session(_, None)));
+            let heartbeat = snapshot.records.iter().find_map(|record| match record {
+                Record::Session(id, Some(session)) => Some((*id, session.heartbeat)),
+                _ => None,
+            });
+            // A time in which this client, or the database, stood still does not count.
+            let gap = looked.elapsed().min(LONGEST_GAP);
+            looked = BootInstant::now();
+            heard = match (heartbeat, heard) {
+                (Some((id, at)), Some((known, seen, silent))) if (id, at) == (known, seen) => {
+                    Some((id, at, silent + gap))
+                }
+                (Some((id, at)), _) => Some((id, at, Duration::ZERO)),
+                (None, _) => None,
+            };
+            if let Some((id, at, silent)) = heard
+                && silent >= SILENT
+            {
+                self.remove_session(id, at)?;
+                continue;
+            }
+            let is_due = asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
+            let locks = snapshot.records.iter().find_map(|record| match record {
+                Record::Locks(_, locks) => Some(locks.clone()),
+                _ => None,
+            });
+            match (is_gone, Inode::held_size(holder), locks) {
+                (true, Some(size), _) => {
+                    let free = vec![Effect::SetSize { ino: dir, size: DIR_BYTES }];
+                    self.commit_alone(vec![Guard::Size { ino: dir, size }], free)?;
+                }
+                (false, _, Some(locks)) if is_due => {
+                    let again = vec![Effect::PutLocks { ino: dir, locks: locks.clone() }];
+                    self.commit_alone(vec![Guard::Locks { ino: dir, locks }], again)?;
+                    asked = Some(Instant::now());
+                }
+                _ if began.elapsed() >= PATIENCE => {
+                    tracing::error!(%dir, %holder, "a mount does not give back a directory that it holds");
+                    return Err(Errno::EIO.into());
+                }
+                _ => {
+                    host::sleep(pause);
+                    pause = (pause * 2).min(LONGEST_LOOK);
+                }
+            }
+        }
+    }
+
+    /// The other session that holds a directory, as the database has it.
+    fn holder_of(&self, dir: Ino) -> Result<Option<SessionId>, Failure> {
+        let snapshot = self.retry(|| self.engine.read(&[RecordKey::Inode(dir)]))?;
+        Ok(match snapshot.records.first() {
+            Some(Record::Inode(_, Some(inode))) => inode.holder().filter(|holder| *holder != self.session()),
+            _ => None,
+        })
+    }
+
+    /// Commits one transaction, without its result: the caller looks again.
+    fn commit_alone(&self, guards: Vec<Guard>, effects: Vec<Effect>) -> Result<(), Failure> {
+        let ticket = self.terms.next_op(self.session())?;
+        let guards = self.with_own_guard(guards, ticket.id)?;
+        let txn = Txn { op_id: ticket.id, guards, effects };
+        let outcome = self.retry(|| {
+            let outcome = self.engine.commit(std::slice::from_ref(&txn))?.pop();
+            outcome.ok_or_else(|| EngineError::indeterminate("the engine returned no outcome"))
+        })?;
+        match outcome {
+            Outcome::Conflict(snapshot) => self.check_own(&txn.guards, &snapshot),
+            Outcome::Committed { .. } => Ok(()),
+        }
+    }
+}
