@@ -68,6 +68,10 @@ pub enum Mutant {
     UnnoticedTrim,
     /// The collector removes unlinked inodes that a mount has open.
     GcRemovesOpen,
+    /// A client uses directories that another one holds.
+    IgnoresHolder,
+    /// A client takes a directory that is held, and its holder does not hear of it.
+    TakesHeld,
 }
 
 impl Mutant {
@@ -105,7 +109,7 @@ impl Mutant {
     ];
 
     /// The mutants of whole mounts.
-    pub const OF_MOUNTS: [Mutant; 8] = [
+    pub const OF_MOUNTS: [Mutant; 10] = [
         Mutant::NotRepeated,
         Mutant::HeartbeatBehindFlush,
         Mutant::NoSession,
@@ -114,6 +118,8 @@ impl Mutant {
         Mutant::UnnoticedTrim,
         Mutant::GcRemovesOpen,
         Mutant::GcWithoutGrace,
+        Mutant::IgnoresHolder,
+        Mutant::TakesHeld,
     ];
 
     /// Changes a transaction before the engine gets it; `count` is the number of earlier transactions.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use host::Instant;
 use meta::{
-    Change, Changes, Effect, Engine, EngineError, Outcome, Page, Record, RecordKey, Scan, Snapshot, Txn,
+    Change, Changes, DIR_BYTES, Effect, Engine, EngineError, Invalidation, Outcome, Page, Record, RecordKey,
+    Scan, Snapshot, Txn,
 };
 use types::SessionId;
 
@@ -64,7 +65,15 @@ impl Network {
 
 impl Engine for Network {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.ask(|| self.shared.world().engine.read(keys))
+        let mut snapshot = self.ask(|| self.shared.world().engine.read(keys))?;
+        if self.shared.mutant == Some(Mutant::IgnoresHolder) && self.client == 1 {
+            for record in &mut snapshot.records {
+                if let Record::Inode(_, Some(inode)) = record {
+                    inode.size = inode.shown_size();
+                }
+            }
+        }
+        Ok(snapshot)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -110,6 +119,10 @@ impl Changes for Stream {
                     return Err(EngineError::permanent("simulated: changes were removed unread"));
                 }
             }
+            if self.network.shared.mutant == Some(Mutant::TakesHeld) {
+                let is_heard = |part: &Invalidation| !matches!(part, Invalidation::Locks(_));
+                news.iter_mut().for_each(|change| change.invalidations.retain(is_heard));
+            }
             if !news.is_empty() || Instant::now() >= until {
                 self.network.travel();
                 return match self.network.fails() && host::random() & 3 == 0 {
@@ -129,7 +142,16 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
     let before = world.seq;
     let removed =
         removes(txn).map(|(session, heartbeat)| (session, heartbeat, record(&world.engine, session)));
-    let outcomes = world.commit(0, std::slice::from_ref(txn));
+    let mut txn = txn.clone();
+    if let (Some(Mutant::TakesHeld), [Effect::PutLocks { ino, .. }]) = (shared.mutant, &txn.effects[..]) {
+        let records = world.engine.read(&[RecordKey::Inode(*ino)]).map(|snapshot| snapshot.records);
+        let is_held =
+            |record: &Record| matches!(record, Record::Inode(_, Some(inode)) if inode.holder().is_some());
+        if records.unwrap_or_default().iter().any(is_held) {
+            txn.effects.push(Effect::SetSize { ino: *ino, size: DIR_BYTES });
+        }
+    }
+    let outcomes = world.commit(0, std::slice::from_ref(&txn));
     let is_applied = world.seq > before;
     if let Some((session, heartbeat, Some(found))) = removed.filter(|_| is_applied) {
         if found.heartbeat.nanos() != heartbeat {

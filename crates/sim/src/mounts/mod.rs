@@ -4,6 +4,8 @@
 
 mod engine;
 mod kernel;
+mod place;
+mod places;
 mod programs;
 mod scheduler;
 mod shared;
@@ -71,6 +73,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         files: Mutex::default(),
         modes: Mutex::default(),
         xattrs: Mutex::default(),
+        places: Mutex::default(),
         chmods: AtomicU32::new(0),
     });
     let mains = (0..=CLIENTS).map(|client| {
@@ -138,6 +141,10 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
         idle_ms,
         trims: if needs_acts { 0 } else { dice.pick(&[0, 0, 20, 200]) },
         has_tools: dice.one_in(2),
+        holds_directories: match mutant {
+            Some(Mutant::IgnoresHolder | Mutant::TakesHeld) => true,
+            _ => !needs_acts && Dice::of(seed, 9, 1).one_in(2),
+        },
         store: store::StoreWeather::draw(&mut dice),
         events: scheduler::Events { halts, jumps },
     }
@@ -150,7 +157,8 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     host::sleep(Duration::from_secs(client as u64));
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
-    let options = VfsOptions { atime: AtimeMode::Never, ..VfsOptions::default() };
+    let holds_directories = shared.weather.holds_directories;
+    let options = VfsOptions { atime: AtimeMode::Never, holds_directories, ..VfsOptions::default() };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };

@@ -20,10 +20,10 @@ use crate::xattrs::{self, Value};
 
 /// How long a mount in normal operation may use an outdated mode: the lease on the cache, replies in flight,
 /// and the last repetition of a notification, plus some time for the network.
-const OUTDATED: Duration = Duration::from_secs(2);
+pub(super) const OUTDATED: Duration = Duration::from_secs(2);
 const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
 
-fn root() -> Caller<'static> {
+pub(super) fn root() -> Caller<'static> {
     let credential = Credentials::new(1000).intern(&Cred::root(), &[]);
     Caller::known(Identity { credential, caps: Caps::ALL })
 }
@@ -66,6 +66,12 @@ impl Program {
     }
 
     fn act(&self, number: u64) {
+        if self.shared.weather.holds_directories && host::random().is_multiple_of(2) {
+            return match host::random() % 5 {
+                0..2 => self.change_place(number),
+                _ => self.look_into_a_place(),
+            };
+        }
         let ino = {
             let files = self.shared.files();
             files[host::random() as usize % files.len()]
@@ -77,17 +83,19 @@ impl Program {
             24..29 => self.change_xattr(ino),
             29..34 => self.read_xattr(ino),
             34..36 => self.use_unlinked(number),
+            36..46 => self.change_place(number),
+            46..50 => self.look_into_a_place(),
             _ => self.stat(ino),
         }
     }
 
     /// Adds a line to the history.
-    fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         self.shared.trace(&format!("client {} program {}: {what}", self.client, self.number));
     }
 
     /// Reports a finding, unless the client stood still a short time ago.
-    fn find(&self, what: &str) {
+    pub(super) fn find(&self, what: &str) {
         let Program { client, shared, .. } = self;
         if !shared.has_stood_still(*client, OUTDATED * 2) {
             shared.world().find(format!("{:?}: client {client} {what}", shared.clocks.now()));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use types::Ino;
 
+use super::place::Place;
 use super::scheduler;
 use crate::cut::{Cut, Kind};
 use crate::machine::Clocks;
@@ -38,6 +39,8 @@ pub(super) struct Weather {
     pub(super) trims: u64,
     /// Whether tools run beside the mounts.
     pub(super) has_tools: bool,
+    /// Whether mounts hold the directories that they create.
+    pub(super) holds_directories: bool,
     pub(super) store: StoreWeather,
     pub(super) events: scheduler::Events,
 }
@@ -83,6 +86,8 @@ pub(super) struct Shared {
     pub(super) files: Mutex<Vec<Ino>>,
     pub(super) modes: Mutex<Past<Ino, u32>>,
     pub(super) xattrs: Mutex<PastXattrs>,
+    /// The directories of the programs.
+    pub(super) places: Mutex<Vec<Arc<Place>>>,
     pub(super) chmods: AtomicU32,
 }
 
@@ -159,6 +164,6 @@ impl Shared {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
