@@ -18,7 +18,7 @@
 //! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
 //! directories' records. If the session is lost, so is what was not committed.
 //!
-//! The transactions of a request are merged (`held/merge.rs`). A request that failed is sent again unchanged, because it may
+//! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged, because it may
 //! have been committed under its ids.
 //!
 //! Lock order: `sending`, then `state`. No lock but `sending` is held during a request.
