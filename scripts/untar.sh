@@ -22,6 +22,8 @@ tar cf "$work/tree.tar" -C "$(dirname "$tree")" "$(basename "$tree")"
 say "$tree: $(tar tf "$work/tree.tar" | wc -l) entries, $(du -sm "$work/tree.tar" | cut -f 1) MB"
 say "engine, options: tar, cp -a, rm -rf of both (medians of $rounds, seconds)"
 mkdir "$work/mnt"
+# A server does not stop while the mount is connected to it.
+trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; servers_clean' EXIT
 
 # One round: the times of the three programs. The next one begins when everything is committed.
 round() { # URL OPTION
