@@ -4,8 +4,8 @@
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=1800] scripts/test-mount.sh [SUITE]...
 #
 # A suite is tests/NAME/run.sh or tests/NAME.sh. It runs on a volume on the embedded engine; NAME@redis runs
-# it on a volume on a private Redis server, NAME@nfsv4 on a volume with NFSv4 ACLs. Without arguments, the
-# suites of `make test` run.
+# it on a volume on a private Redis server, NAME@async_metadata in addition with this option, NAME@nfsv4 on a
+# volume with NFSv4 ACLs. Without arguments, the suites of `make test` run.
 #
 # Prints one `counts:` line last. Cleans up even if it is interrupted.
 set -euo pipefail
@@ -17,7 +17,7 @@ set -euo pipefail
 need_root
 limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ -x "$limen" ] || die "$limen does not exist: build it first (cargo build -p cli), or set LIMEN"
-[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis samba@nfsv4
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis difftest@async_metadata pjdfstest@async_metadata samba@nfsv4
 
 log=$(mktemp)
 suite_process=
@@ -37,16 +37,17 @@ trap 'exit 143' TERM HUP
 passed=0 failed=0 skipped=0
 for suite in "$@"; do
     say "--- $suite"
-    name=${suite%@*} engine=sqlite steps=
+    name=${suite%@*} engine=sqlite steps= options=()
     if [ "$name" != "$suite" ]; then engine=${suite#*@}; fi
     # The rules are the same on every engine, so a short run is enough to find differences of the engine.
-    if [ "$engine" = redis ]; then steps=4000; fi
+    if [ "$engine" = redis ] || [ "$engine" = async_metadata ]; then steps=4000; fi
+    if [ "$engine" = async_metadata ]; then options=(-o async_metadata); fi
     program="$top/tests/$name/run.sh"
     [ -x "$program" ] || program="$top/tests/$name.sh"
     [ -x "$program" ] || die "tests/ has no suite '$name'"
     # Each suite gets a new volume, so that suites do not affect each other.
     started=$SECONDS
-    if volume_create test "$engine" >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
+    if volume_create test "$engine" >"$log" 2>&1 && volume_mount "${options[@]}" >>"$log" 2>&1; then
         # Runs in the background, so that signals are handled at once.
         LIMEN="$limen" LIMEN_META="$meta" DIFFTEST_STEPS="${DIFFTEST_STEPS:-$steps}" timeout --kill-after=30 "${SUITE_SECONDS:-1800}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
         suite_process=$!
