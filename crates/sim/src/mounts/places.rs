@@ -62,6 +62,7 @@ impl Program {
         let began = self.shared.clocks.now();
         let begin = |at: usize, exists| {
             let mut names = lock(&place.names);
+            names.seen.insert(self.client);
             names.changes += 1;
             names.states[at].push(NameState { began, answered: None, exists });
         };
@@ -126,9 +127,11 @@ impl Program {
             return;
         }
         let mut names = lock(&place.names);
-        // A mount that has looked there before may answer from its cache until an invalidation arrives.
-        let is_first = names.seen.insert(self.client);
-        let is_exact = is_first || self.client == place.client;
+        // A mount that has used the directory before may answer from its cache until an invalidation arrives, except about
+        // the names that it changes itself.
+        let is_first = names.seen.insert(self.client) && self.client != place.client;
+        let changer = at.checked_sub(NAMES).map_or(place.client, |program| program / PROGRAMS as usize);
+        let is_exact = is_first || self.client == changer;
         let since = if is_exact { began } else { began.saturating_sub(OUTDATED) };
         // The last state that was answered before, and all later ones.
         let states = &names.states[at];
