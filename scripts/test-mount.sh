@@ -4,7 +4,7 @@
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=1800] scripts/test-mount.sh [SUITE]...
 #
 # A suite is tests/NAME/run.sh or tests/NAME.sh. It runs on a volume on the embedded engine; NAME@redis runs
-# it on a volume on a private Redis server, NAME@async_metadata in addition with this option, NAME@nfsv4 on a
+# it on a volume on a private Redis server, NAME@sync_metadata in addition with this option, NAME@nfsv4 on a
 # volume with NFSv4 ACLs. Without arguments, the suites of `make test` run.
 #
 # Prints one `counts:` line last. Cleans up even if it is interrupted.
@@ -17,7 +17,7 @@ set -euo pipefail
 need_root
 limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ -x "$limen" ] || die "$limen does not exist: build it first (cargo build -p cli), or set LIMEN"
-[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis difftest@async_metadata pjdfstest@async_metadata samba@nfsv4
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis difftest@sync_metadata pjdfstest@redis samba@nfsv4
 
 log=$(mktemp)
 suite_process=
@@ -40,8 +40,8 @@ for suite in "$@"; do
     name=${suite%@*} engine=sqlite steps= options=()
     if [ "$name" != "$suite" ]; then engine=${suite#*@}; fi
     # The rules are the same on every engine, so a short run is enough to find differences of the engine.
-    if [ "$engine" = redis ] || [ "$engine" = async_metadata ]; then steps=4000; fi
-    if [ "$engine" = async_metadata ]; then options=(-o async_metadata); fi
+    if [ "$engine" = redis ] || [ "$engine" = sync_metadata ]; then steps=4000; fi
+    if [ "$engine" = sync_metadata ]; then options=(-o sync_metadata); fi
     program="$top/tests/$name/run.sh"
     [ -x "$program" ] || program="$top/tests/$name.sh"
     [ -x "$program" ] || die "tests/ has no suite '$name'"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures programs that make and remove many small files on a mount: tar, cp -a and rm -rf of a tree of C headers, on
-# the embedded engine and on database servers, with and without `-o async_metadata` by turns. Prints the medians in
+# the embedded engine and on database servers, with and without `-o sync_metadata` by turns. Prints the medians in
 # seconds, for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
@@ -49,7 +49,7 @@ PY
 }
 
 for engine in "${engines[@]}"; do
-    options=(noatime async_metadata)
+    options=(sync_metadata noatime)
     if [ "$engine" = sqlite ]; then
         url=sqlite://$work/v.db
         options=(noatime)

@@ -6,7 +6,7 @@
 # Expects: limen (the program).
 
 # shellcheck disable=SC2154  # limen is set by the script that sources this
-volume_create() { # NAME [sqlite|redis|async_metadata|nfsv4]
+volume_create() { # NAME [sqlite|redis|sync_metadata|nfsv4]
     work=$(mktemp -d "${TMPDIR:-/tmp}/limen-$1.XXXXXX")
     # Other users need access to the mount point.
     chmod 755 "$work"
@@ -16,7 +16,7 @@ volume_create() { # NAME [sqlite|redis|async_metadata|nfsv4]
     case ${2:-sqlite} in
     nfsv4) meta="sqlite://$work/meta.db" acl=(--acl nfsv4) ;;
     sqlite) meta="sqlite://$work/meta.db" ;;
-    redis | async_metadata) redis_start ;;
+    redis | sync_metadata) redis_start ;;
     esac
     "$limen" format "$meta" "$1" --storage file --bucket "$work/objects" "${acl[@]}"
 }

@@ -14,6 +14,7 @@ use serde_json::json;
 use types::{BLOCK_BYTES, Errno, Ino, SessionId, SliceId};
 use vfs::process::has_ended;
 
+use crate::journals;
 use crate::maintenance;
 use crate::marker;
 use crate::parse::parse_span;
@@ -85,6 +86,9 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
     let bar = output::progress("objects");
     // The counter is read before the sessions: a session that begins later allocates numbers from `next` on.
     let next = SliceId(next_slice(&*engine).at(&url)?);
+    if args.delete && matches!(database, Database::Network(_)) {
+        journals::replay(&url.client(engine.clone(), 1)?).at(&url)?;
+    }
     let left = Left::find(&*engine, lock.is_some()).at(&url)?;
     let below = left.living.iter().map(|session| session.first_slice).fold(next, SliceId::min);
     let mounted = !left.living.is_empty();

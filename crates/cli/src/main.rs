@@ -59,6 +59,7 @@ mod help;
 mod helper;
 mod holders;
 mod info;
+mod journals;
 mod load;
 mod lock;
 mod log;

@@ -15,6 +15,7 @@ use ops::{Authority, BeginMaintenance, EndMaintenance, FinalMaintenance};
 use types::Time;
 use vfs::process::{is_process_here, process_has_ended, this_process};
 
+use crate::journals;
 use crate::lock::{lock_error, take_lock};
 use crate::sessions::{describe, list, living, session_times};
 use crate::url::{Database, MetaUrl};
@@ -79,6 +80,9 @@ impl Exclusive {
         // The lock on the database file proves that the volume is not mounted, because each mount holds it.
         if exclusive.lock.is_some() {
             return Ok(exclusive);
+        }
+        if let Err(error) = journals::replay(&exclusive.meta) {
+            output::note(format!("cannot commit what killed mounts of this machine had answered: {error}"));
         }
         let alive = living(&*engine).at(url)?;
         match tool.force {

@@ -31,6 +31,7 @@ use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 use crate::boot;
 use crate::daemon;
 use crate::holders::device_of;
+use crate::journals;
 use crate::log;
 use crate::maintenance;
 use crate::marker::{self, Use};
@@ -125,9 +126,6 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         // Most threads wait for the database, and waiting threads share round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
     }
-    if options.async_metadata && !matches!(database, Database::Network(_)) {
-        report.note("-o async_metadata has no effect here: it is for volumes on a database server");
-    }
     let sent = match &database {
         Database::Network(network) => Arc::clone(&network.sent),
         Database::Sqlite(_) | Database::Memory(_) => Arc::clone(&engine),
@@ -149,6 +147,16 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let store = open_store(meta.volume(), &options.keys, options.store(meta.volume()))?;
     let writeback = options.writeback(meta.volume()).is_some();
     marker::admit(&meta, &store, Use { read_only: options.fuse.read_only, writeback }, report)?;
+    let journals = match &database {
+        Database::Network(_) => journals::directory(),
+        Database::Sqlite(_) | Database::Memory(_) => None,
+    };
+    let holds_directories = !options.sync_metadata && matches!(database, Database::Network(_));
+    if holds_directories && journals.is_none() {
+        report.note(
+            "changes are committed one by one, as with -o sync_metadata: there is no place for a journal, because neither XDG_STATE_HOME nor HOME is set",
+        );
+    }
     let vfs_options = VfsOptions {
         write_buffer_bytes: options.write_buffer_bytes,
         atime: options.atime(),
@@ -156,7 +164,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         hide_unreadable: rights.abe,
         has_references: fuse::knows_every_group(),
         nfs4_domain: options.acl_domain.clone(),
-        holds_directories: options.async_metadata && matches!(database, Database::Network(_)),
+        holds_directories: holds_directories && journals.is_some(),
+        journals,
         times: session_times()?,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));

@@ -27,9 +27,10 @@ Options for -o, separated by commas:
   workers=N          threads that serve requests [default: 4 per CPU; 32 on a database server]
   shared             allow other mounts of the volume, which need this option too; on a database server, other mounts
                      are always allowed
-  async_metadata     on a database server: answer changes in directories that this mount has created at once, and commit
-                     them in groups afterwards, until another mount looks there; if the mount is killed, the last
-                     changes before it can be lost, except what was synced with fsync or syncfs
+  sync_metadata      on a database server: commit each change before it is answered. Without this option, changes in
+                     directories that this mount has created are answered at once, and committed in groups afterwards,
+                     until another mount looks there; if the mount is killed, the next one on this machine commits
+                     the rest
   retry_timeout=SECONDS
                      how long to retry a request that fails at the database before the call fails with EIO
                      [default: 20]
@@ -116,8 +117,8 @@ pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
     /// Take the volume's lock shared, so that several processes can mount the volume.
     pub(crate) shared: bool,
-    /// Answer changes in new directories before they are committed.
-    pub(crate) async_metadata: bool,
+    /// Commit changes before they are answered, also in directories that the mount has created.
+    pub(crate) sync_metadata: bool,
     /// Retry timeout of requests that fail at the database. `None` for the default, which outlasts a restart
     /// of the database.
     pub(crate) retry_timeout: Option<Duration>,
@@ -162,7 +163,7 @@ const FLAGS: &[Flag] = &[
     ("user_only", |options| options.fuse.allow_other = false),
     ("nonempty", |options| options.fuse.allow_nonempty = true),
     ("shared", |options| options.shared = true),
-    ("async_metadata", |options| options.async_metadata = true),
+    ("sync_metadata", |options| options.sync_metadata = true),
     ("writeback", |options| options.writeback = true),
     ("nowriteback", |options| options.writeback = false),
     ("abe", |options| options.rights.abe = true),
@@ -249,7 +250,7 @@ impl Options {
                 ..fuse::Options::default()
             },
             shared: false,
-            async_metadata: false,
+            sync_metadata: false,
             retry_timeout: None,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
             cache_dir: None,

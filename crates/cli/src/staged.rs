@@ -15,7 +15,6 @@ use command::error::{CliError, ErrorAt};
 use command::paths;
 use meta::Volume;
 
-const OF_ROOT: &str = "/var/lib/limen";
 const NOTES: &str = "staging";
 
 /// Records that blocks of the volume are staged at `place`.
@@ -26,7 +25,7 @@ pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), CliError> {
     if places(volume).iter().any(|known| known == place) {
         return Ok(());
     }
-    let directory = own_directory().ok_or_else(|| {
+    let directory = paths::lasting_directory(NOTES).ok_or_else(|| {
         CliError::new("cannot record where blocks are staged: neither XDG_STATE_HOME nor HOME is set")
     })?;
     let path = directory.join(&volume.uuid);
@@ -36,7 +35,8 @@ pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), CliError> {
 /// The directories on this machine where blocks of the volume may be staged, as far as this user has access.
 /// They are read, and removed with the volume, so only records that this user or root has written count.
 pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
-    let directories = own_directory().into_iter().chain([Path::new(OF_ROOT).join(NOTES)]);
+    let of_root = Path::new(paths::LASTING_OF_ROOT).join(NOTES);
+    let directories = paths::lasting_directory(NOTES).into_iter().chain([of_root]);
     let notes = directories.filter_map(|directory| paths::read_trusted(&directory.join(&volume.uuid)));
     let mut places: Vec<PathBuf> =
         notes.flat_map(|note| note.lines().map(PathBuf::from).collect::<Vec<_>>()).collect();
@@ -47,18 +47,10 @@ pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
 
 /// Removes the record of a volume that was destroyed.
 pub(crate) fn forget(volume: &Volume) {
-    if let Some(directory) = own_directory() {
+    if let Some(directory) = paths::lasting_directory(NOTES) {
         // A record that stays does no harm.
         let _ = fs::remove_file(directory.join(&volume.uuid));
     }
-}
-
-fn own_directory() -> Option<PathBuf> {
-    let parent = match rustix::process::geteuid().is_root() {
-        true => PathBuf::from(OF_ROOT),
-        false => paths::state_directory()?,
-    };
-    Some(parent.join(NOTES))
 }
 
 fn append(directory: &Path, path: &Path, place: &Path) -> io::Result<()> {

@@ -18,6 +18,9 @@
 //! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
 //! directories' records. If the session is lost, so is what was not committed.
 //!
+//! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`). If this
+//! process is killed, the next mount on this machine commits what is in the journal (`replay.rs`).
+//!
 //! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged, because it may
 //! have been committed under its ids.
 //!
@@ -26,10 +29,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use host::{HashSet, Instant};
+use journal::{Journal, Journals};
 use meta::{AclKind, Effect, Engine, ErrorKind, Guard, MemEngine, Part, Record, RecordKey, Snapshot, Txn};
 use ops::{Key, KnownRecords, Value, known};
 use types::{Errno, FileType, Ino, SessionId, SliceId, SliceSource};
@@ -57,12 +61,15 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Makes the blocks of slices durable, before a row that names them is committed.
-pub type MakeDurable = Box<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
+pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
 
 /// What this client holds.
 pub(crate) struct Held {
     /// Set if new directories are to be held.
     pub(crate) make_durable: OnceLock<MakeDurable>,
+    /// Where the journals of this client's sessions are. Without a journal, nothing is held.
+    pub(crate) journals: OnceLock<Arc<dyn Journals>>,
+    pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued.
     pub(crate) is_busy: AtomicBool,
     /// Until this time no new directory is held, in nanoseconds since the client was opened.
@@ -94,6 +101,8 @@ pub(crate) struct State {
     /// Directories whose records may name this session although they are not held.
     pub(crate) strays: HashSet<Ino>,
     pub(crate) queue: VecDeque<Queued>,
+    /// What of the queue outlives this process.
+    pub(crate) journal: Option<Journal>,
     /// How many transactions were ever queued, and how many of them are committed.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
@@ -120,9 +129,17 @@ pub(crate) struct Queued {
 /// The first part of the queue, as it was sent.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Each with the number of queued transactions that were merged into it, and whether its guard may fail.
     pub(crate) txns: Vec<Txn>,
-    pub(crate) merged: Vec<(usize, bool)>,
+    /// For each, what it consists of.
+    pub(crate) merged: Vec<Merged>,
+}
+
+/// How a transaction was made of queued ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Merged {
+    pub(crate) count: usize,
+    /// Whether a guard may fail.
+    pub(crate) is_optional: bool,
 }
 
 /// A transaction that is under way at the engine. If it concerns what is held, nothing else happens to that meanwhile.
@@ -157,6 +174,8 @@ impl Default for Held {
     fn default() -> Self {
         Held {
             make_durable: OnceLock::new(),
+            journals: OnceLock::new(),
+            has_journal: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
             directories: AtomicUsize::new(0),
@@ -340,9 +359,29 @@ impl State {
         }
     }
 
-    pub(crate) fn push(&mut self, txn: Txn, ticket: Ticket, is_optional: bool) {
+    /// Queues a transaction. Returns whether the journal has it; if not, it must not be answered before it is committed.
+    pub(crate) fn push(&mut self, txn: Txn, ticket: Ticket, is_optional: bool) -> bool {
+        let is_kept = self.journal.as_mut().is_some_and(|journal| journal.queued(&txn, is_optional));
         self.queue.push_back(Queued { txn, _ticket: ticket, is_optional });
         self.queued += 1;
+        is_kept
+    }
+
+    /// Removes the first transactions of the queue, which are committed. `sent` is what is left of the request.
+    pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
+        self.queue.drain(..count);
+        self.committed += count as u64;
+        if let Some(journal) = &mut self.journal {
+            let left = self.queue.iter().map(|queued| (&queued.txn, queued.is_optional));
+            journal.committed(count, left, &counts(sent));
+        }
+    }
+
+    /// Notes in the journal how the transactions are merged that are about to be sent.
+    pub(crate) fn note_sent(&mut self, sent: &[Merged]) {
+        if let Some(journal) = &mut self.journal {
+            journal.sent(&counts(sent));
+        }
     }
 
     /// Drops what is held, without the queue. Returns the directories.
@@ -363,17 +402,36 @@ impl State {
                 break;
             }
             let joined = match (sent.txns.last_mut(), sent.merged.last_mut()) {
-                (Some(last), Some((count, false))) if !queued.is_optional => {
+                (Some(last), Some(Merged { count, is_optional: false })) if !queued.is_optional => {
                     join(last, &queued.txn).map(|both| (*last, *count) = (both, *count + 1))
                 }
                 _ => None,
             };
             if joined.is_none() {
                 sent.txns.push(queued.txn.clone());
-                sent.merged.push((1, queued.is_optional));
+                sent.merged.push(Merged { count: 1, is_optional: queued.is_optional });
             }
         }
         sent
+    }
+
+    /// The first part of the queue, merged as a journal says that it was sent. Transactions that are not in the queue were
+    /// never answered.
+    pub(crate) fn group_of(&self, counts: &[u32]) -> Option<Sent> {
+        let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
+        for &count in counts {
+            let Some(first) = queue.next() else { break };
+            let (mut txn, mut merged) = (first.txn.clone(), Merged { count: 1, is_optional: first.is_optional });
+            while merged.count < count as usize
+                && let Some(next) = queue.next()
+            {
+                txn = join(&txn, &next.txn)?;
+                merged.count += 1;
+            }
+            sent.txns.push(txn);
+            sent.merged.push(merged);
+        }
+        (!sent.txns.is_empty()).then_some(sent)
     }
 
     /// The present records of keys that are held.
@@ -463,6 +521,11 @@ impl KnownRecords for Known<'_> {
         KnownRecords::put(self.cache, key, value);
     }
 }
+
+fn counts(merged: &[Merged]) -> Vec<u32> {
+    merged.iter().map(|merged| u32::try_from(merged.count).unwrap_or(u32::MAX)).collect()
+}
+
 /// Whether the effect changes files, so that it must not be committed before earlier changes of files.
 pub(crate) fn changes_files(effect: &Effect) -> bool {
     let part = effect.footprint().part;

@@ -1,13 +1,15 @@
 //! What a client answers from the directories that it holds, and what it sends to the engine; see `held.rs`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use host::Instant;
+use journal::{Header, Journal, Journals};
 use meta::{
     DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Record, RecordKey, Scan, Snapshot, Txn,
 };
 use ops::{Acl, Key, Value};
-use types::{BootInstant, Ino, SliceId};
+use types::{BootInstant, Ino, SessionId, SliceId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
@@ -18,10 +20,36 @@ use crate::held::{
 use crate::ticket::Ticket;
 
 impl Meta {
-    /// From now on, holds the directories that it creates. Some thread must call [`Meta::commit_queued`] all the time.
-    /// `make_durable` is called before a row is committed that names slices. Only the first call has an effect.
-    pub fn hold_new_directories(&self, make_durable: MakeDurable) {
+    /// From the next session on, holds the directories that it creates. Some thread must call [`Meta::commit_queued`] all
+    /// the time. `make_durable` is called before a row is committed that names slices. What is answered before it is
+    /// committed is written to a journal. Only the first call has an effect.
+    pub fn hold_new_directories(&self, make_durable: MakeDurable, journals: Arc<dyn Journals>) {
+        let _ = self.held.journals.set(journals);
         let _ = self.held.make_durable.set(make_durable);
+    }
+
+    /// Begins the journal of a session that has just begun. If that fails, nothing is held.
+    pub(crate) fn begin_journal(&self, session: SessionId, since: Time) {
+        let Some(journals) = self.held.journals.get() else { return };
+        let volume = self.volume().uuid.clone();
+        let begun = journals.create(&volume, session).and_then(|storage| {
+            let (format, boot_id) = (journal::FORMAT, host::boot_id());
+            Journal::begin(storage, &Header { format, boot_id, volume, session, since })
+        });
+        let journal = begun.inspect_err(|error| {
+            tracing::warn!(%error, ?journals, "cannot create a journal, so changes are committed before they are answered");
+        });
+        let mut state = host::lock(&self.held.state);
+        state.journal = journal.ok();
+        self.held.has_journal.store(state.journal.is_some(), Ordering::Release);
+    }
+
+    /// Removes the journal: its session is over.
+    pub(crate) fn end_journal(&self, state: &mut State) {
+        self.held.has_journal.store(false, Ordering::Release);
+        if let Some(journal) = state.journal.take() {
+            journal.remove();
+        }
     }
 
     /// Whether [`Meta::hold_new_directories`] was called.
@@ -36,7 +64,7 @@ impl Meta {
 
     /// Whether a directory that is created now is to be held.
     pub(crate) fn holds_new(&self) -> bool {
-        self.is_holding()
+        self.held.has_journal.load(Ordering::Acquire)
             && (self.held.directories() > 0
                 || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
             && !self.is_exclusive()
@@ -118,8 +146,12 @@ impl Meta {
         if !queued.effects.is_empty() {
             state.note(&queued.effects, own);
             state.must_give_back |= state.inodes.len() > MAX_INODES;
-            state.push(queued, ticket.clone(), false);
+            let is_kept = state.push(queued, ticket.clone(), false);
             self.held.note(&state);
+            if !is_kept {
+                drop(state);
+                self.settle_held()?;
+            }
         }
         Ok(Some(outcome))
     }
@@ -223,7 +255,7 @@ impl Meta {
             let Ok(ticket) = self.terms.next_op(own) else { return };
             let Ok(guards) = self.with_own_guard(vec![Guard::Size { ino, size }], ticket.id) else { return };
             let effects = vec![Effect::SetSize { ino, size: DIR_BYTES }];
-            state.push(Txn { op_id: ticket.id, guards, effects }, ticket, true);
+            let _ = state.push(Txn { op_id: ticket.id, guards, effects }, ticket, true);
         }
     }
 

@@ -21,6 +21,7 @@ mod quotas;
 mod readdir;
 mod reap;
 mod recall;
+mod replay;
 mod run;
 mod session;
 mod settings;

@@ -68,7 +68,11 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn drop_session(&self, session: SessionId) -> Result<(), Failure> {
-        self.run(&Housekeeping(vec![Effect::DropSession { session }]), &BY_KERNEL)
+        self.run(&Housekeeping(vec![Effect::DropSession { session }]), &BY_KERNEL)?;
+        if session == self.session() {
+            self.end_journal(&mut host::lock(&self.held.state));
+        }
+        Ok(())
     }
 
     /// Removes slices from the garbage after their blocks were deleted, in one commit.

@@ -57,7 +57,7 @@ impl Meta {
             return Err(EngineError::transient("the database did not accept earlier changes"));
         }
         let first = {
-            let state = host::lock(&self.held.state);
+            let mut state = host::lock(&self.held.state);
             if state.committed >= target {
                 return Ok(());
             }
@@ -65,7 +65,9 @@ impl Meta {
             let first = first.txn.op_id;
             // What was sent before the session was lost is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
-                *sending = Some(state.first_group());
+                let group = state.first_group();
+                state.note_sent(&group.merged);
+                *sending = Some(group);
             }
             first
         };
@@ -90,12 +92,12 @@ impl Meta {
             }
             outcomes => outcomes?,
         };
-        for ((txn, (_, is_optional)), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
+        for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
             let Outcome::Conflict(snapshot) = outcome else { continue };
             if self.check_own(&txn.guards, snapshot).is_err() {
                 return Ok(());
             }
-            if !is_optional {
+            if !merged.is_optional {
                 tracing::error!(
                     ?txn,
                     ?snapshot,
@@ -106,16 +108,15 @@ impl Meta {
             }
         }
         let done = outcomes.len().min(sent.txns.len());
-        let count: usize = sent.merged[..done].iter().map(|(count, _)| count).sum();
+        let count: usize = sent.merged[..done].iter().map(|merged| merged.count).sum();
         let mut state = host::lock(&self.held.state);
         if state.queue.front().map(|queued| queued.txn.op_id) == Some(first) {
-            state.queue.drain(..count);
-            state.committed += count as u64;
+            state.pop(count, &sent.merged[done..]);
         }
-        for ((txn, (_, is_optional)), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
+        for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
             // If the guard failed, the directory may still be created by a request that is late.
             if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
-                (outcome, &txn.effects[..], *is_optional)
+                (outcome, &txn.effects[..], merged.is_optional)
             {
                 state.strays.remove(ino);
             }
@@ -232,6 +233,7 @@ impl Meta {
     pub fn drop_held(&self) -> (usize, HashSet<Ino>) {
         let mut state = host::lock(&self.held.state);
         drop(state.drop_records(&self.held.drops));
+        self.end_journal(&mut state);
         state.strays.clear();
         let mut lost = std::mem::take(&mut state.queue);
         state.committed = state.queued;

@@ -20,6 +20,19 @@ pub fn state_directory() -> Option<PathBuf> {
     Some(state.or_else(|| Some(from_environment("HOME")?.join(".local/state")))?.join("limen"))
 }
 
+/// Where root keeps what outlives a mount.
+pub const LASTING_OF_ROOT: &str = "/var/lib/limen";
+
+/// The directory of this user, below `/var/lib/limen` for root and else below the user's state directory, for something
+/// that outlives a mount. `None` if neither XDG_STATE_HOME nor HOME is set.
+pub fn lasting_directory(name: &str) -> Option<PathBuf> {
+    let parent = match rustix::process::geteuid().is_root() {
+        true => PathBuf::from(LASTING_OF_ROOT),
+        false => state_directory()?,
+    };
+    Some(parent.join(name))
+}
+
 /// The absolute path of a mount point, without symbolic links. This function sends no request to the file
 /// system that is mounted there, because that file system may be dead or hang.
 ///

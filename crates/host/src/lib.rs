@@ -4,12 +4,14 @@
 //! only the simulator enables, a thread of a simulated machine ([`sim::enter`]) uses that machine's services;
 //! all other threads still use the real ones.
 
+mod boot;
 mod clock;
 mod random;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod thread;
 
+pub use boot::boot_id;
 pub use clock::{Instant, nanos_since_epoch, sleep, time_since_boot};
 pub use random::{HashMap, HashSet, RandomState, random};
 pub use thread::{

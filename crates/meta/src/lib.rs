@@ -50,6 +50,6 @@ pub use record::{
     Seq, Session, Settings, Snapshot, Usage, Xattrs, blocks_of, xattr_blocks,
 };
 pub use results::Results;
-pub use txn::{Access, CONDEMNED, Effect, Guard, Txn};
+pub use txn::{Access, CONDEMNED, Effect, Guard, SettingName, Txn};
 pub use volume::{AclKind, DEFAULT_INLINE_BYTES, FORMAT_VERSION, Volume, VolumeError};
 pub use wrap::{Announced, Batching, Counting, Counts, Measured};

@@ -1,9 +1,10 @@
 //! Byte-range and whole-file locks, and which of them conflict.
 
+use serde::{Deserialize, Serialize};
 use types::SessionId;
 
 /// The system call that a lock comes from. Locks of different kinds never conflict (`flock(2)`, NOTES).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LockKind {
     /// `fcntl(2)`: a lock of a process or of an open file description (`F_OFD_SETLK`), on a range of bytes.
     Posix,
@@ -27,7 +28,7 @@ impl LockKind {
 }
 
 /// The holder of a lock: a session, and the number that the kernel of that mount uses for the owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LockOwner {
     pub session: SessionId,
     pub owner: u64,
@@ -35,7 +36,7 @@ pub struct LockOwner {
 }
 
 /// A lock on the bytes `start` to `end`, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lock {
     pub start: u64,
     pub end: u64,

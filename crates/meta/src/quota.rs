@@ -12,10 +12,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use types::{Ino, QuotaId};
 
 /// The quotas in which an inode counts. Kept in its stored form, which makes each inode in memory 8 bytes smaller.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QuotaTag(u64);
 
 impl QuotaTag {
@@ -56,7 +57,7 @@ impl fmt::Debug for QuotaTag {
 }
 
 /// Which quota. Ordered by kind, then by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QuotaKey {
     Directory(QuotaId),
     /// Of the inodes that this uid owns.
@@ -98,7 +99,7 @@ pub struct Quota {
 }
 
 /// What an administrator has set for a quota. Every number is at most `i64::MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
     /// The next quota of the chain: the nearest quota outside a directory quota. 0 if there is none.
     pub outer: QuotaId,
@@ -133,7 +134,7 @@ impl Default for QuotaRule {
 }
 
 /// Whether the tags of a quota's inodes are complete. Stored as 0, 1, 2.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaState {
     /// All inodes of the quota have its tag.
     #[default]

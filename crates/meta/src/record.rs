@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::lock::Lock;
 use crate::quota::{Quota, QuotaKey, QuotaTag};
+use serde::{Deserialize, Serialize};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, Time, XattrName};
 
 /// The size of any directory (`st_size`), independent of its number of entries.
@@ -14,7 +15,7 @@ pub const DIR_BYTES: u64 = 4096;
 const HELD: u64 = 1 << 51;
 
 /// An inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
     pub ino: Ino,
     pub kind: FileType,
@@ -142,7 +143,7 @@ pub type Xattrs = BTreeMap<XattrName, Arc<[u8]>>;
 pub type Settings = BTreeMap<String, String>;
 
 /// A source of unique numbers. Clients lease ranges of numbers from it. Its value only increases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Counter {
     Ino,
     Slice,
@@ -178,7 +179,7 @@ impl Usage {
 /// The session of a mounted client. Every change by the client is guarded by a term of its session
 /// ([`Guard::Term`](crate::Guard::Term)), so a client whose session was removed can no longer change the
 /// volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub id: SessionId,
     pub host: String,
@@ -214,7 +215,7 @@ impl Session {
 
 /// The facts that identify a process besides its PID. Whether a process still runs can be found out by its
 /// PID only on the same boot and in the same PID namespace. A host name and a PID alone prove nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// `/proc/sys/kernel/random/boot_id`; empty if unknown.
     pub boot_id: String,
@@ -225,7 +226,7 @@ pub struct Process {
 }
 
 /// A lock that an owner waits for. These records are used to detect deadlocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockWait {
     pub ino: Ino,
     pub lock: Lock,

@@ -5,9 +5,12 @@
 //! fail: every condition that can fail is a guard. Effects on contended fields commute ([`Effect::AddLinks`],
 //! [`Effect::Extend`], [`Effect::AppendSlice`]), so creates in one directory never conflict. Other effects
 //! are guarded by [`Guard::Access`], whose revision serializes them.
+//!
+//! Transactions can be written to a mount's journal (the crate `journal`), except those that concern settings.
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, SessionId, Slice, SliceId, SliceSource,
     Term, Time, XattrName,
@@ -17,8 +20,26 @@ use crate::lock::{Lock, LockOwner};
 use crate::quota::{QuotaKey, QuotaRule, QuotaTag};
 use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 
+/// The name of a setting.
+pub type SettingName = &'static str;
+
+/// For names of settings, which cannot be read again: such transactions are never answered before they are committed.
+mod unwritten {
+    use serde::{Deserializer, Serializer, de, ser};
+
+    use super::SettingName;
+
+    pub(super) fn serialize<S: Serializer>(_: &SettingName, _: S) -> Result<S::Ok, S::Error> {
+        Err(ser::Error::custom("settings are not written"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(_: D) -> Result<SettingName, D::Error> {
+        Err(de::Error::custom("settings are not written"))
+    }
+}
+
 /// The decision of an operation, ready to commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Txn {
     pub op_id: OpId,
     pub guards: Vec<Guard>,
@@ -54,7 +75,7 @@ impl Txn {
 }
 
 /// A condition on the records. If any guard of a transaction does not hold, the transaction changes nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guard {
     /// The directory entry exists and refers to `ino`.
     DirentIs { parent: Ino, name: Name, ino: Ino },
@@ -75,7 +96,11 @@ pub enum Guard {
     /// The inode exists and its extended attributes take at least `least` and at most `most` blocks.
     XattrBlocks { ino: Ino, least: u16, most: u16 },
     /// The setting's value, or its absence.
-    Setting { name: &'static str, value: Option<String> },
+    Setting {
+        #[serde(with = "unwritten")]
+        name: SettingName,
+        value: Option<String>,
+    },
     /// The counter has exactly this value.
     Counter { counter: Counter, value: u64 },
     /// The inode exists and its size is exactly `size` bytes.
@@ -143,7 +168,7 @@ pub const CONDEMNED: char = '!';
 /// A change to the records. If an effect adds to, changes or removes an inode or row that does not exist, it
 /// does nothing. Directory entries and orphans are separate records: they can be stored although the inodes
 /// that they name do not exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Creates the inode; an existing one is replaced.
     PutInode(Inode),
@@ -182,7 +207,12 @@ pub enum Effect {
     /// counts then finds the slice.
     Share { slice: SliceId, rows: u32 },
     /// Creates or replaces an xattr.
-    PutXattr { ino: Ino, name: XattrName, value: Arc<[u8]> },
+    PutXattr {
+        ino: Ino,
+        name: XattrName,
+        #[serde(with = "types::bytes")]
+        value: Arc<[u8]>,
+    },
     /// Removes an xattr.
     DropXattr { ino: Ino, name: XattrName },
     /// Adds `delta` to the xattr blocks of the inode. It accompanies each [`Effect::PutXattr`] and
@@ -197,7 +227,11 @@ pub enum Effect {
     /// Removes an ACL, if it is condemned.
     DropAcl { id: AclId },
     /// Sets the target of a symbolic link.
-    PutSymlink { ino: Ino, target: Arc<[u8]> },
+    PutSymlink {
+        ino: Ino,
+        #[serde(with = "types::bytes")]
+        target: Arc<[u8]>,
+    },
     /// Records that the inode has no name left, but `session` has it open.
     PutOrphan { session: SessionId, ino: Ino },
     /// Removes the record of [`Effect::PutOrphan`].
@@ -218,7 +252,11 @@ pub enum Effect {
     /// Removes the slice from the garbage, because its blocks are no longer in the object store.
     DropGarbage { slice: SliceId },
     /// Creates or replaces a setting.
-    PutSetting { name: &'static str, value: String },
+    PutSetting {
+        #[serde(with = "unwritten")]
+        name: SettingName,
+        value: String,
+    },
     /// Sets the value of a counter.
     SetCounter { counter: Counter, value: u64 },
     /// Corrects [`Usage`](crate::Usage) after damage; without damage, the usage always equals the sum over
@@ -236,7 +274,7 @@ pub enum Effect {
 }
 
 /// The fields of an inode that access depends on, and its quota tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     pub mode: Mode,
     pub uid: u32,

@@ -72,6 +72,10 @@ pub enum Mutant {
     IgnoresHolder,
     /// A client takes a directory that is held, and its holder does not hear of it.
     TakesHeld,
+    /// The journals of killed mounts are not replayed.
+    NotReplayed,
+    /// Journals do not say how transactions were merged that may have been sent.
+    ForgetsSent,
 }
 
 impl Mutant {
@@ -109,7 +113,7 @@ impl Mutant {
     ];
 
     /// The mutants of whole mounts.
-    pub const OF_MOUNTS: [Mutant; 10] = [
+    pub const OF_MOUNTS: [Mutant; 12] = [
         Mutant::NotRepeated,
         Mutant::HeartbeatBehindFlush,
         Mutant::NoSession,
@@ -120,6 +124,8 @@ impl Mutant {
         Mutant::GcWithoutGrace,
         Mutant::IgnoresHolder,
         Mutant::TakesHeld,
+        Mutant::NotReplayed,
+        Mutant::ForgetsSent,
     ];
 
     /// Changes a transaction before the engine gets it; `count` is the number of earlier transactions.

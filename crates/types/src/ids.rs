@@ -5,7 +5,9 @@ use std::fmt;
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+        )]
         pub struct $name(pub $int);
 
         impl fmt::Display for $name {
@@ -99,7 +101,7 @@ impl QuotaId {
 ///
 /// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would be
 /// larger.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(Rust, packed(8))]
 pub struct AclId(pub u128);
 

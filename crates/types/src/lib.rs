@@ -1,6 +1,7 @@
 //! Identifiers and small values that all layers of limenfs share: no I/O, no policy.
 
 mod boot;
+pub mod bytes;
 mod cred;
 mod errno;
 mod ids;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The type of an inode; the `S_IFMT` part of `st_mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileType {
     Fifo,
     CharDevice,
@@ -53,7 +55,7 @@ impl FileType {
 }
 
 /// The twelve permission bits of `st_mode`: SUID, SGID, sticky and three times rwx.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mode(u16);
 
 impl Mode {

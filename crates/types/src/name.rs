@@ -4,12 +4,14 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Errno;
 
 /// The name of a directory entry: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`
 /// (`path_resolution(7)`).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<[u8]>);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Name(#[serde(with = "crate::bytes")] Arc<[u8]>);
 
 /// Why a byte string is not a valid [`Name`] or [`XattrName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,8 +87,8 @@ impl fmt::Display for Name {
 
 /// The full name of an extended attribute, for example `user.mime_type`: 1 to 255 bytes without NUL
 /// (`xattr(7)`).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct XattrName(Arc<[u8]>);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct XattrName(#[serde(with = "crate::bytes")] Arc<[u8]>);
 
 impl XattrName {
     /// # Errors

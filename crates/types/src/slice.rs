@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ChunkIndex, SliceId};
 
 /// The size of a chunk in bytes: 64 MiB. A slice never crosses the end of a chunk.
@@ -19,7 +21,7 @@ pub const CHUNK_BYTES: u64 = 64 << 20;
 pub const BLOCK_BYTES: u32 = 4 << 20;
 
 /// One row of a chunk: the `len` bytes from position `pos` in the chunk come from `source`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slice {
     pub pos: u32,
     pub len: u32,
@@ -27,12 +29,12 @@ pub struct Slice {
 }
 
 /// The source of the bytes of a [`Slice`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SliceSource {
     /// The bytes are zeros, whatever older rows say.
     Hole,
     /// The bytes are in the row itself.
-    Inline(Arc<[u8]>),
+    Inline(#[serde(with = "crate::bytes")] Arc<[u8]>),
     /// The bytes are in the object store. The slice `id` has `size` bytes, stored as blocks; the row takes `len` of
     /// them from `offset` on.
     Blocks { id: SliceId, offset: u32, size: u32 },

@@ -5,10 +5,11 @@
 use std::fmt;
 
 use host::nanos_since_epoch;
+use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since 1970-01-01 UTC, negative before that. The range is 1677-09-21 to 2262-04-11; times outside it are
 /// clamped to its ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(i64);
 
 const NANOS_PER_SEC: i128 = 1_000_000_000;

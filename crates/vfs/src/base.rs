@@ -8,6 +8,7 @@ use std::sync::Arc;
 use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteContext};
 use client::Meta;
+use journal::Journals;
 use meta::Counter;
 use ops::AtimeMode;
 use types::SliceId;
@@ -41,8 +42,10 @@ pub struct VfsOptions {
     /// The domain of users and groups in NFSv4 ACLs, which are then written and accepted as `name@domain`.
     /// Without a domain, they are numbers.
     pub nfs4_domain: Option<String>,
-    /// New directories are held: changes below them are answered at once, and committed afterwards.
+    /// New directories are held: changes below them are answered at once, and committed afterwards. Needs `journals`.
     pub holds_directories: bool,
+    /// The journals of the mounts of this machine. What is in those whose processes have ended is committed.
+    pub journals: Option<Arc<dyn Journals>>,
     pub times: SessionTimes,
 }
 
@@ -56,6 +59,7 @@ impl Default for VfsOptions {
             has_references: true,
             nfs4_domain: None,
             holds_directories: false,
+            journals: None,
             times: SessionTimes::default(),
         }
     }
@@ -79,6 +83,7 @@ pub(crate) struct Base {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) fencing: Fencing,
     pub(crate) abandoned: Abandoned,
+    pub(crate) journals: Option<Arc<dyn Journals>>,
 }
 
 impl Base {
@@ -95,8 +100,8 @@ impl Base {
         let access = Arc::new(AccessCheck::new(&meta, options.ids.clone()));
         let caches = Arc::new(Caches::new(&meta, &access, &stop));
         let commits = Arc::new(Commits::new(&meta, &store));
-        if options.holds_directories {
-            commits.hold_directories();
+        if let Some(journals) = options.journals.as_ref().filter(|_| options.holds_directories) {
+            commits.hold_directories(journals);
         }
         let accesses = Arc::new(Accesses::new(options.atime, &commits));
         let attributes = Arc::new(Attributes::new(&meta, &open, &accesses, &access, &caches));
@@ -119,6 +124,7 @@ impl Base {
             attributes,
             fencing,
             abandoned,
+            journals: options.journals.clone(),
         }
     }
 }

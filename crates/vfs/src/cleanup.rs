@@ -150,6 +150,20 @@ impl Cleanup {
         }
     }
 
+    /// Commits what mounts of this machine had answered when their processes ended.
+    ///
+    /// # Errors
+    /// Those of [`Meta::replay`](client::Meta::replay).
+    pub(crate) fn replay(&self) -> Result<(), Errno> {
+        let Some(journals) = &self.base.journals else { return Ok(()) };
+        let replayed = self.base.meta.replay(&**journals, &self.base.commits.make_durable_by_client());
+        if replayed.inspect_err(|error| tracing::warn!(%error, "cannot replay the journal of a mount whose process has ended"))? {
+            self.base.commits.note_change();
+            self.set_leftovers();
+        }
+        Ok(())
+    }
+
     /// Whether this mount has the oldest session, and so cleans up for all mounts.
     pub(crate) fn is_elected(&self) -> bool {
         self.base.meta.is_exclusive() || self.elected.load(Ordering::Acquire)

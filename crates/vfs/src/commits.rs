@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use chunk::BlockStore;
-use client::{Doubt, Failure, Meta};
+use client::{Doubt, Failure, MakeDurable, Meta};
+use journal::Journals;
 use ops::Authority;
 use types::{Errno, SliceId};
 
@@ -44,13 +45,16 @@ impl Commits {
         }
     }
 
-    /// From now on, new directories are held. The client then makes blocks durable itself, before it commits a row that
-    /// names them.
-    pub(crate) fn hold_directories(&self) {
+    /// From the next session on, new directories are held. The client then makes blocks durable itself, before it commits
+    /// a row that names them.
+    pub(crate) fn hold_directories(&self, journals: &Arc<dyn Journals>) {
+        self.meta.hold_new_directories(self.make_durable_by_client(), Arc::clone(journals));
+    }
+
+    /// What a client calls before it commits rows that name slices.
+    pub(crate) fn make_durable_by_client(&self) -> MakeDurable {
         let store = Arc::clone(&self.store);
-        self.meta.hold_new_directories(Box::new(move |slices| {
-            store.make_durable(slices).map_err(|error| sync_error(&error))
-        }));
+        Arc::new(move |slices| store.make_durable(slices).map_err(|error| sync_error(&error)))
     }
 
     /// Runs an operation that may change the volume and needs no access check.

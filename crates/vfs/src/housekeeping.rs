@@ -4,7 +4,7 @@
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
 //! | `limen-flush`     | flushes written data, makes it durable, writes access times | store, database |
-//! | `limen-cleanup`   | removes state of ended sessions, old results; logs quotas   | database        |
+//! | `limen-cleanup`   | replays journals, removes state of ended sessions; quotas   | store, database |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
@@ -170,6 +170,8 @@ impl Lifecycle {
                     tracing::debug!(%error, "cannot read the quotas; retrying");
                 }
             }
+            // It logs its errors.
+            let _ = self.cleanup.replay();
             let is_due = self.cleanup.is_elected()
                 && !self.base.meta.is_exclusive()
                 && cleaned.elapsed() >= CLEAN_EVERY;

@@ -40,11 +40,13 @@ impl Lifecycle {
         }
     }
 
-    /// Begins the session, after removing sessions whose processes have ended.
+    /// Begins the session, after committing what mounts of this machine had answered whose processes have ended, and
+    /// removing the sessions of ended processes.
     ///
     /// # Errors
     /// Those of the database.
     pub fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
+        self.cleanup.replay()?;
         self.cleanup.watch_sessions(&mut Watch::default())?;
         self.cleanup.clean_leftovers(false)?;
         self.session.begin(info)

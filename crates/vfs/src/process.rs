@@ -10,7 +10,7 @@ use rustix::process::{Pid, test_kill_process};
 /// The identity of this process.
 pub fn this_process() -> Process {
     Process {
-        boot_id: boot_id(),
+        boot_id: host::boot_id(),
         pid_namespace: pid_namespace(),
         start_time: start_time(std::process::id()).unwrap_or_default(),
     }
@@ -41,10 +41,6 @@ pub fn process_has_ended(pid: u32, process: &Process) -> bool {
 pub fn is_process_here(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     process.start_time != 0 && here == *process && start_time(pid) == Some(process.start_time)
-}
-
-fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// The inode number of this PID namespace. 0 if it is unknown, or if `/proc` shows the processes of another

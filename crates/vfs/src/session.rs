@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use client::{Failure, Meta};
+use meta::Process;
 use types::{BootInstant, Errno, SessionId, SliceId, Time};
 
 use crate::coherence::NOTIFIED_LIFETIME;
@@ -125,7 +126,12 @@ impl Session {
             mountpoint: info.mountpoint,
             since: self.since,
             heartbeat: Time::now(),
-            process: this_process(),
+            // Others could prove by the boot that the process has ended, and remove the session without a replay of
+            // its journal. The lock of the journal proves it too.
+            process: match self.meta.is_holding() {
+                true => Process { boot_id: String::new(), ..this_process() },
+                false => this_process(),
+            },
             version: env!("CARGO_PKG_VERSION").to_owned(),
             first_slice: SliceId(self.slices.first()),
         }

@@ -2,8 +2,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use journal::Memory;
 use meta::{Counting, Engine, MemEngine, Record, RecordKey, Session, Volume};
 use ops::{GetInode, Link, Lookup, Make, MakeKind, Op, Rename, RenameFlags, Rmdir, SetAttr, Unlink};
+use suite::{Fault, FaultRates, Faulty};
 use types::{BootInstant, Errno, FileType, Ino, Mode, Name, Time};
 
 use super::*;
@@ -19,14 +21,24 @@ fn volume() -> Counted {
     engine
 }
 
+fn nothing_to_store() -> MakeDurable {
+    Arc::new(|_| Ok(()))
+}
+
 /// A registered client that hears of changes, and holds new directories if `holds`.
 fn client(engine: &Counted, holds: bool) -> Arc<Meta> {
-    let meta = Arc::new(Meta::open(engine.clone(), 1000).unwrap());
+    let journals = holds.then(Memory::default);
+    client_with(engine.clone(), journals.as_ref())
+}
+
+fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> {
+    let meta = Arc::new(Meta::open(engine, 1000).unwrap());
+    if let Some(journals) = journals {
+        meta.replay(journals, &nothing_to_store()).unwrap();
+        meta.hold_new_directories(nothing_to_store(), Arc::new(journals.clone()));
+    }
     meta.begin_session(Session::new(meta.session(), Time::from_nanos(1)), LONG).unwrap();
     meta.set_current_until(BootInstant::now() + LONG);
-    if holds {
-        meta.hold_new_directories(Box::new(|_| Ok(())));
-    }
     meta
 }
 
@@ -239,6 +251,85 @@ fn a_holder_whose_session_is_gone_holds_nothing() {
 }
 
 #[test]
+fn what_a_killed_client_had_answered_is_committed_by_the_next() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(engine.clone(), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    for n in 0..50 {
+        make(&holder, dir.ino, &format!("f{n}"), 100 + n, MakeKind::Regular).unwrap();
+    }
+    let other = client(&engine, false);
+    assert!(!other.replay(&journals, &nothing_to_store()).unwrap(), "its process runs");
+    let session = holder.session();
+    drop(holder);
+    let before = engine.counts();
+    assert!(other.replay(&journals, &nothing_to_store()).unwrap());
+    // The session is read, renewed and removed.
+    let counts = engine.counts() - before;
+    assert_eq!((counts.reads, counts.commits), (1, 3));
+    assert_eq!(journals.all(), []);
+    for n in 0..50 {
+        assert_eq!(look(&other, dir.ino, &format!("f{n}")).unwrap().unwrap().ino, Ino(100 + n));
+    }
+    let records = engine.read(&[RecordKey::Session(session)]).unwrap().records;
+    assert_eq!(records, [Record::Session(session, None)]);
+}
+
+#[test]
+fn what_was_answered_is_lost_if_the_session_was_removed_or_the_machine_restarted() {
+    for restarts in [false, true] {
+        let (engine, journals) = (volume(), Memory::default());
+        let (holder, other) = (client_with(engine.clone(), Some(&journals)), client(&engine, false));
+        let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+        make(&holder, dir.ino, "lost", 11, MakeKind::Regular).unwrap();
+        let session = holder.session();
+        if restarts {
+            let (_, bytes) = journals.all().pop().unwrap();
+            let unfinished = journal::read(&bytes).unwrap();
+            assert_eq!(unfinished.changes(), 1);
+            let header = Header { boot_id: "another".to_owned(), ..unfinished.header };
+            let storage = journals.create(&header.volume, session).unwrap();
+            let mut journal = Journal::begin(storage, &header).unwrap();
+            assert!(journal.queued(&unfinished.queue[0].0, false));
+        } else {
+            assert!(other.remove_session(session, Time::from_nanos(1)).unwrap());
+        }
+        drop(holder);
+        other.replay(&journals, &nothing_to_store()).unwrap();
+        assert_eq!(journals.all(), []);
+        assert_eq!(look(&other, dir.ino, "lost").unwrap(), None);
+        make(&other, dir.ino, "new", 12, MakeKind::Regular).unwrap();
+        let records = engine.read(&[RecordKey::Session(session)]).unwrap().records;
+        assert_eq!(records, [Record::Session(session, None)]);
+    }
+}
+
+#[test]
+fn without_room_for_the_journal_changes_are_committed_before_they_are_answered() {
+    let (engine, journals) = (volume(), Memory::default());
+    let holder = client_with(engine.clone(), Some(&journals));
+    let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&holder, dir.ino, "a", 11, MakeKind::Regular).unwrap();
+    journals.set_full(true);
+    make(&holder, dir.ino, "b", 12, MakeKind::Regular).unwrap();
+    for ino in [11, 12] {
+        assert!(stored(&engine, RecordKey::Inode(Ino(ino))).is_some());
+    }
+    make(&holder, dir.ino, "c", 13, MakeKind::Regular).unwrap();
+    assert!(stored(&engine, RecordKey::Inode(Ino(13))).is_some());
+    journals.set_full(false);
+    let before = engine.counts();
+    make(&holder, dir.ino, "d", 14, MakeKind::Regular).unwrap();
+    assert_eq!((engine.counts() - before).commits, 0);
+    drop(holder);
+    let other = client(&engine, false);
+    other.replay(&journals, &nothing_to_store()).unwrap();
+    for (name, ino) in [("a", 11), ("b", 12), ("c", 13), ("d", 14)] {
+        assert_eq!(look(&other, dir.ino, name).unwrap().unwrap().ino, Ino(ino));
+    }
+}
+
+#[test]
 fn nothing_is_held_below_a_limit() {
     let engine = volume();
     let meta = client(&engine, true);
@@ -252,6 +343,9 @@ fn nothing_is_held_below_a_limit() {
 /// Random operations on a client that holds what it creates, and on one that does not, each on an engine of its own.
 struct Twins {
     engines: [Counted; 2],
+    /// Between the first engine and its client.
+    faulty: Arc<Faulty<Counted>>,
+    journals: Memory,
     metas: [Arc<Meta>; 2],
     random: u64,
     next: u64,
@@ -261,9 +355,11 @@ struct Twins {
 
 impl Twins {
     fn new(seed: u64) -> Twins {
-        let engines = [volume(), volume()];
-        let metas = [client(&engines[0], true), client(&engines[1], false)];
-        Twins { engines, metas, random: seed, next: 10, directories: vec![Ino::ROOT], files: Vec::new() }
+        let (engines, journals) = ([volume(), volume()], Memory::default());
+        let faulty = Arc::new(Faulty::new(engines[0].clone(), seed, FaultRates::default()));
+        let metas = [client_with(faulty.clone(), Some(&journals)), client(&engines[1], false)];
+        let (directories, files) = (vec![Ino::ROOT], Vec::new());
+        Twins { engines, faulty, journals, metas, random: seed, next: 10, directories, files }
     }
 
     fn below(&mut self, most: u64) -> u64 {
@@ -396,6 +492,45 @@ impl Twins {
         }
     }
 
+    /// Makes a file or directory with a name that nothing has.
+    fn make_new(&mut self, parent: Ino, kind: MakeKind) -> Ino {
+        self.next += 1;
+        let (ino, name, mode) = (Ino(self.next), name(&format!("new{}", self.next)), Mode::new(0o755));
+        let is_dir = kind == MakeKind::Directory;
+        if is_dir { self.directories.push(ino) } else { self.files.push(ino) }
+        self.both(&Make { parent, name, ino, kind, mode, umask: 0, uid: 0, gid: 0 }).unwrap();
+        ino
+    }
+
+    /// Kills the client that holds directories, perhaps while a request is under way, and starts it again.
+    fn kill(&mut self) {
+        let faults = [Fault::None, Fault::Before, Fault::After, Fault::Late];
+        let mut fault = || faults[self.below(4) as usize];
+        let [first, second, third] = [fault(), fault(), fault()];
+        // Something is held.
+        let dir = self.make_new(Ino::ROOT, MakeKind::Directory);
+        (0..self.below(4)).for_each(|_| _ = self.make_new(dir, MakeKind::Regular));
+        self.metas[0].set_retry_timeout(Duration::ZERO);
+        self.faulty.script([first]);
+        self.faulty.arm(true);
+        let _ = self.metas[0].send_queued(u64::MAX);
+        self.faulty.arm(false);
+        (0..self.below(4)).for_each(|_| _ = self.make_new(dir, MakeKind::Regular));
+        // Nothing holds it but this.
+        self.metas[0] = Arc::clone(&self.metas[1]);
+        // The first replay may be killed too. It reads the session and renews it first.
+        let next = Meta::open(self.faulty.clone(), 1000).unwrap();
+        next.set_retry_timeout(Duration::ZERO);
+        self.faulty.script([Fault::None, Fault::None, Fault::None, second, third]);
+        self.faulty.arm(true);
+        let _ = next.replay(&self.journals, &nothing_to_store());
+        self.faulty.arm(false);
+        drop(next);
+        self.metas[0] = client_with(self.faulty.clone(), Some(&self.journals));
+        self.faulty.deliver().unwrap();
+        self.metas[0].cache.clear();
+    }
+
     fn records(&self, at: usize) -> Vec<String> {
         let scan = Scan::Inodes { after: Ino(0), limit: 100_000 };
         let mut all = self.engines[at].scan(&scan).unwrap().snapshot.records;
@@ -440,5 +575,21 @@ fn random_operations_have_the_same_answers_with_and_without_held_directories() {
             let Record::Inode(_, Some(inode)) = record else { continue };
             assert_eq!(inode.holder(), None, "seed {seed}: {inode:?}");
         }
+    }
+}
+
+#[test]
+fn random_operations_survive_kills() {
+    for seed in 1000..1060 {
+        let mut twins = Twins::new(seed);
+        for _ in 0..300 {
+            twins.step();
+            if twins.below(40) == 0 {
+                twins.kill();
+                assert_eq!(twins.records(0), twins.records(1), "seed {seed}");
+            }
+        }
+        twins.metas[0].give_back().unwrap();
+        assert_eq!(twins.records(0), twins.records(1), "seed {seed}");
     }
 }

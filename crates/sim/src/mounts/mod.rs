@@ -3,6 +3,7 @@
 //! which thread runs next: see [`scheduler`].
 
 mod engine;
+mod journals;
 mod kernel;
 mod place;
 mod places;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Meta;
+use journal::{Journals, Memory};
 use meta::MemEngine;
 use ops::AtimeMode;
 use types::Ino;
@@ -54,8 +56,10 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let mut drawn = [0; Kind::COUNT];
     drawn[Kind::Halt as usize] = weather.events.halts.len();
     drawn[Kind::Jump as usize] = weather.events.jumps.len();
+    drawn[Kind::Kill as usize] = weather.events.kills.len();
     keep(&mut weather.events.halts, cut, Kind::Halt);
     keep(&mut weather.events.jumps, cut, Kind::Jump);
+    keep(&mut weather.events.kills, cut, Kind::Kill);
     weather.horizon = cut.until.unwrap_or(weather.horizon);
     let (horizon, events) = (weather.horizon, weather.events.clone());
     let clocks = Arc::new(Clocks::new(CLIENTS, mutant));
@@ -74,15 +78,16 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         modes: Mutex::default(),
         xattrs: Mutex::default(),
         places: Mutex::default(),
+        journals: std::array::from_fn(|_| Memory::default()),
         chmods: AtomicU32::new(0),
     });
-    let mains = (0..=CLIENTS).map(|client| {
+    let main = |client| {
         let shared = Arc::clone(&shared);
         let main = move || if client < CLIENTS { mount(&shared, client) } else { tools::run(&shared) };
-        Box::new(main) as Box<dyn FnOnce() + Send>
-    });
+        Box::new(main) as scheduler::Main
+    };
     history.findings =
-        scheduler::run(seed, &clocks, &events, horizon, mains.collect(), &|| shared.store.close());
+        scheduler::run(seed, &clocks, &events, horizon, CLIENTS + 1, &main, &|| shared.store.close());
     let mut world = shared.world();
     history.findings.append(&mut world.findings);
     let mut problems = Vec::new();
@@ -110,7 +115,8 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     // then used. These mutants would need several times as many seeds.
     let needs_halts = mutant == Some(Mutant::KeepsLocks);
     let needs_acts = mutant == Some(Mutant::NotRepeated);
-    let is_long = dice.one_in(4) || needs_halts || needs_acts;
+    let needs_kills = matches!(mutant, Some(Mutant::NotReplayed | Mutant::ForgetsSent));
+    let is_long = !needs_kills && dice.one_in(4) || needs_halts || needs_acts;
     let seconds = if is_long { dice.pick(&[150, 250]) } else { dice.pick(&[5, 20]) };
     let mut halts = Vec::new();
     let mut from = Duration::from_secs(2);
@@ -134,6 +140,17 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
         jumps.push(scheduler::Jump { client: dice.below(CLIENTS), at, seconds });
     }
     jumps.sort_unstable_by_key(|jump| jump.at);
+    let mut kills = Vec::new();
+    let mut of_kills = Dice::of(seed, 9, 2);
+    let has_kills = needs_kills || !is_long && !needs_acts && of_kills.one_in(3);
+    if has_kills {
+        halts.clear();
+        let mut at = Duration::from_secs(4);
+        while at.as_secs() < seconds {
+            kills.push(scheduler::Kill { client: of_kills.below(CLIENTS), at });
+            at += Duration::from_millis(1000 + of_kills.below(6000) as u64);
+        }
+    }
     Weather {
         horizon: Duration::from_secs(seconds),
         delay,
@@ -143,10 +160,11 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
         has_tools: dice.one_in(2),
         holds_directories: match mutant {
             Some(Mutant::IgnoresHolder | Mutant::TakesHeld) => true,
-            _ => !needs_acts && Dice::of(seed, 9, 1).one_in(2),
+            _ => has_kills || !needs_acts && Dice::of(seed, 9, 1).one_in(2),
         },
+        shares_machine: of_kills.one_in(2),
         store: store::StoreWeather::draw(&mut dice),
-        events: scheduler::Events { halts, jumps },
+        events: scheduler::Events { halts, jumps, kills },
     }
 }
 
@@ -158,7 +176,8 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
     let holds_directories = shared.weather.holds_directories;
-    let options = VfsOptions { atime: AtimeMode::Never, holds_directories, ..VfsOptions::default() };
+    let journals = Some(Arc::new(shared.journals_of(client)) as Arc<dyn Journals>);
+    let options = VfsOptions { atime: AtimeMode::Never, holds_directories, journals, ..VfsOptions::default() };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };
@@ -169,7 +188,7 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     if !started {
         return;
     }
-    if client == 0 {
+    if client == 0 && shared.files().is_empty() {
         programs::make_files(shared, &vfs);
     }
     while shared.files().len() < FILES {

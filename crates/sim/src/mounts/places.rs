@@ -36,7 +36,9 @@ impl Program {
 
     fn make_place(&self, number: u64) {
         let loss = self.vfs.session_loss();
-        let name = format!("d{}.{}.{number}", self.client, self.number);
+        // After a kill, the numbers begin again.
+        let life = self.shared.clocks.now().as_millis();
+        let name = format!("d{}.{}.{number}.{life}", self.client, self.number);
         let (kind, mode) = (MakeKind::Directory, Mode::new(0o755));
         let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), kind, mode, umask: 0 };
         let made = self.vfs.names.make(&root(), request);

@@ -14,7 +14,7 @@ use crate::cut::Kind;
 use crate::dice::Dice;
 use crate::mounts::kernel::Memory;
 use crate::mounts::scheduler;
-use crate::mounts::shared::{CLIENTS, FILES, PROGRAMS, Shared};
+use crate::mounts::shared::{CLIENTS, FILES, PROGRAMS, Shared, Weather};
 use crate::mutant::Mutant;
 use crate::xattrs::{self, Value};
 
@@ -66,7 +66,9 @@ impl Program {
     }
 
     fn act(&self, number: u64) {
-        if self.shared.weather.holds_directories && host::random().is_multiple_of(2) {
+        let Weather { holds_directories, events, .. } = &self.shared.weather;
+        // What a killed mount had only in its memory is lost, apart from the names in held directories.
+        if *holds_directories && (!events.kills.is_empty() || host::random().is_multiple_of(2)) {
             return match host::random() % 5 {
                 0..2 => self.change_place(number),
                 _ => self.look_into_a_place(),

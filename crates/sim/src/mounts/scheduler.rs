@@ -59,12 +59,23 @@ pub(super) struct Jump {
     pub(super) seconds: i64,
 }
 
+/// A moment at which the process of a client is killed, and started again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kill {
+    pub(super) client: usize,
+    pub(super) at: Duration,
+}
+
 /// The events of the machines, each list in the order of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     pub(super) halts: Vec<Halt>,
     pub(super) jumps: Vec<Jump>,
+    pub(super) kills: Vec<Kill>,
 }
+
+/// The main thread of a client or, with the number behind those of all clients, of the tools.
+pub(super) type Main = Box<dyn FnOnce() + Send>;
 
 /// The machine of a thread.
 #[derive(Debug)]
@@ -182,34 +193,35 @@ fn start(
     })
 }
 
-/// Runs one main thread for each client and for the tools, and all threads that they start, until `horizon`.
-/// Calls `before_end` before it ends them. Returns the findings.
+/// Runs `mains` main threads, one for each client and one for the tools, and all threads that they start, until
+/// `horizon`. Calls `before_end` before it ends them. Returns the findings.
 pub(super) fn run(
     seed: u64,
     clocks: &Arc<Clocks>,
     events: &Events,
     horizon: Duration,
-    mains: Vec<Box<dyn FnOnce() + Send>>,
+    mains: usize,
+    main: &dyn Fn(usize) -> Main,
     before_end: &dyn Fn(),
 ) -> Vec<String> {
     let (asks, asked) = channel();
-    let count = Arc::new(AtomicUsize::new(mains.len()));
-    let joins: Vec<JoinHandle<()>> = (0..)
-        .zip(mains)
-        .map(|(client, main)| {
-            let (clocks, count) = (Arc::clone(clocks), Arc::clone(&count));
-            let seat = Seat { clocks, client, name: "main".to_owned(), worker: client, count, seed };
-            start((seat, asks.clone()), Duration::from_nanos(client as u64), main)
-        })
-        .collect();
+    let count = Arc::new(AtomicUsize::new(mains));
+    let begin = |client: usize, worker: usize, until: Duration| {
+        let (clocks, count) = (Arc::clone(clocks), Arc::clone(&count));
+        let seat = Seat { clocks, client, name: "main".to_owned(), worker, count, seed };
+        start((seat, asks.clone()), until, main(client))
+    };
+    let mut joins: Vec<JoinHandle<()>> =
+        (0..mains).map(|client| begin(client, client, Duration::from_nanos(client as u64))).collect();
     let mut threads: Vec<Option<Thread>> = Vec::new();
     let mut findings = Vec::new();
     let mut running = 0;
     for _ in 0..joins.len() {
         receive(&asked, &mut threads, &mut running, &mut findings);
     }
-    let Events { halts, jumps } = events;
+    let Events { halts, jumps, kills } = events;
     let (mut suspended, mut set) = (0, 0);
+    let mut kills = kills.iter().peekable();
     'run: loop {
         let awake = |thread: &Thread| {
             let standing = halts.iter().filter(|halt| halt.client == thread.client);
@@ -235,6 +247,24 @@ pub(super) fn run(
         while let Some(jump) = jumps.get(set).filter(|jump| jump.at <= moment) {
             clocks.set(jump.client, jump.seconds);
             set += 1;
+        }
+        if let Some(Kill { client, at }) = kills.next_if(|kill| kill.at <= moment) {
+            clocks.advance_to(*at);
+            let of_client = |thread: &&Thread| thread.client == *client;
+            // All are told at once, as at the end.
+            for thread in threads.iter().flatten().filter(of_client) {
+                let _ = thread.answers.send(false);
+            }
+            while threads.iter().flatten().any(|thread| thread.client == *client) {
+                if !receive(&asked, &mut threads, &mut running, &mut findings) {
+                    break 'run;
+                }
+            }
+            joins.push(begin(*client, count.fetch_add(1, Relaxed), *at));
+            if !receive(&asked, &mut threads, &mut running, &mut findings) {
+                break;
+            }
+            continue;
         }
         clocks.advance_to(moment);
         let Some(thread) = &threads[worker] else { break };

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use journal::Memory;
 use types::Ino;
 
+use super::journals::MachineJournals;
 use super::place::Place;
 use super::scheduler;
 use crate::cut::{Cut, Kind};
@@ -41,6 +43,8 @@ pub(super) struct Weather {
     pub(super) has_tools: bool,
     /// Whether mounts hold the directories that they create.
     pub(super) holds_directories: bool,
+    /// Whether all mounts are on one machine, and so each sees the journals of the others.
+    pub(super) shares_machine: bool,
     pub(super) store: StoreWeather,
     pub(super) events: scheduler::Events,
 }
@@ -88,6 +92,7 @@ pub(super) struct Shared {
     pub(super) xattrs: Mutex<PastXattrs>,
     /// The directories of the programs.
     pub(super) places: Mutex<Vec<Arc<Place>>>,
+    pub(super) journals: [Memory; CLIENTS],
     pub(super) chmods: AtomicU32,
 }
 
@@ -98,6 +103,11 @@ impl Shared {
 
     pub(super) fn files(&self) -> MutexGuard<'_, Vec<Ino>> {
         lock(&self.files)
+    }
+
+    pub(super) fn journals_of(&self, client: usize) -> MachineJournals {
+        let machine = if self.weather.shares_machine { 0 } else { client };
+        MachineJournals { memory: self.journals[machine].clone(), mutant: self.mutant }
     }
 
     pub(super) fn delay(&self) -> Duration {

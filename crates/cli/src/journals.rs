@@ -1,0 +1,29 @@
+//! The journals of this user's mounts on this machine: what a mount had answered when its process was killed.
+
+use std::sync::Arc;
+
+use client::{Failure, MakeDurable, Meta};
+use command::paths;
+use journal::{Directory, Journals};
+
+/// Below `/var/lib/limen` for root, otherwise below the user's state directory.
+const JOURNALS: &str = "journals";
+
+/// Where this user's journals are; `None` if the user has no state directory.
+pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
+    Some(Arc::new(Directory::new(paths::lasting_directory(JOURNALS)?)))
+}
+
+/// Commits what killed mounts of this user on this machine had answered, and removes their sessions.
+///
+/// # Errors
+/// A journal cannot be read; errors of the database.
+pub(crate) fn replay(meta: &Meta) -> Result<(), Failure> {
+    let Some(journals) = directory() else { return Ok(()) };
+    // A tool has not opened the volume's store. Only blocks in local files may not be durable yet.
+    let make_durable: MakeDurable = Arc::new(|_| {
+        rustix::fs::sync();
+        Ok(())
+    });
+    meta.replay(&*journals, &make_durable).map(drop)
+}

@@ -1,0 +1,162 @@
+//! Journals as files of a directory. A process has its journal locked (`flock(2)`), so the kernel tells whether it has
+//! ended.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use types::SessionId;
+
+use crate::{Abandoned, Journals, Storage};
+
+/// A directory of journals. Only its owner may use it, because a journal is committed without further checks.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+struct Journal {
+    path: PathBuf,
+    file: File,
+    len: u64,
+}
+
+impl Directory {
+    pub fn new(path: PathBuf) -> Directory {
+        Directory { path }
+    }
+
+    fn require_own(&self) -> io::Result<()> {
+        let found = fs::metadata(&self.path)?;
+        if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the directory of journals belongs to another user, or others may write to it",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Journals for Directory {
+    fn create(&self, volume: &str, session: SessionId) -> io::Result<Box<dyn Storage>> {
+        if let Some(parent) = self.path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+        self.require_own()?;
+        let path = self.path.join(name(volume, session)?);
+        let file = create_locked(&path, &[])?;
+        Ok(Box::new(Journal { path, file, len: 0 }))
+    }
+
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        self.require_own()?;
+        let mut found = Vec::new();
+        let prefix = format!("{volume}-");
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with(&prefix) && name.ends_with(SUFFIX) {
+                found.extend(open_abandoned(&path)?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+const SUFFIX: &str = ".journal";
+
+fn name(volume: &str, session: SessionId) -> io::Result<String> {
+    let is_uuid = !volume.is_empty() && volume.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    match is_uuid {
+        true => Ok(format!("{volume}-{session}{SUFFIX}")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the volume's UUID is not one")),
+    }
+}
+
+/// The file under which a journal is written before it gets its name.
+fn draft(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+/// Creates a file with these bytes, or replaces it. It is locked before it has its name, so nobody takes it for an
+/// abandoned one.
+fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let draft = draft(path);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&draft)?;
+    let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(io::Error::from)
+        .and_then(|()| file.write_all_at(bytes, 0))
+        .and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written.map(|()| file)
+}
+
+/// Opens a journal whose process has ended; `None` if it has not, or if the journal was removed meanwhile.
+fn open_abandoned(path: &Path) -> io::Result<Option<Abandoned>> {
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
+    let mut file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        locked => locked?,
+    }
+    // Its process may have replaced it before it ended.
+    let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
+    if !named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino())) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let len = bytes.len() as u64;
+    Ok(Some(Abandoned { bytes, storage: Box::new(Journal { path: path.to_owned(), file, len }) }))
+}
+
+impl Storage for Journal {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all_at(bytes, self.len);
+        match &written {
+            Ok(()) => self.len += bytes.len() as u64,
+            // What a full disk has taken of it.
+            Err(_) => _ = self.file.set_len(self.len),
+        }
+        written
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        self.len = len;
+        Ok(())
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file = create_locked(&self.path, bytes)?;
+        self.len = bytes.len() as u64;
+        Ok(())
+    }
+
+    fn remove(&mut self) -> io::Result<()> {
+        let _ = fs::remove_file(draft(&self.path));
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

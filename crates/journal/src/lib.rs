@@ -1,0 +1,332 @@
+//! The journal of a mount: the transactions that it has answered and that the database may not have yet.
+//!
+//! It is in the page cache of the machine. So it outlives the mount's process, but not the machine, and costs no sync.
+//! The next mount of the volume on this machine, or a tool, commits what is in it under the session of the process that
+//! has ended (`client/src/replay.rs`).
+//!
+//! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in little-endian order,
+//! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. An entry that is
+//! cut off was never answered.
+//!
+//! Before transactions are sent, the journal says how they are merged. If the process ends before they are known to be
+//! committed, they are sent again exactly as they were, so that the database recognizes them by their ids.
+
+mod file;
+mod memory;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+
+use meta::Txn;
+use serde::{Deserialize, Serialize};
+use types::{SessionId, Time};
+
+pub use file::Directory;
+pub use memory::Memory;
+
+/// Changes with each change of the entries, or of anything in a transaction.
+pub const FORMAT: u32 = 1;
+/// If nothing is queued, a journal of this size is cut back to its header.
+const RESTART_BYTES: u64 = 1 << 20;
+/// A journal of this size is written anew.
+const REWRITE_BYTES: u64 = 32 << 20;
+const FRAME_BYTES: usize = 8;
+
+/// Whose journal it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    pub format: u32,
+    /// The boot of the machine ([`host::boot_id`]).
+    pub boot_id: String,
+    /// The UUID of the volume.
+    pub volume: String,
+    pub session: SessionId,
+    /// When the mount began, as in the session's record. A restored volume may give the number of a session again.
+    pub since: Time,
+}
+
+/// A change of the queue.
+#[derive(Debug, Serialize, Deserialize)]
+enum Entry<'a> {
+    Begin(Cow<'a, Header>),
+    /// A transaction was added, and is going to be answered. Whether its guards may fail.
+    Queued(Cow<'a, Txn>, bool),
+    /// The first transactions are going to be sent. Each number is how many of them are merged into one.
+    Sent(Cow<'a, [u32]>),
+    /// So many were committed, and are no longer in the queue.
+    Committed(u32),
+}
+
+/// Where journals are kept.
+pub trait Journals: fmt::Debug + Send + Sync {
+    /// A new, empty place for the journal of a session. It belongs to this process until the process ends.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    fn create(&self, volume: &str, session: SessionId) -> io::Result<Box<dyn Storage>>;
+
+    /// The journals of this volume whose processes have ended. Nobody else gets them as long as the result exists.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>>;
+}
+
+/// A journal whose process has ended.
+#[derive(Debug)]
+pub struct Abandoned {
+    pub bytes: Vec<u8>,
+    pub storage: Box<dyn Storage>,
+}
+
+/// The bytes of one journal.
+pub trait Storage: fmt::Debug + Send {
+    /// # Errors
+    /// They cannot be written; then nothing was appended.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// # Errors
+    /// The journal remains as it was.
+    fn truncate(&mut self, len: u64) -> io::Result<()>;
+
+    /// Replaces all bytes, or none.
+    ///
+    /// # Errors
+    /// The journal remains as it was.
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Removes the journal.
+    ///
+    /// # Errors
+    /// The journal remains.
+    fn remove(&mut self) -> io::Result<()>;
+}
+
+/// The journal of a session.
+#[derive(Debug)]
+pub struct Journal {
+    storage: Box<dyn Storage>,
+    /// The frame of the header.
+    header: Vec<u8>,
+    len: u64,
+    /// Transactions are in the queue that are not in the journal, so no later one may be added.
+    has_gap: bool,
+    /// It was removed, because it could not be kept true.
+    is_gone: bool,
+    frame: Vec<u8>,
+}
+
+/// What a journal says of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    pub header: Header,
+    /// Each with whether its guards may fail.
+    pub queue: VecDeque<(Txn, bool)>,
+    /// How the first of them are merged, if they may have been sent.
+    pub sent: Vec<u32>,
+    /// The length of the journal without what was cut off.
+    pub len: u64,
+}
+
+/// Why a journal cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Nothing was answered yet when its process ended.
+    Empty,
+    /// Another version of limen has written it.
+    OtherFormat(u32),
+}
+
+impl Journal {
+    /// Begins a journal.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin(storage: Box<dyn Storage>, header: &Header) -> io::Result<Journal> {
+        let mut journal = Journal::of(storage, header);
+        journal.storage.append(&journal.header)?;
+        journal.len = journal.header.len() as u64;
+        Ok(journal)
+    }
+
+    /// Goes on with a journal whose process has ended, and of which `len` bytes could be read.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn resume(mut storage: Box<dyn Storage>, header: &Header, len: u64) -> io::Result<Journal> {
+        storage.truncate(len)?;
+        Ok(Journal { len, ..Journal::of(storage, header) })
+    }
+
+    fn of(storage: Box<dyn Storage>, header: &Header) -> Journal {
+        let mut frame = Vec::new();
+        frame_of(&mut frame, &Entry::Begin(Cow::Borrowed(header)));
+        Journal { storage, header: frame, len: 0, has_gap: false, is_gone: false, frame: Vec::new() }
+    }
+
+    /// Adds a transaction that was added to the queue. Returns whether the journal has it: if not, it may be answered only
+    /// after it is committed.
+    #[must_use]
+    pub fn queued(&mut self, txn: &Txn, is_optional: bool) -> bool {
+        if !self.has_gap {
+            self.has_gap = !self.append(&Entry::Queued(Cow::Borrowed(txn), is_optional));
+        }
+        !self.has_gap
+    }
+
+    /// Notes how the first transactions are merged that are about to be sent.
+    pub fn sent(&mut self, merged: &[u32]) {
+        if !self.append(&Entry::Sent(Cow::Borrowed(merged))) {
+            let _ = self.discard();
+        }
+    }
+
+    /// Notes that so many transactions are committed. `left` are those in the queue, and `sent` is how the first of them
+    /// are merged, if they may have been sent.
+    pub fn committed<'a>(
+        &mut self,
+        count: usize,
+        left: impl ExactSizeIterator<Item = (&'a Txn, bool)>,
+        sent: &[u32],
+    ) {
+        if left.len() == 0 && (self.has_gap || self.len >= RESTART_BYTES) {
+            self.has_gap = !self.discard();
+            return;
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if !self.append(&Entry::Committed(count)) {
+            let _ = self.discard();
+        } else if self.len >= REWRITE_BYTES && !self.has_gap {
+            self.rewrite(left, sent);
+        }
+    }
+
+    /// Removes the journal, because everything in it is committed or lost.
+    pub fn remove(mut self) {
+        if let Err(error) = self.storage.remove() {
+            tracing::warn!(%error, journal = ?self.storage, "cannot remove a journal");
+        }
+    }
+
+    fn rewrite<'a>(&mut self, left: impl Iterator<Item = (&'a Txn, bool)>, sent: &[u32]) {
+        let mut bytes = self.header.clone();
+        for (txn, is_optional) in left {
+            if !frame_of(&mut bytes, &Entry::Queued(Cow::Borrowed(txn), is_optional)) {
+                return;
+            }
+        }
+        if !sent.is_empty() {
+            frame_of(&mut bytes, &Entry::Sent(Cow::Borrowed(sent)));
+        }
+        match self.storage.replace(&bytes) {
+            Ok(()) => self.len = bytes.len() as u64,
+            Err(error) => tracing::warn!(%error, journal = ?self.storage, "cannot write a journal anew"),
+        }
+    }
+
+    /// Forgets everything: what the journal says of the queue would be wrong. Until the queue is empty, nothing is added.
+    /// Returns whether the journal can be used then.
+    fn discard(&mut self) -> bool {
+        self.has_gap = true;
+        let len = self.header.len() as u64;
+        match self.storage.truncate(len) {
+            Ok(()) => self.len = len,
+            // A journal that is wrong must not be found.
+            Err(error) => {
+                tracing::error!(%error, journal = ?self.storage, "cannot cut a journal, so it is removed");
+                let _ = self.storage.remove();
+                self.is_gone = true;
+            }
+        }
+        !self.is_gone
+    }
+
+    fn append(&mut self, entry: &Entry<'_>) -> bool {
+        self.frame.clear();
+        if !frame_of(&mut self.frame, entry) {
+            tracing::error!(?entry, "a change cannot be written to a journal");
+            return false;
+        }
+        match self.storage.append(&self.frame) {
+            Ok(()) => self.len += self.frame.len() as u64,
+            Err(error) => {
+                tracing::warn!(%error, journal = ?self.storage, "cannot write to a journal: until the queue is empty, changes are committed before they are answered");
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Appends the frame of an entry. Returns false, and appends nothing, if it has none.
+fn frame_of(bytes: &mut Vec<u8>, entry: &Entry<'_>) -> bool {
+    let Ok(entry) = postcard::to_allocvec(entry) else { return false };
+    let Ok(len) = u32::try_from(entry.len()) else { return false };
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(crc32c::crc32c(&entry).to_le_bytes());
+    bytes.extend(entry);
+    true
+}
+
+/// The first entry of some frames, and the rest; `None` if it is cut off or damaged.
+fn next_entry(bytes: &[u8]) -> Option<(Entry<'static>, &[u8])> {
+    let (frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
+    let (len, crc) = frame.split_at(4);
+    let number = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).ok();
+    let (entry, rest) = rest.split_at_checked(number(len)? as usize)?;
+    if crc32c::crc32c(entry) != number(crc)? {
+        return None;
+    }
+    Some((postcard::from_bytes(entry).ok()?, rest))
+}
+
+/// Reads a journal whose process has ended.
+///
+/// # Errors
+/// [`Unusable`].
+pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
+    // The format stands first, so it can be read whatever follows.
+    let first = bytes.get(FRAME_BYTES + 1..).ok_or(Unusable::Empty)?;
+    match postcard::take_from_bytes::<u32>(first) {
+        Ok((FORMAT, _)) => {}
+        Ok((format, _)) => return Err(Unusable::OtherFormat(format)),
+        Err(_) => return Err(Unusable::Empty),
+    }
+    let Some((Entry::Begin(header), mut rest)) = next_entry(bytes) else { return Err(Unusable::Empty) };
+    let mut found = Unfinished { header: header.into_owned(), queue: VecDeque::new(), sent: Vec::new(), len: 0 };
+    while let Some((entry, after)) = next_entry(rest) {
+        rest = after;
+        match entry {
+            Entry::Begin(_) => break,
+            Entry::Queued(txn, is_optional) => found.queue.push_back((txn.into_owned(), is_optional)),
+            Entry::Sent(merged) => found.sent = merged.into_owned(),
+            Entry::Committed(count) => found.commit(count),
+        }
+    }
+    found.len = (bytes.len() - rest.len()) as u64;
+    Ok(found)
+}
+
+impl Unfinished {
+    /// The number of changes that were answered.
+    pub fn changes(&self) -> usize {
+        self.queue.iter().filter(|(_, is_optional)| !is_optional).count()
+    }
+
+    fn commit(&mut self, count: u32) {
+        self.queue.drain(..self.queue.len().min(count as usize));
+        let mut left = count;
+        let done = self.sent.iter().take_while(|merged| {
+            let is_done = left >= **merged;
+            left = left.saturating_sub(**merged);
+            is_done
+        });
+        let done = done.count();
+        self.sent.drain(..done);
+    }
+}
+
+#[cfg(test)]
+mod tests;

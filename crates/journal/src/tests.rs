@@ -1,0 +1,244 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+
+use meta::{Access, Effect, Guard, Inode, QuotaTag};
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, QuotaId, Slice, SliceId, SliceSource, Term, XattrName,
+};
+
+use super::*;
+
+const VOLUME: &str = "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10";
+
+fn header() -> Header {
+    Header {
+        format: FORMAT,
+        boot_id: "b".to_owned(),
+        volume: VOLUME.to_owned(),
+        session: SessionId(7),
+        since: Time::from_nanos(5),
+    }
+}
+
+fn txn(count: u32) -> Txn {
+    let (session, term) = (SessionId(7), Term(3));
+    let guards = vec![Guard::Term { session, term }];
+    Txn { op_id: OpId::new(session, term, count), guards, effects: vec![Effect::SetSize { ino: Ino(9), size: 1 }] }
+}
+
+/// Each guard and effect that can be queued, with unusual values.
+fn whole() -> Txn {
+    let (ino, parent) = (Ino(u64::MAX), Ino(2));
+    let name = Name::new(&[0xff, b'a', b'\n']).unwrap();
+    let xattr = XattrName::new(b"user.\xfe").unwrap();
+    let (session, chunk) = (SessionId(u64::MAX), ChunkIndex(1 << 40));
+    let inode = Inode {
+        uid: u32::MAX,
+        rdev: 7,
+        access_acl: AclId(u128::MAX - 1),
+        quota: QuotaTag::new(QuotaId(5), true),
+        atime: Time::MIN,
+        ..Inode::new(ino, FileType::CharDevice, Mode::new(0o7777), Time::from_nanos(-3))
+    };
+    let rows: Arc<[Slice]> = [
+        Slice { pos: 1, len: 2, source: SliceSource::Hole },
+        Slice { pos: u32::MAX, len: 3, source: SliceSource::Inline((0..=255).collect()) },
+        Slice { pos: 0, len: 0, source: SliceSource::Blocks { id: SliceId(4), offset: 5, size: 6 } },
+    ]
+    .into();
+    let guards = vec![
+        Guard::DirentIs { parent, name: name.clone(), ino },
+        Guard::DirentAbsent { parent, name: name.clone() },
+        Guard::Access { ino, rev: 1 },
+        Guard::InodeAbsent { ino },
+        Guard::Links { ino, nlink: 2 },
+        Guard::ParentIs { ino, parent },
+        Guard::Empty { ino },
+        Guard::Xattr { ino, name: xattr.clone(), blocks: 3 },
+        Guard::XattrBlocks { ino, least: 4, most: 5 },
+        Guard::Size { ino, size: u64::MAX },
+        Guard::Rows { ino, chunk, rows: rows.clone() },
+        Guard::Room { max_inodes: 1, max_blocks: 2 },
+        Guard::Session { session, heartbeat: None },
+        Guard::Term { session, term: Term(u32::MAX) },
+        Guard::Acl { id: AclId(9) },
+    ];
+    let mut effects = vec![
+        Effect::PutInode(inode),
+        Effect::DropInode { ino },
+        Effect::PutDirent { parent, name: name.clone(), ino, kind: FileType::Fifo },
+        Effect::DropDirent { parent, name },
+        Effect::SetAccess { ino, access: Access::from(&inode) },
+        Effect::SetParent { ino, parent },
+        Effect::AddLinks { ino, delta: -1 },
+        Effect::SetTimes { ino, atime: None, mtime: Some(Time::MIN), ctime: None },
+        Effect::SetSize { ino, size: 3 },
+        Effect::Extend { ino, size: 4 },
+        Effect::DropSlices { ino, from: chunk, to: chunk },
+        Effect::ReplaceRows { ino, chunk, count: 9, rows: rows.clone() },
+        Effect::Share { slice: SliceId(1), rows: 2 },
+        Effect::PutXattr { ino, name: xattr.clone(), value: vec![0; 70_000].into() },
+        Effect::DropXattr { ino, name: xattr },
+        Effect::AddXattrBlocks { ino, delta: -9 },
+        Effect::PutAcl { id: AclId(3), text: "u::rwx".into() },
+        Effect::PutSymlink { ino, target: [0xff, 0].as_slice().into() },
+        Effect::PutOrphan { session, ino },
+        Effect::DropOrphan { session, ino },
+    ];
+    effects.extend(rows.iter().cloned().map(|slice| Effect::AppendSlice { ino, chunk, slice }));
+    Txn { op_id: OpId(u128::MAX), guards, effects }
+}
+
+fn begin() -> (Memory, Journal) {
+    let memory = Memory::default();
+    let journal = Journal::begin(memory.create(VOLUME, SessionId(7)).unwrap(), &header()).unwrap();
+    (memory, journal)
+}
+
+fn bytes(memory: &Memory) -> Vec<u8> {
+    memory.all().pop().unwrap().1
+}
+
+fn queue(found: &Unfinished) -> Vec<Txn> {
+    found.queue.iter().map(|(txn, _)| txn.clone()).collect()
+}
+
+#[test]
+fn a_journal_says_what_is_queued_and_how_it_was_sent() {
+    let (memory, mut journal) = begin();
+    let txns = [txn(1), whole(), txn(3), txn(4)];
+    for txn in &txns {
+        assert!(journal.queued(txn, txn.op_id == txns[3].op_id));
+    }
+    journal.sent(&[2, 1]);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!((&found.header, queue(&found), &found.sent[..]), (&header(), txns.to_vec(), &[2, 1][..]));
+    assert_eq!((found.changes(), found.len), (3, bytes(&memory).len() as u64));
+    let left = |from: usize| txns[from..].iter().map(|txn| (txn, false));
+    journal.committed(2, left(2), &[1]);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!((queue(&found), &found.sent[..]), (txns[2..].to_vec(), &[1][..]));
+    journal.committed(1, left(3), &[]);
+    journal.committed(1, left(4), &[]);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!((queue(&found), found.sent.len()), (vec![], 0));
+    journal.remove();
+    assert_eq!(memory.all(), []);
+}
+
+/// A change of the form needs another [`FORMAT`].
+#[test]
+fn the_form_is_pinned() {
+    let (memory, mut journal) = begin();
+    assert!(journal.queued(&whole(), false));
+    journal.sent(&[1]);
+    let bytes = bytes(&memory);
+    assert_eq!((FORMAT, bytes.len(), crc32c::crc32c(&bytes)), (1, 71_516, 328_061_831));
+}
+
+#[test]
+fn what_is_cut_off_or_damaged_ends_a_journal() {
+    let (memory, mut journal) = begin();
+    let first = bytes(&memory).len();
+    assert!(journal.queued(&txn(1), false) && journal.queued(&txn(2), false));
+    let whole = bytes(&memory);
+    let second = first + (whole.len() - first) / 2;
+    for len in 0..whole.len() {
+        let found = read(&whole[..len]);
+        match len {
+            _ if len < first => assert_eq!(found, Err(Unusable::Empty), "{len}"),
+            _ => {
+                let found = found.unwrap();
+                assert_eq!(found.queue.len(), usize::from(len >= second));
+                assert_eq!(found.len as usize, if len >= second { second } else { first });
+            }
+        }
+    }
+    let mut damaged = whole.clone();
+    damaged[second - 1] ^= 1;
+    assert_eq!(read(&damaged).unwrap().queue.len(), 0);
+    let other = Header { format: 2, ..header() };
+    let mut frame = Vec::new();
+    assert!(frame_of(&mut frame, &Entry::Begin(Cow::Owned(other))));
+    assert_eq!(read(&frame), Err(Unusable::OtherFormat(2)));
+}
+
+/// A transaction that follows one that is missing would be replayed without it.
+#[test]
+fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
+    let (memory, mut journal) = begin();
+    assert!(journal.queued(&txn(1), false));
+    memory.set_full(true);
+    assert!(!journal.queued(&txn(2), false));
+    memory.set_full(false);
+    assert!(!journal.queued(&txn(3), false));
+    assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(1)]);
+    let left = [txn(3)];
+    journal.committed(2, left.iter().map(|txn| (txn, false)), &[]);
+    assert!(!journal.queued(&txn(4), false));
+    journal.committed(2, [].into_iter(), &[]);
+    assert!(journal.queued(&txn(5), false));
+    assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(5)]);
+    // If it is not known how transactions were sent, they must not be sent again.
+    memory.set_full(true);
+    journal.sent(&[1]);
+    assert_eq!(read(&bytes(&memory)).unwrap().queue.len(), 0);
+}
+
+#[test]
+fn a_journal_does_not_grow_for_ever() {
+    let (memory, mut journal) = begin();
+    let one = whole();
+    for _ in 0..3 * REWRITE_BYTES as usize / 70_000 {
+        assert!(journal.queued(&one, false) && journal.queued(&one, false));
+        journal.sent(&[1, 1]);
+        journal.committed(1, [(&one, false)].into_iter(), &[1]);
+        // As another thread would do it now.
+        journal.committed(1, [].into_iter(), &[]);
+        assert!(journal.len < RESTART_BYTES + 300_000);
+    }
+    assert!(journal.queued(&one, false));
+    for _ in 0..2 * REWRITE_BYTES as usize / 70_000 {
+        assert!(journal.queued(&one, false));
+        journal.sent(&[1, 1]);
+        journal.committed(1, [(&one, false)].into_iter(), &[1]);
+    }
+    assert!(journal.len < REWRITE_BYTES + 300_000);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!((queue(&found), &found.sent[..]), (vec![one], &[1][..]));
+}
+
+#[test]
+fn files_are_abandoned_when_their_process_drops_them() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::new(place.path().join("a/journals"));
+    assert!(directory.abandoned(VOLUME).unwrap().is_empty());
+    let mut storage = directory.create(VOLUME, SessionId(7)).unwrap();
+    let path = place.path().join(format!("a/journals/{VOLUME}-7.journal"));
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+    storage.append(b"abc").unwrap();
+    storage.append(b"def").unwrap();
+    storage.truncate(4).unwrap();
+    assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "it is locked");
+    drop(storage);
+    assert!(directory.abandoned("0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f11").unwrap().is_empty());
+    let mut found = directory.abandoned(VOLUME).unwrap();
+    assert_eq!(found[0].bytes, b"abcd");
+    assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "only one gets it");
+    found[0].storage.append(b"e").unwrap();
+    found[0].storage.replace(b"xyz").unwrap();
+    found[0].storage.append(b"!").unwrap();
+    assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "the new file is locked too");
+    drop(found);
+    let mut found = directory.abandoned(VOLUME).unwrap();
+    assert_eq!(found[0].bytes, b"xyz!");
+    found[0].storage.remove().unwrap();
+    found[0].storage.remove().unwrap();
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+    assert!(directory.create("../../etc", SessionId(7)).is_err());
+    fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(directory.create(VOLUME, SessionId(7)).is_err(), "others could write journals");
+    assert!(directory.abandoned(VOLUME).is_err());
+}

@@ -1,0 +1,57 @@
+//! The journals of the simulated machines, as mutants see them.
+
+use std::io;
+
+use journal::{Abandoned, Journals, Memory, Storage};
+use types::SessionId;
+
+use crate::mutant::Mutant;
+
+/// The number of the entry that says how transactions were sent. It follows the length and the checksum of a frame.
+const SENT: Option<&u8> = Some(&2);
+const FRAME_BYTES: usize = 8;
+
+/// The journals of a machine.
+#[derive(Debug)]
+pub(super) struct MachineJournals {
+    pub(super) memory: Memory,
+    pub(super) mutant: Option<Mutant>,
+}
+
+#[derive(Debug)]
+struct Forgetful(Box<dyn Storage>);
+
+impl Journals for MachineJournals {
+    fn create(&self, volume: &str, session: SessionId) -> io::Result<Box<dyn Storage>> {
+        let storage = self.memory.create(volume, session)?;
+        Ok(match self.mutant {
+            Some(Mutant::ForgetsSent) => Box::new(Forgetful(storage)),
+            _ => storage,
+        })
+    }
+
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
+        match self.mutant {
+            Some(Mutant::NotReplayed) => Ok(Vec::new()),
+            _ => self.memory.abandoned(volume),
+        }
+    }
+}
+
+impl Storage for Forgetful {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.get(FRAME_BYTES) == SENT { Ok(()) } else { self.0.append(bytes) }
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.0.truncate(len)
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.replace(bytes)
+    }
+
+    fn remove(&mut self) -> io::Result<()> {
+        self.0.remove()
+    }
+}
