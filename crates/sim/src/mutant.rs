@@ -72,7 +72,7 @@ pub enum Mutant {
     IgnoresHolder,
     /// A client takes a directory that is held, and its holder does not hear of it.
     TakesHeld,
-    /// The journals of killed mounts are not replayed.
+    /// The journals of killed mounts are replayed as if they were empty.
     NotReplayed,
     /// Journals do not say how transactions were merged that may have been sent.
     ForgetsSent,

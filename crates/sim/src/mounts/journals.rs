@@ -31,10 +31,18 @@ impl Journals for MachineJournals {
     }
 
     fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
-        match self.mutant {
-            Some(Mutant::NotReplayed) => Ok(Vec::new()),
-            _ => self.memory.abandoned(volume),
+        let mut found = self.memory.abandoned(volume)?;
+        if self.mutant == Some(Mutant::NotReplayed) {
+            found.iter_mut().for_each(|journal| cut_back(&mut journal.bytes));
         }
+        Ok(found)
+    }
+}
+
+/// Leaves only the first frame.
+fn cut_back(bytes: &mut Vec<u8>) {
+    if let Some(len) = bytes.first_chunk().map(|len| u32::from_le_bytes(*len)) {
+        bytes.truncate(FRAME_BYTES + len as usize);
     }
 }
 

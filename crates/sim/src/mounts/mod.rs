@@ -130,9 +130,9 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     if (dice.one_in(2) || needs_acts) && !needs_halts {
         halts.clear();
     }
-    let delay = Duration::from_micros(dice.pick(&[200, 5_000, 50_000]));
+    let mut delay = Duration::from_micros(dice.pick(&[200, 5_000, 50_000]));
     let faults = dice.pick(&[0, 100, 20]);
-    let idle_ms = if needs_acts { 100 } else { dice.pick(&[100, 400]) };
+    let mut idle_ms = if needs_acts { 100 } else { dice.pick(&[100, 400]) };
     let mut jumps: Vec<scheduler::Jump> = Vec::new();
     for _ in 0..dice.pick(&[0, 0, 1, 4]) {
         let at = Duration::from_millis(dice.below(seconds as usize * 1000) as u64);
@@ -145,10 +145,13 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     let has_kills = needs_kills || !is_long && !needs_acts && of_kills.one_in(3);
     if has_kills {
         halts.clear();
+        // Most kills find something in the queue.
+        idle_ms = 40;
+        delay = of_kills.pick(&[Duration::from_millis(5), Duration::from_millis(50)]);
         let mut at = Duration::from_secs(4);
         while at.as_secs() < seconds {
             kills.push(scheduler::Kill { client: of_kills.below(CLIENTS), at });
-            at += Duration::from_millis(1000 + of_kills.below(6000) as u64);
+            at += Duration::from_millis(500 + of_kills.below(3000) as u64);
         }
     }
     Weather {
@@ -172,7 +175,9 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
 /// threads.
 fn mount(shared: &Arc<Shared>, client: usize) {
     // The first client has the oldest session, so it cleans up for all.
-    host::sleep(Duration::from_secs(client as u64));
+    if shared.files().is_empty() {
+        host::sleep(Duration::from_secs(client as u64));
+    }
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
     let holds_directories = shared.weather.holds_directories;

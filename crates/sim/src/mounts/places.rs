@@ -116,7 +116,18 @@ impl Program {
         if place.loss.is_none() && host::random().is_multiple_of(4) {
             return self.change_name(place, NAMES + self.client * PROGRAMS as usize + self.number as usize);
         }
-        let at = host::random() as usize % ALL_NAMES;
+        self.look(place, host::random() as usize % ALL_NAMES);
+    }
+
+    /// Looks up all names that the programs of this client have changed, after it was started again.
+    pub(super) fn look_into_own_places(&self) {
+        let places = lock(&self.shared.places).clone();
+        for place in places.iter().rev().filter(|place| place.client == self.client) {
+            (0..NAMES).for_each(|at| self.look(place, at));
+        }
+    }
+
+    fn look(&self, place: &Place, at: usize) {
         let began = self.shared.clocks.now();
         let found = self.vfs.names.lookup(&root(), place.ino, format!("n{at}").as_bytes());
         let ended = self.shared.clocks.now();

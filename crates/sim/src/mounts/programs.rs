@@ -55,6 +55,9 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn run(&self) {
         let who = self.client as u64 * PROGRAMS + self.number;
+        if self.number == 0 {
+            self.look_into_own_places();
+        }
         for number in 0.. {
             scheduler::set_dice(Dice::of(self.shared.seed, 10 + who, number));
             host::sleep(Duration::from_millis(host::random() % self.shared.weather.idle_ms));

@@ -41,6 +41,13 @@ struct Thread {
     until: Duration,
 }
 
+impl Thread {
+    /// Lets the thread unwind. One that has already ended does not receive this.
+    fn end(&self) {
+        let _ = self.answers.send(false);
+    }
+}
+
 /// A time span in which a client stands still.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halt {
@@ -250,14 +257,17 @@ pub(super) fn run(
         }
         if let Some(Kill { client, at }) = kills.next_if(|kill| kill.at <= moment) {
             clocks.advance_to(*at);
-            let of_client = |thread: &&Thread| thread.client == *client;
+            let is_killed = |thread: &Option<Thread>| thread.as_ref().is_some_and(|one| one.client == *client);
             // All are told at once, as at the end.
-            for thread in threads.iter().flatten().filter(of_client) {
-                let _ = thread.answers.send(false);
-            }
-            while threads.iter().flatten().any(|thread| thread.client == *client) {
+            threads.iter().filter(|thread| is_killed(thread)).flatten().for_each(Thread::end);
+            let before = threads.len();
+            while threads.iter().any(is_killed) {
                 if !receive(&asked, &mut threads, &mut running, &mut findings) {
                     break 'run;
+                }
+                // What a thread starts while it unwinds never runs.
+                for thread in threads[before..].iter_mut().filter(|thread| is_killed(thread)) {
+                    thread.take().iter().for_each(Thread::end);
                 }
             }
             joins.push(begin(*client, count.fetch_add(1, Relaxed), *at));
@@ -281,10 +291,7 @@ pub(super) fn run(
     }
     before_end();
     // All are told at once, because a thread that unwinds may need a lock that another holds.
-    for thread in threads.iter().flatten() {
-        // A thread that has already ended does not receive this.
-        let _ = thread.answers.send(false);
-    }
+    threads.iter().flatten().for_each(Thread::end);
     drop(threads);
     joins.into_iter().for_each(|join| drop(join.join()));
     findings
