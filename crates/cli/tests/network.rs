@@ -836,7 +836,7 @@ fn killed_holder_loses_nothing(kind: Kind) {
                     }
                 }
             });
-            until(|| made.load(Ordering::SeqCst) >= synced + 100 * round);
+            until(|| made.load(Ordering::SeqCst) >= synced + 100 * (round % 4));
             let status = pair.status();
             let mut sessions = status["sessions"].as_array().unwrap().iter();
             let own = sessions.find(|session| session["mountpoint"] == mnt.as_str()).unwrap();
