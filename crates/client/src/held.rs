@@ -421,7 +421,8 @@ impl State {
         let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
         for &count in counts {
             let Some(first) = queue.next() else { break };
-            let (mut txn, mut merged) = (first.txn.clone(), Merged { count: 1, is_optional: first.is_optional });
+            let (mut txn, mut merged) =
+                (first.txn.clone(), Merged { count: 1, is_optional: first.is_optional });
             while merged.count < count as usize
                 && let Some(next) = queue.next()
             {

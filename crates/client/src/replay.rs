@@ -28,7 +28,8 @@ impl Meta {
     /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the database. The
     /// journals that were not replayed remain.
     pub fn replay(&self, journals: &dyn Journals, make_durable: &MakeDurable) -> Result<bool, Failure> {
-        let unreadable = |error| EngineError::permanent(format!("cannot read the journals of mounts: {error}"));
+        let unreadable =
+            |error| EngineError::permanent(format!("cannot read the journals of mounts: {error}"));
         let found = journals.abandoned(&self.volume().uuid).map_err(unreadable)?;
         let is_any = !found.is_empty();
         for abandoned in found {
@@ -58,8 +59,9 @@ impl Meta {
         let (changes, id) = (unfinished.changes(), unfinished.header.session);
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
-        let journal = Journal::resume(storage, &unfinished.header, unfinished.len)
-            .map_err(|error| EngineError::permanent(format!("cannot write to the journal of a mount: {error}")))?;
+        let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
+            EngineError::permanent(format!("cannot write to the journal of a mount: {error}"))
+        })?;
         let began = Instant::now();
         let replayed = match (record, is_same_boot) {
             (None, _) => {

@@ -295,7 +295,8 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
         Err(_) => return Err(Unusable::Empty),
     }
     let Some((Entry::Begin(header), mut rest)) = next_entry(bytes) else { return Err(Unusable::Empty) };
-    let mut found = Unfinished { header: header.into_owned(), queue: VecDeque::new(), sent: Vec::new(), len: 0 };
+    let mut found =
+        Unfinished { header: header.into_owned(), queue: VecDeque::new(), sent: Vec::new(), len: 0 };
     while let Some((entry, after)) = next_entry(rest) {
         rest = after;
         match entry {

@@ -63,7 +63,8 @@ impl Journals for Memory {
 
     fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
         let mut files = host::lock(&self.0.files);
-        let abandoned = files.iter_mut().filter(|((of, _), file)| of == volume && file.process.strong_count() == 0);
+        let abandoned =
+            files.iter_mut().filter(|((of, _), file)| of == volume && file.process.strong_count() == 0);
         Ok(abandoned
             .map(|(key, file)| {
                 let (storage, process) = self.open(key.clone());

@@ -24,7 +24,11 @@ fn header() -> Header {
 fn txn(count: u32) -> Txn {
     let (session, term) = (SessionId(7), Term(3));
     let guards = vec![Guard::Term { session, term }];
-    Txn { op_id: OpId::new(session, term, count), guards, effects: vec![Effect::SetSize { ino: Ino(9), size: 1 }] }
+    Txn {
+        op_id: OpId::new(session, term, count),
+        guards,
+        effects: vec![Effect::SetSize { ino: Ino(9), size: 1 }],
+    }
 }
 
 /// Each guard and effect that can be queued, with unusual values.

@@ -101,7 +101,9 @@ impl QuotaId {
 ///
 /// Aligned as a `u64`, because with the alignment of a `u128` each cached inode and each key of a cache would be
 /// larger.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[repr(Rust, packed(8))]
 pub struct AclId(pub u128);
 

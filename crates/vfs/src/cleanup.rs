@@ -157,7 +157,9 @@ impl Cleanup {
     pub(crate) fn replay(&self) -> Result<(), Errno> {
         let Some(journals) = &self.base.journals else { return Ok(()) };
         let replayed = self.base.meta.replay(&**journals, &self.base.commits.make_durable_by_client());
-        if replayed.inspect_err(|error| tracing::warn!(%error, "cannot replay the journal of a mount whose process has ended"))? {
+        if replayed.inspect_err(
+            |error| tracing::warn!(%error, "cannot replay the journal of a mount whose process has ended"),
+        )? {
             self.base.commits.note_change();
             self.set_leftovers();
         }

@@ -497,7 +497,11 @@ impl Twins {
         self.next += 1;
         let (ino, name, mode) = (Ino(self.next), name(&format!("new{}", self.next)), Mode::new(0o755));
         let is_dir = kind == MakeKind::Directory;
-        if is_dir { self.directories.push(ino) } else { self.files.push(ino) }
+        if is_dir {
+            self.directories.push(ino)
+        } else {
+            self.files.push(ino)
+        }
         self.both(&Make { parent, name, ino, kind, mode, umask: 0, uid: 0, gid: 0 }).unwrap();
         ino
     }

@@ -182,7 +182,8 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
     let holds_directories = shared.weather.holds_directories;
     let journals = Some(Arc::new(shared.journals_of(client)) as Arc<dyn Journals>);
-    let options = VfsOptions { atime: AtimeMode::Never, holds_directories, journals, ..VfsOptions::default() };
+    let options =
+        VfsOptions { atime: AtimeMode::Never, holds_directories, journals, ..VfsOptions::default() };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&shared.store.blocks), options));
     let kernel = Arc::new(kernel::Memory::new(shared.mutant));
     let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };

@@ -257,7 +257,8 @@ pub(super) fn run(
         }
         if let Some(Kill { client, at }) = kills.next_if(|kill| kill.at <= moment) {
             clocks.advance_to(*at);
-            let is_killed = |thread: &Option<Thread>| thread.as_ref().is_some_and(|one| one.client == *client);
+            let is_killed =
+                |thread: &Option<Thread>| thread.as_ref().is_some_and(|one| one.client == *client);
             // All are told at once, as at the end.
             threads.iter().filter(|thread| is_killed(thread)).flatten().for_each(Thread::end);
             let before = threads.len();
