@@ -66,6 +66,12 @@ impl Meta {
         if self.is_current() { self.listings.get(dir) } else { None }
     }
 
+    /// Whether another session holds this directory, as far as is cached. What is stored of it may then be out of date.
+    pub fn is_held_elsewhere(&self, ino: Ino) -> bool {
+        let [inode] = self.known_inodes(&[ino])[..] else { return false };
+        inode.as_ref().and_then(Inode::holder).is_some_and(|holder| holder != self.session())
+    }
+
     /// The inodes in the order of `inos`; `None` for those that are not cached.
     pub fn known_inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
         if self.is_current() { self.cache.inodes(inos) } else { vec![None; inos.len()] }

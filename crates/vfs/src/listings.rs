@@ -41,7 +41,8 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub ino: Ino,
     pub kind: FileType,
-    /// The inode's attributes, if they were requested; never those of `.` and `..`.
+    /// The inode's attributes, if they were requested; never those of `.` and `..`, or of a directory that another
+    /// mount holds.
     pub attr: Option<Attr>,
     /// The position after this entry.
     pub next: DirPosition,
@@ -180,8 +181,8 @@ impl Listings {
     }
 
     /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends. With
-    /// `attrs`, each entry has the current attributes of its inode, and names that were removed meanwhile are
-    /// left out.
+    /// `attrs`, each entry has the current attributes of its inode, except a directory that another mount holds, and
+    /// names that were removed meanwhile are left out.
     ///
     /// # Errors
     /// EBADF if the directory is not open; EINVAL for a position whose name was dropped because open
@@ -234,6 +235,8 @@ impl Listings {
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
                 false => entry,
+                // Its attributes can be had only from its holder. Programs that need them ask for them.
+                true if *kind == FileType::Directory && self.base.meta.is_held_elsewhere(*ino) => entry,
                 true => {
                     match self.base.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {
                         Some(inode) => DirEntry {
@@ -343,8 +346,8 @@ mod tests {
     use types::{Caps, Cred, Mode};
 
     use super::*;
-    use crate::fixture::{make, root, volume_with};
-    use crate::{AttrChange, Vfs, VfsOptions};
+    use crate::fixture::{NO_WAIT, format, make, mount, mount_with, root, volume_with};
+    use crate::{AttrChange, MakeKind, MakeRequest, Vfs, VfsOptions};
 
     fn hiding() -> (Vfs, std::sync::Arc<meta::Counting<meta::MemEngine>>) {
         volume_with(VfsOptions { atime: AtimeMode::Never, hide_unreadable: true, ..VfsOptions::default() })
@@ -376,6 +379,36 @@ mod tests {
         let change = AttrChange { mode, uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
         vfs.setattr(&root(), ino, change).unwrap();
         ino
+    }
+
+    #[test]
+    fn a_listing_does_not_recall_the_directories_in_it() {
+        let engine = std::sync::Arc::new(meta::MemEngine::default());
+        format(&*engine);
+        let journals: std::sync::Arc<dyn journal::Journals> = std::sync::Arc::new(journal::Memory::default());
+        let options = VfsOptions {
+            holds_directories: true,
+            journals: Some(journals),
+            times: NO_WAIT,
+            ..VfsOptions::default()
+        };
+        let (holder, other) = (mount_with(engine.clone(), options), mount(engine));
+        let soon = types::BootInstant::now() + std::time::Duration::from_secs(60);
+        [&holder, &other].map(|vfs| vfs.meta().set_current_until(soon));
+        let (kind, mode) = (MakeKind::Directory, Mode::new(0o755));
+        let request = MakeRequest { parent: Ino::ROOT, name: b"held", kind, mode, umask: 0 };
+        holder.names.make(&root(), request).unwrap();
+        make(&other, "file");
+        assert_eq!(holder.meta().held_directories(), 1);
+        let handle = other.listings.opendir(&root(), Ino::ROOT).unwrap();
+        let mut shown = Vec::new();
+        let mut take = |entry: DirEntry<'_>| {
+            shown.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.attr.is_some()));
+            true
+        };
+        other.listings.readdir(handle, DirPosition(0), true, &mut take).unwrap();
+        assert_eq!(shown[2..], [("file".to_owned(), true), ("held".to_owned(), false)]);
+        assert_eq!(holder.meta().held_directories(), 1);
     }
 
     #[test]
