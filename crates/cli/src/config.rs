@@ -54,6 +54,9 @@ pub(crate) struct ConfigArgs {
     /// mount
     #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
     abe: Option<bool>,
+    /// Whether every mount commits all changes before it answers them, as with -o sync_metadata
+    #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
+    sync_metadata: Option<bool>,
     /// The time between two automatic backups of the metadata to the object store, e.g. 30m, 1h or 1d; 0 for no
     /// automatic backups
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
@@ -117,6 +120,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         aclmode: args.aclmode,
         aclinherit: args.aclinherit,
         abe: args.abe,
+        sync_metadata: args.sync_metadata,
         backup_secs: args.backup_interval.map(|interval| interval.as_secs()),
         trash_days: args.trash_days,
         store_marker: None,
@@ -216,6 +220,7 @@ fn to_text(volume: &Volume) -> String {
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("listings", shown(volume));
+    table.row("changes", commits(volume));
     table.row("backups", backups(volume));
     table.row("trash", trash(volume));
     let fixed = if volume.acl == AclKind::Off { "--acl posix turns them on" } else { "fixed" };
@@ -234,6 +239,16 @@ fn to_text(volume: &Volume) -> String {
 /// Describes as text which entries listings show.
 pub(crate) fn shown(volume: &Volume) -> &'static str {
     if volume.abe { "show each caller only what it may read" } else { "show everything" }
+}
+
+/// Describes as text when changes are committed.
+fn commits(volume: &Volume) -> &'static str {
+    match volume.sync_metadata {
+        true => "are committed before they are answered",
+        false => {
+            "in directories that a mount has created are answered before they are committed (--sync-metadata)"
+        }
+    }
 }
 
 /// Describes as text how long removed files are kept.
@@ -261,6 +276,7 @@ fn to_json(volume: &Volume) -> serde_json::Value {
         "max_inodes": volume.max_inodes,
         "inline_bytes": volume.inline_bytes,
         "abe": volume.abe,
+        "sync_metadata": volume.sync_metadata,
         "backup_secs": volume.backup_secs,
         "trash_days": volume.trash_days,
         "acl": volume.acl.name(),

@@ -115,6 +115,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
         max_inodes: args.inodes,
         abe: false,
         sid_rules: SidRules::default(),
+        sync_metadata: false,
         backup_secs: DEFAULT_BACKUP_SECS,
         trash_days: args.trash_days,
         store_marker: args.storage != MEMORY,

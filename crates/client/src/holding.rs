@@ -70,6 +70,7 @@ impl Meta {
             && !self.is_exclusive()
             && self.is_current()
             && self.volume().limits().is_none()
+            && !self.volume().sync_metadata
     }
 
     pub(crate) fn known(&self) -> Known<'_> {

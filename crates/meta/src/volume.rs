@@ -65,6 +65,8 @@ pub struct Volume {
     pub max_inodes: u64,
     /// Whether listings show a caller only the entries that it may read, on every mount.
     pub abe: bool,
+    /// Whether every mount commits all changes before it answers them, as with `-o sync_metadata`.
+    pub sync_metadata: bool,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: u64,
     /// How long removed files are kept in the trash, in days; 0 = removed files are deleted at once.
@@ -113,6 +115,9 @@ impl Volume {
     /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was a trash.
     pub const TRASH_DAYS: &str = "trash_days";
 
+    /// The name of the setting [`Volume::sync_metadata`]; absent if it was never set.
+    pub const SYNC_METADATA: &str = "sync_metadata";
+
     /// The name of the setting [`Volume::loaded`].
     pub const LOADED: &str = "loaded";
 
@@ -133,6 +138,7 @@ impl Volume {
             capacity_bytes: 0,
             max_inodes: 0,
             abe: false,
+            sync_metadata: false,
             backup_secs: DEFAULT_BACKUP_SECS,
             trash_days: 0,
             store_marker: false,
@@ -275,6 +281,7 @@ impl Volume {
             max_inodes: number("max_inodes")?,
             // Volumes that were formatted before these settings existed have them off.
             abe: flag("abe")?,
+            sync_metadata: flag(Volume::SYNC_METADATA)?,
             // Volumes that were formatted before there were automatic backups get them too.
             backup_secs: match get("backup_secs") {
                 Some(_) => number("backup_secs")?,
@@ -297,6 +304,7 @@ impl Volume {
             max_inodes,
             inline_bytes,
             abe,
+            sync_metadata,
             backup_secs,
             trash_days,
             policy,
@@ -308,6 +316,7 @@ impl Volume {
             max_inodes,
             inline_bytes,
             abe,
+            sync_metadata,
             backup_secs,
             trash_days,
             policy,

@@ -24,6 +24,8 @@ pub struct Configure {
     pub aclinherit: Option<AclInherit>,
     /// Access-based enumeration: whether listings on every mount show a caller only the entries that it may read.
     pub abe: Option<bool>,
+    /// Whether every mount commits all changes before it answers them, from a few seconds later on.
+    pub sync_metadata: Option<bool>,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: Option<u64>,
     /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If it is more than 0, and the
@@ -52,6 +54,7 @@ impl Op for Configure {
             ("backup_secs", number(self.backup_secs)),
             (Volume::TRASH_DAYS, number(self.trash_days)),
             ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
+            (Volume::SYNC_METADATA, self.sync_metadata.map(|sync| on_off(sync).to_owned())),
             ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
             ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
             ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),

@@ -139,6 +139,9 @@ impl Lifecycle {
         let before = self.base.meta.volume().sid_rules.version();
         let trash_days = self.base.meta.volume().trash_days;
         self.base.meta.refresh_settings()?;
+        if self.base.meta.volume().sync_metadata {
+            self.base.meta.give_back_soon();
+        }
         if self.base.meta.volume().trash_days != trash_days {
             // A mount that has the volume exclusively may have cached that there is no trash.
             self.base.caches.forget_all();
