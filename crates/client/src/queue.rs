@@ -246,6 +246,12 @@ impl Meta {
         (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
     }
 
+    /// Whether changes are in the journal that were answered and not committed.
+    pub fn has_uncommitted(&self) -> bool {
+        let state = host::lock(&self.held.state);
+        state.journal.is_some() && state.queue.iter().any(|queued| !queued.is_optional)
+    }
+
     /// Whether changes that were answered were lost with a session since the last call.
     pub fn take_held_loss(&self) -> bool {
         self.held.has_lost.swap(false, Ordering::AcqRel)

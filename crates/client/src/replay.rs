@@ -22,7 +22,7 @@ const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl Meta {
     /// Commits what is in the journals of this volume whose processes have ended, and removes their sessions. Returns
-    /// whether there were any.
+    /// whether a session was removed.
     ///
     /// # Errors
     /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the database. The
@@ -31,14 +31,14 @@ impl Meta {
         let unreadable =
             |error| EngineError::permanent(format!("cannot read the journals of mounts: {error}"));
         let found = journals.abandoned(&self.volume().uuid).map_err(unreadable)?;
-        let is_any = !found.is_empty();
+        let mut is_any = false;
         for abandoned in found {
-            self.replay_one(abandoned, make_durable)?;
+            is_any |= self.replay_one(abandoned, make_durable)?;
         }
         Ok(is_any)
     }
 
-    fn replay_one(&self, abandoned: Abandoned, make_durable: &MakeDurable) -> Result<(), Failure> {
+    fn replay_one(&self, abandoned: Abandoned, make_durable: &MakeDurable) -> Result<bool, Failure> {
         let Abandoned { bytes, mut storage } = abandoned;
         let unfinished = match journal::read(&bytes) {
             Ok(unfinished) => unfinished,
@@ -46,7 +46,7 @@ impl Meta {
                 if let Err(error) = storage.remove() {
                     tracing::warn!(%error, journal = ?storage, "cannot remove a journal");
                 }
-                return Ok(());
+                return Ok(false);
             }
             Err(Unusable::OtherFormat(format)) => {
                 let message = format!(
@@ -59,22 +59,21 @@ impl Meta {
         let (changes, id) = (unfinished.changes(), unfinished.header.session);
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
+        if record.is_some() && !is_same_boot {
+            // Parts of the journal may have been lost with the machine. That the boot differs does not prove that the
+            // session has ended, because machines may share the directory.
+            return Ok(false);
+        }
         let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
             EngineError::permanent(format!("cannot write to the journal of a mount: {error}"))
         })?;
         let began = Instant::now();
-        let replayed = match (record, is_same_boot) {
-            (None, _) => {
+        let replayed = match record {
+            None => {
                 journal.remove();
                 Err(Failure::Fenced(id))
             }
-            // Parts of the journal may have been lost with the machine.
-            (Some(record), false) => {
-                self.remove_session(id, record.heartbeat)?;
-                journal.remove();
-                Err(Failure::Fenced(id))
-            }
-            (Some(record), true) => self.continue_session(record, unfinished, journal, make_durable),
+            Some(record) => self.continue_session(record, unfinished, journal, make_durable),
         };
         match replayed {
             Ok(()) if changes > 0 => tracing::warn!(
@@ -89,7 +88,7 @@ impl Meta {
             Err(Failure::Fenced(_)) => {}
             Err(error) => return Err(error),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The record of the journal's session; `None` if the session was removed.

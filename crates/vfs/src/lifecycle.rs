@@ -106,7 +106,8 @@ impl Lifecycle {
     /// durable. Blocks that no file refers to may remain: the next session removes them.
     ///
     /// # Errors
-    /// The first error; the remaining steps are done even then.
+    /// The first error; the remaining steps are done even then, except that the session remains if changes that were
+    /// answered could not be committed.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
         // The copies that are being made end because of the signal to stop.
@@ -126,6 +127,13 @@ impl Lifecycle {
             done = done.and(self.cleanup.drop_locks(|session| Ok(session == own)));
         }
         done = done.and(self.base.accesses.write()).and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
+        if self.base.meta.has_uncommitted() {
+            // The next mount on this machine commits them under this session.
+            tracing::error!(
+                "changes that were answered are not committed: they stay in the journal of this mount, and the next mount of the volume on this machine commits them"
+            );
+            return done;
+        }
         let ended = match self.base.meta.drop_session(self.base.meta.session()) {
             // The session is removed, possibly by an earlier attempt whose answer was lost.
             Ok(()) | Err(Failure::Fenced(_)) => Ok(()),
@@ -133,5 +141,49 @@ impl Lifecycle {
         };
         done = done.and(ended);
         done.and(self.base.commits.make_durable())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use journal::{Journals, Memory};
+    use meta::MemEngine;
+    use suite::{FaultRates, Faulty};
+    use types::{BootInstant, Ino, Mode};
+
+    use super::*;
+    use crate::fixture::{NO_WAIT, format, mount_with, root};
+    use crate::{MakeKind, MakeRequest, VfsOptions};
+
+    #[test]
+    fn what_cannot_be_committed_at_the_end_is_committed_by_the_next_mount() {
+        let rates = FaultRates { before: 1000, ..FaultRates::default() };
+        let engine = Arc::new(Faulty::new(MemEngine::default(), 1, rates));
+        format(&*engine);
+        let journals: Arc<dyn Journals> = Arc::new(Memory::default());
+        let options = VfsOptions {
+            holds_directories: true,
+            journals: Some(journals),
+            times: NO_WAIT,
+            ..VfsOptions::default()
+        };
+        let vfs = mount_with(engine.clone(), options.clone());
+        vfs.meta().set_current_until(BootInstant::now() + Duration::from_secs(60));
+        let make = |parent, name: &[u8], kind| {
+            let request = MakeRequest { parent, name, kind, mode: Mode::new(0o755), umask: 0 };
+            vfs.names.make(&root(), request).unwrap().ino
+        };
+        let dir = make(Ino::ROOT, b"d", MakeKind::Directory);
+        let file = make(dir, b"f", MakeKind::Regular);
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        engine.arm(true);
+        assert!(vfs.lifecycle.end().is_err());
+        engine.arm(false);
+        assert!(vfs.meta().has_uncommitted());
+        drop(vfs);
+        let next = mount_with(engine, options);
+        assert_eq!(next.names.lookup(&root(), dir, b"f").unwrap().unwrap().ino, file);
     }
 }

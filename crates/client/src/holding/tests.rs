@@ -291,10 +291,14 @@ fn what_was_answered_is_lost_if_the_session_was_removed_or_the_machine_restarted
             let storage = journals.create(&header.volume, session).unwrap();
             let mut journal = Journal::begin(storage, &header).unwrap();
             assert!(journal.queued(&unfinished.queue[0].0, false));
+            drop(holder);
+            // It is not known whether the session has ended.
+            assert!(!other.replay(&journals, &nothing_to_store()).unwrap());
+            assert_eq!(journals.all().len(), 1);
         } else {
-            assert!(other.remove_session(session, Time::from_nanos(1)).unwrap());
+            drop(holder);
         }
-        drop(holder);
+        assert!(other.remove_session(session, Time::from_nanos(1)).unwrap());
         other.replay(&journals, &nothing_to_store()).unwrap();
         assert_eq!(journals.all(), []);
         assert_eq!(look(&other, dir.ino, "lost").unwrap(), None);
@@ -338,6 +342,19 @@ fn nothing_is_held_below_a_limit() {
     meta.refresh_settings().unwrap();
     let dir = make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
     assert_eq!((dir.holder(), meta.held_directories()), (None, 0));
+}
+
+#[test]
+fn nothing_is_held_if_the_volume_says_so() {
+    let engine = volume();
+    let meta = client(&engine, true);
+    for (sync, ino) in [(true, 10), (false, 11)] {
+        let change = ops::Configure { sync_metadata: Some(sync), ..ops::Configure::default() };
+        meta.run(&change, &BY_KERNEL).unwrap();
+        meta.refresh_settings().unwrap();
+        make(&meta, Ino::ROOT, &format!("d{ino}"), ino, MakeKind::Directory).unwrap();
+        assert_eq!(meta.held_directories(), usize::from(!sync));
+    }
 }
 
 /// Random operations on a client that holds what it creates, and on one that does not, each on an engine of its own.
