@@ -394,7 +394,9 @@ mod tests {
         };
         let (holder, other) = (mount_with(engine.clone(), options), mount(engine));
         let soon = types::BootInstant::now() + std::time::Duration::from_secs(60);
-        [&holder, &other].map(|vfs| vfs.meta().set_current_until(soon));
+        for vfs in [&holder, &other] {
+            vfs.meta().set_current_until(soon);
+        }
         let (kind, mode) = (MakeKind::Directory, Mode::new(0o755));
         let request = MakeRequest { parent: Ino::ROOT, name: b"held", kind, mode, umask: 0 };
         holder.names.make(&root(), request).unwrap();
