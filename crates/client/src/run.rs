@@ -54,6 +54,8 @@ enum Planned<R> {
 #[derive(Debug)]
 struct Missing {
     keys: Vec<RecordKey>,
+    /// Whether they must be of one moment ([`View::prefetch_at_one_moment`]).
+    as_one: bool,
     /// A directory: the records of the path from it up to the root are missing too.
     climbs_from: Option<Ino>,
     /// Cached records that are older than this do not count.
@@ -186,8 +188,13 @@ impl<'a, O: Op> Run<'a, O> {
         }
         let (decided, answer, effects) = match ops::plan(self.op, &mut view, &self.ctx) {
             Err(PlanStop::Missing) => {
-                let climbs_from = view.climbs_from();
-                return Ok(Planned::Missing(Missing { keys: view.into_missing(), climbs_from, oldest }));
+                let (climbs_from, as_one) = (view.climbs_from(), view.is_missing_as_one());
+                return Ok(Planned::Missing(Missing {
+                    keys: view.into_missing(),
+                    as_one,
+                    climbs_from,
+                    oldest,
+                }));
             }
             Err(PlanStop::Held(dir)) => return Ok(Planned::Held(dir)),
             Err(PlanStop::KernelIsStale) => (Decided::Stale, Err(Errno::ESTALE), Vec::new()),
@@ -234,7 +241,10 @@ impl<'a, O: Op> Run<'a, O> {
         by_lifetime.max(self.not_before)
     }
 
-    fn read(&mut self, Missing { keys, climbs_from, oldest }: Missing) -> Result<(), Failure> {
+    fn read(&mut self, Missing { keys, as_one, climbs_from, oldest }: Missing) -> Result<(), Failure> {
+        if as_one {
+            ops::forget_inodes(&mut self.fresh);
+        }
         let (records, mut reads) = self.meta.read_records(&keys, O::IS_REMEMBERED)?;
         self.fresh.extend(records);
         if let Some(dir) = climbs_from {

@@ -25,6 +25,13 @@ pub trait KnownRecords: fmt::Debug {
 /// The records that an operation has read itself.
 pub type OwnReads = HashMap<Key, Value>;
 
+/// Forgets the records that [`View::prefetch_at_one_moment`](crate::View::prefetch_at_one_moment) reads together.
+pub fn forget_inodes(reads: &mut OwnReads) {
+    let is_of_inode =
+        |key: &Key| matches!(key, Key::Inode(_) | Key::Slices(..) | Key::Xattrs(_) | Key::Symlink(_));
+    reads.retain(|key, _| !is_of_inode(key));
+}
+
 impl KnownRecords for OwnReads {
     fn get(&self, key: &Key, _: Option<Instant>) -> Option<Value> {
         HashMap::get(self, key).cloned()

@@ -52,6 +52,8 @@ pub struct View<'a> {
     /// `guards`.
     climbed: HashSet<Ino>,
     missing: Vec<RecordKey>,
+    /// Whether the missing records must be of one moment.
+    is_missing_as_one: bool,
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
@@ -89,6 +91,7 @@ impl<'a> View<'a> {
             climbed: HashSet::default(),
             climbs_from: None,
             missing: Vec::new(),
+            is_missing_as_one: false,
             used_known: false,
             assumed: false,
             own: SessionId(0),
@@ -142,7 +145,8 @@ impl<'a> View<'a> {
     }
 
     /// As [`View::prefetch`], for records of inodes that must be of one moment. If this operation has not read all of
-    /// them, all are read in one request, also those that are cached. No other request reads only some of them.
+    /// them, all are read in one request, also those that are cached. Before that, the driver forgets those that it has read
+    /// ([`forget_inodes`](crate::forget_inodes)), because the plan may ask for more of them each time, if a file grows.
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
@@ -155,6 +159,7 @@ impl<'a> View<'a> {
             return Ok(());
         }
         self.missing = keys;
+        self.is_missing_as_one = true;
         Err(PlanStop::Missing)
     }
 
@@ -513,6 +518,11 @@ impl<'a> View<'a> {
     /// The directory from which the path up to the root is missing, after [`PlanStop::Missing`].
     pub fn climbs_from(&self) -> Option<Ino> {
         self.climbs_from
+    }
+
+    /// Whether the records that the plan is missing must be of one moment ([`View::prefetch_at_one_moment`]).
+    pub fn is_missing_as_one(&self) -> bool {
+        self.is_missing_as_one
     }
 
     /// The records that the plan is missing, after [`PlanStop::Missing`].

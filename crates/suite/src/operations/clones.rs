@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
-use meta::{Inode, QuotaKey, Record, RecordKey, Scan, Session, Volume, Xattrs};
+use meta::{Engine, Inode, QuotaKey, Record, RecordKey, Scan, Session, Volume, Xattrs};
 use ops::{
     AclType, BeginClone, CLONED_CHUNKS, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
     MakeKind, QuotaLimits, Reap, SetAttr, Write, XattrMode,
@@ -16,6 +16,7 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Mode, Slice, SliceId,
 use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, acl, blocks, client, fresh, fresh_with, n, volume};
 use super::invariants::check;
+use crate::faulty::{Fault, FaultRates, Faulty};
 use crate::files::persistently;
 
 pub(super) const CASES: &[Case] = &[
@@ -28,6 +29,7 @@ pub(super) const CASES: &[Case] = &[
     ("an_unfinished_copy_of_an_ended_session_is_removed_as_a_whole", an_unfinished_copy_is_removed),
     ("a_copy_ends_only_under_the_session_that_began_it", another_session_does_not_end_a_copy),
     ("a_copy_of_a_changing_file_is_of_one_moment", a_copy_of_a_changing_file_is_of_one_moment),
+    ("a_copy_after_a_conflict_is_of_one_moment", a_copy_after_a_conflict_is_of_one_moment),
     ("a_file_that_grows_or_vanishes_after_it_was_listed", changes_after_the_listing),
     ("a_file_of_many_chunks_is_copied_with_its_holes", a_file_of_many_chunks_is_copied),
     ("a_tree_is_copied_into_itself_once", a_tree_is_copied_into_itself_once),
@@ -462,6 +464,54 @@ fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
         is_over.store(true, Ordering::Relaxed);
         writer.join().unwrap();
     });
+    check(&c);
+}
+
+/// A conflict returns the rows of the file, but not its inode. If the inode is read alone after that, the rows are of another
+/// moment.
+fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let dir = c.mkdir(ROOT, "d").unwrap();
+    let file = c.create(dir, "f").unwrap();
+    let listed = CloneSource::new(&c.inode(file));
+    c.write(file, 0, 10, 1).unwrap();
+    let faulty = Arc::new(Faulty::new(Arc::clone(c.engine()), 1, FaultRates::default()));
+    let cloner = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
+    let source = CloneSource::new(&c.inode(dir));
+    let (_, session) = cloner
+        .run(&BeginClone {
+            source,
+            ino: Ino(1 << 40),
+            parent: ROOT,
+            name: n("copy"),
+            most_chunks: CLONED_CHUNKS,
+        })
+        .unwrap();
+    let rival = client(c.engine());
+    let mut turns = 0;
+    faulty.set_rival(move |_| {
+        turns += 1;
+        match turns {
+            1 => rival.truncate(file, 0).unwrap(),
+            2 => rival.write(file, 0, 10, 2).unwrap(),
+            _ => {}
+        }
+    });
+    // The inode; then the inode and its rows; the commit, which meets a conflict; the inode.
+    faulty.script([Fault::None, Fault::None, Fault::Rival, Fault::RivalOfRead]);
+    faulty.arm(true);
+    let root = Ino(1 << 40);
+    let entry =
+        CloneEntry { source: listed, parent: root, name: n("f"), ino: Ino(2 << 40), is_linked: false };
+    cloner.run(&CloneEntries { session, root, entries: &[entry], most_chunks: CLONED_CHUNKS }).unwrap();
+    faulty.arm(false);
+    assert_eq!(faulty.injected(), 2);
+    cloner.run(&EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 0 }).unwrap();
+    let [from, to] = [dir, root].map(|dir| {
+        let (inode, rows, ..) = &c.tree(dir)["/f"];
+        (inode.size, rows.clone())
+    });
+    assert_eq!(from, to);
     check(&c);
 }
 
