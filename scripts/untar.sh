@@ -4,6 +4,9 @@
 # seconds, for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
+#
+# DELAY adds so many microseconds to each round trip to a server, TRANSPORT is that of the mounts (default dev), TREE another
+# directory than /usr/include.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -17,25 +20,28 @@ engines=("${@:3}")
 # shellcheck source=scripts/servers.sh
 . "$top/scripts/servers.sh"
 
-tree=/usr/include
+tree=${TREE:-/usr/include}
+delay=${CARGO_TARGET_DIR:-$top/target}/debug/examples/delay
+[ -z "${DELAY:-}" ] || (cd "$top" && cargo build --quiet --package servers --example delay)
 tar cf "$work/tree.tar" -C "$(dirname "$tree")" "$(basename "$tree")"
 say "$tree: $(tar tf "$work/tree.tar" | wc -l) entries, $(du -sm "$work/tree.tar" | cut -f 1) MB"
 say "engine, options: tar, cp -a, rm -rf of both (medians of $rounds, seconds)"
 mkdir "$work/mnt"
 # A server does not stop while the mount is connected to it.
-trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; servers_clean' EXIT
+relay=
+trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; kill $relay 2>/dev/null || true; servers_clean' EXIT
 
 # One round: the times of the three programs. The next one begins when everything is committed.
 round() { # URL OPTION
-    "$limen" mount -d -o "$2,transport=dev" --log "$work/log" "$1" "$work/mnt" >/dev/null
+    "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
     mkdir "$work/mnt/t"
-    python3 - "$work" <<'PY'
+    python3 - "$work" "$(basename "$tree")" <<'PY'
 import os, subprocess, sys, time
 work = sys.argv[1]
 mnt = work + "/mnt/t"
 times = []
-for command in (["tar", "xf", work + "/tree.tar", "-C", mnt], ["cp", "-a", mnt + "/include", mnt + "/copy"],
-                ["rm", "-rf", mnt + "/include", mnt + "/copy"]):
+for command in (["tar", "xf", work + "/tree.tar", "-C", mnt], ["cp", "-a", mnt + "/" + sys.argv[2], mnt + "/copy"],
+                ["rm", "-rf", mnt + "/" + sys.argv[2], mnt + "/copy"]):
     began = time.monotonic()
     subprocess.run(command, check=True)
     times.append(time.monotonic() - began)
@@ -56,6 +62,13 @@ for engine in "${engines[@]}"; do
     else
         server_start "$engine"
     fi
+    if [ -n "${DELAY:-}" ] && [ "$engine" != sqlite ]; then
+        # Below the ports that the kernel gives to clients.
+        "$delay" $((port - 10000)) "$port" "$DELAY" &
+        relay=$!
+        url=${url/:$port/:$((port - 10000))}
+        sleep 0.2
+    fi
     "$limen" format "$url" v --bucket "$work/objects-$engine" >/dev/null
     for option in "${options[@]}"; do : >"$work/$option"; done
     for _ in $(seq "$rounds"); do
@@ -66,6 +79,11 @@ for engine in "${engines[@]}"; do
 import statistics, sys
 print(", ".join("%.2f" % statistics.median(column) for column in zip(*(map(float, line.split()) for line in open(sys.argv[1])))))' "$work/$option")"
     done
+    if [ -n "$relay" ]; then
+        kill "$relay"
+        wait "$relay" 2>/dev/null || true
+        relay=
+    fi
     server_stop
     rm -rf "$work/objects-$engine"
 done

@@ -1,5 +1,5 @@
-//! The benchmarks of `limen bench` and `limen mdtest`. The first measures a mounted path of any file system; the
-//! second measures a volume without a mount.
+//! The benchmarks of `limen bench`, `limen mdtest` and `limen objbench`. The first measures a mounted path of any file
+//! system, the second a volume without a mount, the third an object store.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | `series` | several rounds: medians and spread |
 //! | `figure` | figures as text and in JSON |
 //! | `mdtest` | the metadata benchmark, on an open volume |
+//! | `store` | the test and benchmark of an object store |
 //!
 //! The caller opens volumes, so this crate names no engine.
 
@@ -29,7 +30,9 @@ mod ops;
 mod probe;
 mod scratch;
 mod series;
+mod store;
 mod suite;
 
 pub use args::{BenchArgs, run};
 pub use big::VolumeOf;
+pub use store::{StoreOptions, run as run_store};

@@ -109,6 +109,10 @@ impl DiskCache {
         self.found(name, found).filter(|bytes| bytes.len() == len)
     }
 
+    pub(crate) fn contains(&self, name: BlockName) -> bool {
+        self.shared.index.contains(&name)
+    }
+
     /// Caches the object of a block, unless the queue is full.
     pub(crate) fn offer(&self, name: BlockName, object: Bytes) {
         if let Some(queue) = &self.queue {

@@ -20,11 +20,13 @@ use crate::direct::StoreCheck;
 use crate::disk_cache::{DiskCache, DiskCacheOptions};
 use crate::error::store_error;
 use crate::faults::{Faults, Faulty};
+use crate::format::PAGE_BYTES;
 use crate::layout::Layout;
+use crate::limited::{Limited, TrafficLimits};
 use crate::lru::{CacheUse, Lru};
 use crate::metered::{Metered, StoreMeters};
 use crate::packed::pack;
-use crate::pages::BlockKey;
+use crate::pages::{BlockKey, page_key};
 use crate::secret::Encryption;
 use crate::services::{self, StorageConfig};
 use crate::staging::{Staging, WritebackOptions};
@@ -64,6 +66,7 @@ pub struct StoreOptions {
     /// Other directories that may hold staged blocks of this volume, from [`WritebackOptions::place`]. A
     /// block that the store does not have is searched for there.
     pub staged: Vec<PathBuf>,
+    pub limits: TrafficLimits,
     /// For tests: the faults to inject.
     pub faults: Option<Arc<Faults>>,
 }
@@ -78,6 +81,7 @@ impl Default for StoreOptions {
             disk_cache: None,
             writeback: None,
             staged: Vec::new(),
+            limits: TrafficLimits::default(),
             faults: None,
         }
     }
@@ -130,7 +134,10 @@ impl BlockStore {
             None => backend,
         };
         let meters = Arc::new(StoreMeters::default());
-        let backend: Box<dyn Backend> = Box::new(Metered::new(backend, Arc::clone(&meters)));
+        let mut backend: Box<dyn Backend> = Box::new(Metered::new(backend, Arc::clone(&meters)));
+        if options.limits != TrafficLimits::default() {
+            backend = Box::new(Limited::new(backend, options.limits));
+        }
         let codec = Codec { compression: options.compression, encryption: options.encryption };
         let (backend, staging): (Arc<dyn Backend>, _) =
             if options.writeback.is_none() && options.staged.is_empty() {
@@ -224,6 +231,21 @@ impl BlockStore {
             rest = tail;
         }
         Ok(())
+    }
+
+    /// How many bytes of a slice of `size` bytes the caches have, in memory and on the local disk. Single pages do not
+    /// count.
+    pub fn cached_bytes(&self, id: SliceId, size: u32) -> u64 {
+        let is_cached = |name: &BlockName| {
+            let on_disk = self.inner.disk.as_ref().is_some_and(|disk| disk.contains(*name));
+            on_disk || self.inner.blocks.contains(&(name.id, name.block))
+        };
+        blocks_of(id, size).filter(is_cached).map(|name| u64::from(name.len)).sum()
+    }
+
+    /// Removes a slice of `size` bytes from the caches. Blocks that wait for upload stay.
+    pub fn evict(&self, id: SliceId, size: u32) {
+        blocks_of(id, size).for_each(|name| self.inner.uncache(name));
     }
 
     /// The bound of the block cache in memory, in bytes.
@@ -452,13 +474,21 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn delete_block(&self, name: BlockName) -> Result<(), ChunkError> {
-        let BlockName { id, block, len } = name;
-        self.blocks.remove(&(id, block));
-        self.trailers.remove(&(id, block));
+    /// Removes a block and its pages from the caches.
+    fn uncache(&self, name: BlockName) {
+        self.blocks.remove(&(name.id, name.block));
+        self.trailers.remove(&(name.id, name.block));
+        for page in 0..name.len.div_ceil(PAGE_BYTES) {
+            self.blocks.remove(&page_key(name, page));
+        }
         if let Some(disk) = &self.disk {
             disk.remove(name);
         }
+    }
+
+    pub(crate) fn delete_block(&self, name: BlockName) -> Result<(), ChunkError> {
+        let BlockName { id, block, len } = name;
+        self.uncache(name);
         self.forget_volatile(&Volatile::from([(id, vec![(block, len)])]));
         self.delete_object(&*self.backend, &name.key())
     }
@@ -511,4 +541,9 @@ impl Inner {
             }
         }
     }
+}
+
+/// The blocks of a slice of `size` bytes.
+fn blocks_of(id: SliceId, size: u32) -> impl Iterator<Item = BlockName> {
+    (0..block_count(size)).map(move |block| BlockName { id, block, len: block_len(size, block) })
 }

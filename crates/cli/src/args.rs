@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use crate::access::AccessArgs;
 use crate::backup::BackupArgs;
 use crate::clone::CloneArgs;
+use crate::compact::CompactArgs;
 use crate::config::ConfigArgs;
 use crate::console::ConsoleArgs;
 use crate::debug::DebugArgs;
@@ -20,6 +21,7 @@ use crate::load::LoadArgs;
 use crate::ls::LsArgs;
 use crate::man::ManArgs;
 use crate::mdtest::MdtestArgs;
+use crate::objbench::ObjbenchArgs;
 use crate::options::MountArgs;
 use crate::profile::ProfileArgs;
 use crate::quota::QuotaArgs;
@@ -134,12 +136,16 @@ pub(crate) enum Command {
     Trash(TrashArgs),
     /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
-    /// Read directory trees with several threads, to fill the caches
+    /// Read directory trees with several threads, to fill the caches; show and remove what is cached
     Warmup(WarmupArgs),
+    /// Store files again that were written in many small parts, so that reading them takes fewer requests
+    Compact(CompactArgs),
     /// Measure file operations on a mounted path of any file system, and the cost of ACLs
     Bench(BenchArgs),
     /// Measure metadata operations without a mount: create, stat, rename and remove a tree with many threads
     Mdtest(MdtestArgs),
+    /// Test and measure an object store: put, get, list and delete
+    Objbench(ObjbenchArgs),
     /// Show the version of this program and of the formats that it supports
     Version(VersionArgs),
     /// Print a completion script for a shell

@@ -65,7 +65,7 @@ pub(crate) fn write(edit: &Edit) -> Result<(), CliError> {
 fn entry(args: &MountArgs) -> Result<Entry, CliError> {
     let url = MetaUrl::parse(&args.url)?;
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    options.apply(args);
+    options.apply(args)?;
     args.rights.with(&options.rights)?.ids()?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let mountpoint = mountpoint.to_str().ok_or_else(|| {
@@ -96,6 +96,7 @@ fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
             all.push(format!("{option}={}", path.display()));
         }
     }
+    all.extend(args.subdir.as_ref().map(|path| format!("subdir={}", path.display())));
     all.extend(args.metrics.map(|place| format!("metrics={place}")));
     all.extend(args.slow_ops.map(|ms| format!("slow_ops={ms}")));
     all.extend(args.rights.to_options()?);

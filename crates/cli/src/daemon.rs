@@ -33,7 +33,7 @@ pub(crate) const CANNOT_START: &str = "cannot start the background process";
 pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
     // Report errors that can be found now before a log file is created.
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    options.apply(args);
+    options.apply(args)?;
     let rights = args.rights.with(&options.rights)?;
     rights.traversers(&rights.ids()?)?;
     let url = MetaUrl::parse(&args.url)?;
@@ -62,6 +62,9 @@ pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
             // This comes after the lists, because a later option takes precedence.
             command.arg("-o").arg(format!("{option}={value}"));
         }
+    }
+    if let Some(path) = &options.subdir {
+        command.arg("--subdir").arg(path);
     }
     args.rights.pass_to(&mut command)?;
     if let Some(path) = &options.keys.key_file {

@@ -145,7 +145,7 @@ fn mount_args(call: &Call) -> Result<MountArgs, CliError> {
 /// What can be checked without mounting.
 fn check(args: &MountArgs) -> Result<(), CliError> {
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    options.apply(args);
+    options.apply(args)?;
     options.rights.ids()?;
     MetaUrl::parse(&args.url)?;
     paths::mountpoint(&args.mountpoint).map(drop)

@@ -12,10 +12,11 @@
 //! | `clone` | copies of trees by reference |
 //! | `trash`, `restore` | removed files: what is kept, and how it is put back |
 //! | `rmr`, `warmup` | commands for any mounted path |
+//! | `compact`, `each_file` | files that are stored again with fewer rows; questions to a mount about each file of a tree |
 //! | `console` | a local web page of all that, whose pages are in the crate `console` |
 //! | `stats`, `profile` | what a mount does, live; by users and files |
 //! | `debug` | an archive for the search for the cause of a problem |
-//! | `bench`, `mdtest` | the benchmarks, whose options and work are in the crate `bench` |
+//! | `bench`, `mdtest`, `objbench` | the benchmarks, whose options and work are in the crate `bench` |
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
@@ -42,6 +43,7 @@ mod backup;
 mod bench;
 mod boot;
 mod clone;
+mod compact;
 mod config;
 mod confirm;
 mod console;
@@ -51,6 +53,7 @@ mod destroy;
 #[cfg(test)]
 mod documented;
 mod dump;
+mod each_file;
 mod format;
 mod fsck;
 mod fstab;
@@ -71,6 +74,7 @@ mod mdtest;
 mod modes;
 mod mount;
 mod network;
+mod objbench;
 mod open;
 mod options;
 mod parse;
@@ -162,8 +166,10 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Trash(args) => trash::run(&args),
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
+        Command::Compact(args) => compact::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Mdtest(args) => mdtest::run(&args),
+        Command::Objbench(args) => objbench::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Man(args) => man::run(&args, help::command()),
         Command::Completions { shell } => {

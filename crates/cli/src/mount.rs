@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use fuse::{Channel, UnmountMode, can_enable_ring};
 use meta::AclKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use types::Errno;
+use types::{Errno, Ino};
 use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 
 use crate::boot;
@@ -88,7 +89,7 @@ pub(crate) fn is_mounted(args: &MountArgs) -> Result<bool, CliError> {
 
 fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    options.apply(args);
+    options.apply(args)?;
     let file = match &options.log {
         Some(path) if !args.report => Some(log::open(path)?),
         _ => None,
@@ -191,6 +192,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let started = vfs.lifecycle.start_threads().what("cannot start a thread").at(&url);
     let mut backups = None;
     let started = started.and_then(|()| {
+        options.fuse.root = options.subdir.as_deref().map(|dir| find(&vfs, dir)).transpose()?;
         backups = start_backups(&vfs, &store, &options).what("cannot start a thread").at(&url)?;
         Ok(())
     });
@@ -229,6 +231,13 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     }
     tracing::info!(volume = entry.volume, "the session has ended");
     served.and(ended)
+}
+
+/// The directory of the volume that `--subdir` names.
+fn find(vfs: &Vfs, dir: &Path) -> Result<Ino, CliError> {
+    vfs.names.directory(dir.as_os_str().as_bytes()).what("cannot mount a directory of the volume").at(dir.display()).advise(
+        "--subdir takes the path of an existing directory from the root of the volume; limen ls META-URL:/ lists them",
+    )
 }
 
 /// Starts the automatic backups of the metadata, unless this mount is read-only, or the store is in the memory of this

@@ -1,10 +1,10 @@
 //! `-o` of `limen mount`: the options of mount(8) and fstab(5), and those of limenfs.
 
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
+use chunk::{DiskCacheOptions, StoreOptions, TrafficLimits, WritebackOptions};
 use clap::ValueHint;
 use command::error::CliError;
 use command::exporter::MetricsAddress;
@@ -43,11 +43,14 @@ Options for -o, separated by commas:
   writeback_size=SIZE
                      the most data that can wait for upload [default: 10G]; more is uploaded at once
   write_buffer=SIZE  memory for data not yet stored [default: 256M]
+  upload_limit=SIZE, download_limit=SIZE
+                     the most bytes per second that this mount sends to the object store, and that it receives from it
+                     [default: no limit]
   transport=auto|ring|dev
                      how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
                      auto through io_uring if the kernel offers it [default: auto]
-  metrics=ADDR, slow_ops=MS, log=FILE, key_file=FILE
-                     same as --metrics, --slow-ops, --log and --key-file, for fstab(5)
+  subdir=DIR, metrics=ADDR, slow_ops=MS, log=FILE, key_file=FILE
+                     same as --subdir, --metrics, --slow-ops, --log and --key-file, for fstab(5)
   acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
   abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
   bypass_traverse=GROUP|UID
@@ -84,6 +87,10 @@ pub(crate) struct MountArgs {
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
+    /// Mount this directory of the volume, named by its path from the volume's root, instead of the root. What is above it
+    /// cannot be reached through the mount, nor can the trash
+    #[arg(long, value_name = "DIR")]
+    pub(crate) subdir: Option<PathBuf>,
     /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the
     /// state directory of a user other than root]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -130,7 +137,10 @@ pub(crate) struct Options {
     writeback: bool,
     writeback_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
+    limits: TrafficLimits,
     atime: AtimeMode,
+    /// The directory of the volume to mount, by its path from the root.
+    pub(crate) subdir: Option<PathBuf>,
     /// The address at which metrics are served.
     pub(crate) metrics: MetricsAddress,
     /// The part after the `@` of names in NFSv4 ACLs.
@@ -210,7 +220,14 @@ const VALUES: &[Valued] = &[
         options.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES);
         Ok(())
     }),
+    ("upload_limit", "SIZE", |options, value| {
+        parse_rate(value).map(|rate| options.limits.upload = Some(rate))
+    }),
+    ("download_limit", "SIZE", |options, value| {
+        parse_rate(value).map(|rate| options.limits.download = Some(rate))
+    }),
     ("acl_domain", "DOMAIN", Options::set_acl_domain),
+    ("subdir", "DIR", |options, value| subdir(Path::new(value)).map(|path| options.subdir = Some(path))),
     ("log", "FILE", |options, value| absolute(value).map(|path| options.log = Some(path))),
     ("key_file", "FILE", |options, value| absolute(value).map(|path| options.keys.key_file = Some(path))),
     ("metrics", "ADDR", |options, value| value.parse().map(|place| options.metrics = place)),
@@ -235,6 +252,8 @@ const MAX_RETRY_SECS: u64 = 86_400;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
 /// With a buffer of less than a few blocks, every writer would wait for the object store.
 const MIN_WRITE_BUFFER_BYTES: u64 = 16 << 20;
+/// With less, one block of 4 MiB would take longer than a minute.
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 impl Options {
     /// Parses the lists in order; a later option wins. Other users have access by default only if root
@@ -259,7 +278,9 @@ impl Options {
             writeback: false,
             writeback_bytes: 10 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
+            limits: TrafficLimits::default(),
             atime: AtimeMode::default(),
+            subdir: None,
             metrics: MetricsAddress::default(),
             acl_domain: None,
             log: None,
@@ -297,11 +318,18 @@ impl Options {
     }
 
     /// Applies the command-line options that also exist as `-o`. The command line takes precedence.
-    pub(crate) fn apply(&mut self, args: &MountArgs) {
+    ///
+    /// # Errors
+    /// `--subdir` is not a path in the volume.
+    pub(crate) fn apply(&mut self, args: &MountArgs) -> Result<(), CliError> {
+        if let Some(path) = &args.subdir {
+            self.subdir = Some(subdir(path).map_err(|what| CliError::usage(what).at("--subdir"))?);
+        }
         self.metrics = args.metrics.unwrap_or(self.metrics);
         self.fuse.slow = args.slow_ops.map_or(self.fuse.slow, slow);
         self.log = args.log.clone().or(self.log.take());
         self.keys.key_file = args.keys.key_file.clone().or(self.keys.key_file.take());
+        Ok(())
     }
 
     /// How the volume's blocks are cached and staged.
@@ -313,7 +341,8 @@ impl Options {
             min_free_bytes: self.cache_dir_free_bytes,
         });
         let writeback = self.writeback(volume);
-        StoreOptions { cache_bytes: self.cache_bytes, disk_cache, writeback, ..StoreOptions::default() }
+        let (cache_bytes, limits) = (self.cache_bytes, self.limits);
+        StoreOptions { cache_bytes, disk_cache, writeback, limits, ..StoreOptions::default() }
     }
 
     /// How blocks are staged. Without `-o writeback` no new block is staged, but blocks that an earlier mount
@@ -393,6 +422,23 @@ fn absolute(value: &str) -> Result<PathBuf, String> {
     path.is_absolute().then(|| path.to_owned()).ok_or_else(wrong)
 }
 
+/// A path from the root of the volume, without `.` and `..`.
+fn subdir(path: &Path) -> Result<PathBuf, String> {
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    match path.components().all(is_plain) && path.components().any(|part| part != Component::RootDir) {
+        true => Ok(path.to_owned()),
+        false => {
+            Err(format!("'{}' is not the path of a directory in the volume: write /DIR", path.display()))
+        }
+    }
+}
+
+/// Bytes per second.
+fn parse_rate(value: &str) -> Result<NonZeroU64, String> {
+    let rate = NonZeroU64::new(parse_size(value)?).filter(|rate| rate.get() >= MIN_BYTES_PER_SECOND);
+    rate.ok_or_else(|| format!("'{value}' is too little: write a number of bytes per second, at least 64K"))
+}
+
 /// Whether an option is for other programs that read fstab(5), such as systemd.
 fn is_for_others(name: &str) -> bool {
     name.starts_with("x-") || name.starts_with("X-")
@@ -457,6 +503,8 @@ mod tests {
         assert_eq!(parse("slow_ops=5").unwrap().fuse.slow, Some(Duration::from_millis(5)));
         assert_eq!(parse("slow_ops=0").unwrap().fuse.slow, None);
         assert!(parse("writeback,nowriteback").is_ok() && parse("cache_dir=/c,writeback").unwrap().writeback);
+        let limits = parse("upload_limit=1M,download_limit=64K").unwrap().limits;
+        assert_eq!([limits.upload, limits.download], [NonZeroU64::new(1 << 20), NonZeroU64::new(64 << 10)]);
         assert_eq!(parse("transport=ring,transport=dev").unwrap().fuse.channel, fuse::Channel::Device);
     }
 
@@ -511,6 +559,8 @@ mod tests {
             "metrics=host:1",
             "slow_ops=1s",
             "cache=big",
+            "upload_limit=0",
+            "download_limit=63K",
             "ro=1",
             "uid_map=map",
             "anon_uid=-1",
@@ -518,6 +568,8 @@ mod tests {
             "workers",
             "log=l",
             "key_file=k",
+            "subdir=/",
+            "subdir=/a/../b",
             "nofail=1",
             "users=ann",
             "remount",

@@ -1,32 +1,56 @@
-//! `limen warmup`: reads trees with several threads, so that later readers find them in the caches.
+//! `limen warmup`: reads trees with several threads, so that later readers find them in the caches; says how much of them
+//! is there; removes them from there.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
+use command::file_requests::FileRequest;
 use command::interrupt::Interrupt;
 use command::output::{self, ProgressBar};
 use command::pool::{self, Queue};
 use command::units::{parse_threads, show_size};
 use serde_json::json;
 
+use crate::each_file::{EachFile, Failures};
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Data that is read goes through the caches of the kernel and of the mount, which keep it as long as they have room: for more
+than memory, mount with -o cache_dir=DIR.
+
+--check counts whole blocks in the caches of the mount, in memory and on the local disk, not the kernel's cache and not
+what is stored in the metadata. --check and --evict work only on limenfs, for root and the user that runs the mount.
+
+Examples:
   limen warmup /mnt/project
-      the kernel's and the mount's caches keep the data as long as they have room")]
+  limen warmup --check /mnt/project
+  find /mnt/project -name '*.parquet' | limen warmup --from -
+      only these files
+  limen warmup --evict /mnt/project
+      makes room in the caches")]
 pub(crate) struct WarmupArgs {
     /// Files or directories, on any file system
-    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    #[arg(required_unless_present = "from", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
+    /// Also those that this file names, one path on each line; - for standard input
+    #[arg(short = 'f', long, value_name = "FILE", visible_alias = "file", value_hint = ValueHint::FilePath)]
+    from: Option<PathBuf>,
     /// Read names and attributes only, not file data
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["check", "evict"])]
     metadata: bool,
+    /// Read nothing: show how much of the files is in the caches of the mount
+    #[arg(long, conflicts_with = "evict")]
+    check: bool,
+    /// Read nothing: remove the files from the caches of the mount and of the kernel
+    #[arg(long)]
+    evict: bool,
     /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     threads: usize,
@@ -40,23 +64,89 @@ const PART_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
 /// If this many tasks wait, a thread that finds another file reads that file itself.
 const MAX_WAITING: usize = 10_000;
-/// Errors are shown for this many files; further ones are only counted.
-const MAX_SHOWN: u64 = 10;
 
 pub(crate) fn run(args: &WarmupArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install()?;
+    let mut paths = args.paths.clone();
+    if let Some(list) = &args.from {
+        paths.extend(listed(list)?);
+    }
+    match (args.check, args.evict) {
+        (true, _) => ask(args, &paths, FileRequest::Cached, &interrupt),
+        (_, true) => ask(args, &paths, FileRequest::Evict, &interrupt),
+        _ => read(args, &paths, &interrupt),
+    }
+}
+
+/// The paths that a file names.
+fn listed(list: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let mut text = Vec::new();
+    let done = match list.as_os_str().as_bytes() {
+        b"-" => io::stdin().lock().read_to_end(&mut text),
+        _ => File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
+    };
+    done.at(list.display())?;
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
+}
+
+/// Asks the mounts how much they have cached.
+fn ask(
+    args: &WarmupArgs,
+    paths: &[PathBuf],
+    request: FileRequest,
+    interrupt: &Interrupt,
+) -> Result<(), CliError> {
+    let is_check = request == FileRequest::Cached;
+    let bar = output::progress(if is_check { "checked" } else { "evicted" });
+    let failures = Failures::new(if is_check { "check" } else { "evict" });
+    let [files, stored, cached] = [(); 3].map(|()| AtomicU64::new(0));
+    for path in paths {
+        EachFile::new(path, request, interrupt, &bar, &failures)?.run(args.threads, &|answer| {
+            let of = |field: &str| answer[field].as_u64().unwrap_or(0);
+            files.fetch_add(1, Ordering::Relaxed);
+            stored.fetch_add(of("stored"), Ordering::Relaxed);
+            cached.fetch_add(of("cached"), Ordering::Relaxed);
+        })?;
+    }
+    bar.finish_and_clear();
+    failures.show();
+    let [files, stored, cached] = [files, stored, cached].map(AtomicU64::into_inner);
+    output::result(
+        args.json,
+        || json!({ "files": files, "stored": stored, "cached": cached, "failed": failures.count() }),
+        || match is_check {
+            true => format!(
+                "{} of {} in {files} files are cached ({}).\n",
+                show_size(cached),
+                show_size(stored),
+                percent(cached, stored)
+            ),
+            false => format!("Evicted {} of {files} files.\n", show_size(cached)),
+        },
+    )?;
+    interrupt.check()?;
+    failures.result()
+}
+
+/// A share in whole percent, rounded down, so that 100 % means all.
+fn percent(part: u64, all: u64) -> String {
+    format!("{} %", if all == 0 { 100 } else { u128::from(part) * 100 / u128::from(all) })
+}
+
+fn read(args: &WarmupArgs, paths: &[PathBuf], interrupt: &Interrupt) -> Result<(), CliError> {
+    let failures = Failures::new("read");
     let walk = Walk {
         metadata_only: args.metadata,
-        interrupt: &interrupt,
+        interrupt,
         bar: output::progress("read"),
         directories: AtomicU64::new(0),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
-        failed: AtomicU64::new(0),
-        messages: Mutex::default(),
+        failures: &failures,
     };
-    let mut first = Vec::with_capacity(args.paths.len());
-    for path in &args.paths {
+    let mut first = Vec::with_capacity(paths.len());
+    for path in paths {
         let metadata = fs::metadata(path).at(path.display())?;
         first.push(walk.task(path.clone(), &metadata));
     }
@@ -64,20 +154,15 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), CliError> {
     walk.bar.finish_and_clear();
     let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (directories, files) = (value(&walk.directories), value(&walk.files));
-    let (bytes, failed) = (value(&walk.bytes), value(&walk.failed));
-    for line in walk.messages.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        output::note(line);
-    }
+    let (bytes, failed) = (value(&walk.bytes), failures.count());
+    failures.show();
     output::result(
         args.json,
         || json!({ "directories": directories, "files": files, "bytes": bytes, "failed": failed }),
         || format!("Read {directories} directories and {files} files with {}.\n", show_size(bytes)),
     )?;
     interrupt.check()?;
-    match failed {
-        0 => Ok(()),
-        _ => Err(CliError::new(format!("{failed} files or directories could not be read"))),
-    }
+    failures.result()
 }
 
 #[derive(Debug)]
@@ -97,8 +182,7 @@ struct Walk<'a> {
     directories: AtomicU64,
     files: AtomicU64,
     bytes: AtomicU64,
-    failed: AtomicU64,
-    messages: Mutex<Vec<String>>,
+    failures: &'a Failures,
 }
 
 impl Walk<'_> {
@@ -172,11 +256,8 @@ impl Walk<'_> {
     }
 
     fn note(&self, path: &Path, outcome: io::Result<()>) {
-        if let Err(error) = outcome
-            && self.failed.fetch_add(1, Ordering::Relaxed) < MAX_SHOWN
-        {
-            let line = format!("cannot read {}: {error}", path.display());
-            self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        if let Err(error) = outcome {
+            self.failures.note(path, &error);
         }
     }
 }

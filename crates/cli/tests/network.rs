@@ -913,6 +913,70 @@ fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     pair.end_clean();
 }
 
+/// A mount that holds a directory is stopped until another mount has removed its session: the other mount can use the
+/// directory, and sees a prefix of what was done there. What the stopped mount had not committed does not reappear when it
+/// continues, and the program that made it gets an error.
+fn stopped_holder_loses_its_directories(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, true) else { return };
+    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
+    Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
+    pair.mount_second(&[], SHORT_MS);
+    pair.wait_until("notified");
+    let status = pair.status();
+    let mut sessions = status["sessions"].as_array().unwrap().iter();
+    let holder = sessions.find(|session| session["mountpoint"] == mnt.as_str()).unwrap();
+    let server = Pid::from_raw(holder["pid"].as_u64().unwrap() as i32).unwrap();
+    fs::create_dir(pair.a("d")).unwrap();
+    let synced = 20;
+    (0..synced).for_each(|at| make_held(&pair.a(format!("d/{at:04}")), at));
+    let dir = File::open(pair.a("d")).unwrap();
+    dir.sync_all().unwrap();
+    let (made, is_over) = (AtomicU64::new(synced), AtomicBool::new(false));
+    let found = thread::scope(|scope| {
+        // Its last call waits until the mount continues.
+        scope.spawn(|| {
+            for at in synced.. {
+                if is_over.load(Ordering::SeqCst) || File::create_new(pair.a(format!("d/{at:04}"))).is_err() {
+                    break;
+                }
+                made.store(at + 1, Ordering::SeqCst);
+            }
+        });
+        until(|| made.load(Ordering::SeqCst) >= synced + 200);
+        kill_process(server, Signal::STOP).unwrap();
+        let looked = Instant::now();
+        let found = names_in(&pair.b("d"));
+        let made = made.load(Ordering::SeqCst);
+        eprintln!("{kind:?}: {} of {made} files are there after {:?}", found.len(), looked.elapsed());
+        let is_prefix = found.iter().enumerate().all(|(at, name)| *name == format!("{at:04}"));
+        assert!(is_prefix && (synced..=made + 1).contains(&(found.len() as u64)), "{found:?}");
+        fs::write(pair.b("d/theirs"), "theirs").unwrap();
+        fs::remove_file(pair.b("d/0000")).unwrap();
+        is_over.store(true, Ordering::SeqCst);
+        kill_process(server, Signal::CONT).unwrap();
+        found
+    });
+    let made = made.into_inner();
+    // If changes were lost that had been answered, this fsync fails.
+    let synced = dir.sync_all();
+    if (found.len() as u64) < made - 1 {
+        assert_eq!(synced.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    }
+    let mut expected = found;
+    expected.remove("0000");
+    expected.insert("theirs".to_owned());
+    for names in [pair.a("d"), pair.b("d")].map(|dir| names_in(&dir)) {
+        // The last call may have been answered after the mount had continued.
+        let others: Vec<&String> = names.difference(&expected).collect();
+        assert!(
+            expected.is_subset(&names) && others.iter().all(|name| **name == format!("{:04}", made - 1)),
+            "{others:?}"
+        );
+    }
+    assert_eq!(fs::read(pair.a("d/theirs")).unwrap(), b"theirs");
+    pair.end_clean();
+}
+
 /// A process outside of a PID namespace cannot know whether a process inside still runs, so only missing
 /// heartbeats end its session.
 fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
@@ -994,6 +1058,7 @@ macro_rules! on {
                 server_killed_under_load_loses_nothing_with_sync_metadata,
                 operations_fail_with_eio_after_the_retry_timeout,
                 stopped_mount_never_overwrites_data_of_the_next_lock_holder,
+                stopped_holder_loses_its_directories,
                 mount_in_another_pid_namespace_keeps_its_lock
             ]
         );

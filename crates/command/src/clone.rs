@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
 use meta::Inode;
@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use types::{Errno, Ino, Name};
 use vfs::Vfs;
 
+use crate::answers::{Answers, IDLE_EVERY};
 use crate::error::CliError;
 use crate::registry::Entry;
 
@@ -43,8 +44,6 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 const LOOK_FOR: Duration = Duration::from_secs(10);
 /// How often the client looks the name up.
 const MAX_LOOKS: u32 = 200;
-/// The mount may need long to remove what it has copied.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What a copy has, so far or in the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,34 +248,24 @@ pub fn request(
     let CloneRequest { source, parent, name, threads } = request;
     let line = format!("{REQUEST}{source} {parent} {threads} {}", to_hex(name.as_bytes()));
     let stream = entry.connect(&line)?;
-    stream.set_read_timeout(Some(PROGRESS_EVERY))?;
-    let mut reader = BufReader::new(&stream);
-    let (mut line, mut is_stopped, mut heard) = (Vec::new(), false, Instant::now());
-    let lost =
-        || CliError::new("the mount has closed the connection").advise("the log of the mount tells why");
-    loop {
+    stream.set_read_timeout(Some(IDLE_EVERY))?;
+    let mut answers = Answers::new(BufReader::new(&stream));
+    let mut is_stopped = false;
+    let mut check = || {
         if stop() && !is_stopped {
             is_stopped = true;
             stream.shutdown(Shutdown::Write)?;
         }
-        match reader.read_until(b'\n', &mut line) {
-            Ok(_) if line.last() == Some(&b'\n') => {}
-            Ok(_) => return Err(lost()),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                if heard.elapsed() > ANSWER_TIMEOUT {
-                    return Err(CliError::new("the mount does not answer"));
-                }
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        }
-        heard = Instant::now();
-        let value: Value = serde_json::from_slice(&std::mem::take(&mut line))?;
+        Ok(())
+    };
+    loop {
+        check()?;
+        let value = answers.next(&mut check)?;
         if let Some(counted) = Counted::from_json(&value["clone"]) {
             seen(counted);
         } else if let Some(counted) = Counted::from_json(&value["done"]) {
             let ino = value["ino"].as_u64().unwrap_or(0);
-            look_up(&stream, &mut reader, path, entry.device, ino);
+            look_up(&stream, &mut answers.reader, path, entry.device, ino);
             return Ok(counted);
         } else if let Some(error) = value["error"].as_str() {
             let errno = value["errno"].as_i64().and_then(|raw| i32::try_from(raw).ok());

@@ -9,17 +9,19 @@
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
 //! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `registry` | which process serves which mount on this machine |
-//! | `clone` | asks a mount to copy a tree |
+//! | `clone`, `file_requests`, with `answers` | asks a mount to copy a tree; to do something with single files |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
 //! | `http` | HTTP requests and answers, for `exporter` and for the crate `console` |
 
+mod answers;
 pub mod clone;
 pub mod counters;
 pub mod error;
 pub mod exported;
 pub mod exporter;
+pub mod file_requests;
 pub mod http;
 pub mod interrupt;
 pub mod output;

@@ -3,8 +3,8 @@
 //!
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
-//! `profile` with a line of JSON each second until the client closes the connection, `clone` as the module
-//! `clone` says. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
+//! `profile` with a line of JSON each second until the client closes the connection, `clone`, `compact`,
+//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -29,6 +29,7 @@ use crate::clone;
 use crate::counters::Counters;
 use crate::error::{CliError, ErrorAt};
 use crate::exported;
+use crate::file_requests::{self, FileRequest};
 pub use crate::process::own_cpu;
 use crate::profile;
 use crate::registry::{Entry, TIMEOUT};
@@ -306,6 +307,9 @@ fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
     let _ = BufReader::new(&stream).take(MAX_REQUEST_BYTES).read_line(&mut request);
     if let Some(request) = request.strip_prefix(clone::REQUEST) {
         return clone::start(stream, request, &counters.vfs);
+    }
+    if let Some(request) = FileRequest::from_line(request.trim_end()) {
+        return file_requests::start(stream, request, &counters.vfs);
     }
     let answer = match request.trim_end() {
         "profile" => return start_profile(stream, counters),

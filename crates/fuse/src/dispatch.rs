@@ -33,7 +33,9 @@ pub(crate) struct Dispatch {
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) callers: Callers,
     pub(crate) next_handle: AtomicU64,
-    /// Whether the FUSE root is the volume's root, not its parent.
+    /// The directory of the volume that is mounted.
+    pub(crate) root: Ino,
+    /// Whether the FUSE root is that directory, not its parent.
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
 }
@@ -101,7 +103,7 @@ impl Dispatch {
                 if let Operation::StatFs | Operation::Destroy = operation {
                     self.send(request, meter, reply);
                 } else {
-                    root::answer(vfs, operation, reply);
+                    root::answer(vfs, self.root, operation, reply);
                 }
             }
             _ => self.send(request, meter, reply),
@@ -138,6 +140,8 @@ impl Dispatch {
         };
         match request.operation {
             Operation::Lookup { name: b"." } => self.entry_body(&names.lookup_by_handle(caller, ino)?, guard),
+            // What is above the mounted directory cannot be reached through this mount.
+            Operation::Lookup { name: b".." } if ino == self.root => Err(Errno::ESTALE),
             Operation::Lookup { name: b".." } => self.entry_body(&names.lookup_parent(caller, ino)?, guard),
             Operation::Lookup { name } => match &names.lookup(caller, ino, name)? {
                 Some(attr) => self.entry_body(attr, guard),
@@ -421,11 +425,11 @@ impl Dispatch {
     }
 
     pub(crate) fn ino(&self, node: NodeId) -> Ino {
-        if node == NodeId::ROOT && self.direct { Ino::ROOT } else { Ino(node.0) }
+        if node == NodeId::ROOT && self.direct { self.root } else { Ino(node.0) }
     }
 
     fn node(&self, ino: Ino) -> NodeId {
-        if ino == Ino::ROOT && self.direct { NodeId::ROOT } else { NodeId(ino.0) }
+        if ino == self.root && self.direct { NodeId::ROOT } else { NodeId(ino.0) }
     }
 }
 

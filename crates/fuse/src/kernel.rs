@@ -14,7 +14,9 @@ pub(crate) const MAX_WAITING: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct KernelCaches {
     pub(crate) notifier: Notifier,
-    /// Whether the FUSE root is the volume's root, not its parent.
+    /// The directory of the volume that is mounted.
+    pub(crate) root: Ino,
+    /// Whether the FUSE root is that directory, not its parent.
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
 }
@@ -38,7 +40,7 @@ impl Epochs {
 
 impl KernelCaches {
     fn node(&self, ino: Ino) -> NodeId {
-        if self.direct && ino == Ino::ROOT { NodeId::ROOT } else { NodeId(ino.0) }
+        if self.direct && ino == self.root { NodeId::ROOT } else { NodeId(ino.0) }
     }
 
     fn send(&self, notification: Notification) {

@@ -11,6 +11,7 @@ use fuse_proto::{InitFlags, Operation, Request};
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
+use types::Ino;
 use vfs::{AtimeMode, Vfs};
 
 use crate::callers::Callers;
@@ -29,6 +30,8 @@ const READ_AHEAD_BYTES: u32 = 1 << 20;
 /// The options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// The directory of the volume to mount; `None` for its root.
+    pub root: Option<Ino>,
     pub allow_other: bool,
     pub read_only: bool,
     pub nosuid: bool,
@@ -88,11 +91,13 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     }
     let (mut mount, device) = Mount::prepare(mountpoint, &mount_options)?;
     let waiters = Arc::new(Waiters::default());
+    let root = options.root.unwrap_or(Ino::ROOT);
     let dispatch = Dispatch {
         vfs: Arc::clone(vfs),
         waiters: Arc::clone(&waiters),
         callers: Callers::new(vfs.access.ids.clone()),
         next_handle: AtomicU64::new(1),
+        root,
         direct: *mount.placement() == RootPlacement::Direct,
         epochs: Epochs::default(),
     };
@@ -116,6 +121,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
     let caches = Arc::new(KernelCaches {
         notifier: device.notifier(capacity)?,
+        root,
         direct: dispatch.direct,
         epochs: dispatch.epochs.clone(),
     });

@@ -43,7 +43,6 @@ pub struct View<'a> {
     known: &'a dyn KnownRecords,
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
-    /// The records of [`View::expect`].
     expected: Vec<RecordKey>,
     /// Whether the plan's guards can be needed.
     is_guarded: bool,
@@ -57,7 +56,6 @@ pub struct View<'a> {
     climbs_from: Option<Ino>,
     used_known: bool,
     assumed: bool,
-    /// The session that runs the operation.
     own: SessionId,
     /// The last inodes that were looked up, and that no other session holds.
     free: [Ino; 2],
@@ -101,7 +99,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For an operation that never commits, and so needs no guards.
+    /// For an operation that never commits.
     pub fn omit_guards(&mut self) {
         self.is_guarded = false;
     }
@@ -144,9 +142,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::prefetch`], for records of inodes that must be of one moment. If this operation has not read all of
-    /// them, all are read in one request, also those that are cached. Before that, the driver forgets those that it has read
-    /// ([`forget_inodes`](crate::forget_inodes)), because the plan may ask for more of them each time, if a file grows.
+    /// As [`View::prefetch`], for records of inodes that must be of one moment. Unless this operation has read all of
+    /// them, all are read in one request, also those that are cached. Before that, the driver forgets those that it has
+    /// read ([`forget_inodes`](crate::forget_inodes)): the plan may ask for more of them each time, if a file grows.
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
@@ -520,7 +518,7 @@ impl<'a> View<'a> {
         self.climbs_from
     }
 
-    /// Whether the records that the plan is missing must be of one moment ([`View::prefetch_at_one_moment`]).
+    /// Whether the missing records are those of [`View::prefetch_at_one_moment`].
     pub fn is_missing_as_one(&self) -> bool {
         self.is_missing_as_one
     }

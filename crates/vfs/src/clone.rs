@@ -25,7 +25,7 @@ impl Vfs {
         if self.access.is_squashing() {
             return Err(refused(Errno::EPERM));
         }
-        let _running = host::read(&self.lifecycle.clones);
+        let _running = host::read(&self.lifecycle.tools);
         let stop = || stop() || self.base.stop.is_set();
         self.base.flush_all().and(self.base.accesses.write()).map_err(refused)?;
         let cloned = self.base.meta.clone_tree(request, progress, &stop, &|| self.base.stop.is_set());

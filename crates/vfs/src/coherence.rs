@@ -378,7 +378,7 @@ impl Caches {
         }
     }
 
-    fn forget_inode(&self, ino: Ino, content: bool) {
+    pub(crate) fn forget_inode(&self, ino: Ino, content: bool) {
         self.cache.note_forgotten(ino, Instant::now());
         self.notify(|kernel| match content {
             true => kernel.forget_content(ino),

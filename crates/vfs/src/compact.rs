@@ -25,23 +25,54 @@ pub(crate) fn compact_candidates(base: &Base) {
         if base.stop.is_set() {
             return;
         }
-        match compact(base, ino, chunk) {
+        match compact(base, ino, chunk, Threshold::ByData) {
             // The file was deleted or changed meanwhile.
-            Ok(()) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
+            Ok(_) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
             Err(errno) => tracing::warn!(%ino, %chunk, %errno, "cannot compact a chunk"),
         }
     }
 }
 
-fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
+/// The rows from which a chunk is compacted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Threshold {
+    /// As many as its data is worth.
+    ByData,
+    /// Two.
+    Any,
+}
+
+/// What became of the rows of a chunk or a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    pub rows_before: u64,
+    pub rows_after: u64,
+    /// The bytes that were stored again.
+    pub bytes: u64,
+}
+
+/// Compacts a chunk, unless it has few rows or as many runs of data as rows.
+///
+/// # Errors
+/// ESTALE if the file was deleted, EAGAIN if the rows were changed meanwhile; those of the store and the database.
+pub(crate) fn compact(
+    base: &Base,
+    ino: Ino,
+    chunk: ChunkIndex,
+    threshold: Threshold,
+) -> Result<Compacted, Errno> {
     let (session, _hold) = (base.meta.session(), base.slices.hold());
     let old = base.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
     let pieces = chunk::resolve(&old, 0, CHUNK_BYTES as u32);
     let runs = runs(&pieces);
     let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
-    let enough = (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64);
-    if (old.len() as u64) < enough || runs.len() >= old.len() {
-        return Ok(());
+    let enough = match threshold {
+        Threshold::ByData => (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64),
+        Threshold::Any => 2,
+    };
+    let rows = old.len() as u64;
+    if rows < enough || runs.len() as u64 >= rows {
+        return Ok(Compacted { rows_before: rows, rows_after: rows, bytes: 0 });
     }
     let inline = base.inline_limit(base.attributes.inode(ino)?.size);
     let mut slices = Vec::new();
@@ -61,7 +92,7 @@ fn compact(base: &Base, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
     {
         file.lock().rows.clear();
     }
-    replaced
+    replaced.map(|()| Compacted { rows_before: rows, rows_after: runs.len() as u64, bytes: held })
 }
 
 /// Stores the data of each run again, and returns its new row.
@@ -168,7 +199,7 @@ mod tests {
             vfs.files.flush(ino).unwrap();
         }
         assert_eq!(vfs.base.store.requests().puts, FLUSHES);
-        compact(&vfs.base, ino, ChunkIndex(0)).unwrap();
+        compact(&vfs.base, ino, ChunkIndex(0), Threshold::ByData).unwrap();
         assert_eq!(vfs.base.store.requests().gets, FLUSHES);
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
         assert_eq!(rows.len(), 1);
@@ -193,7 +224,7 @@ mod tests {
         }
         let before = vfs.base.store.requests();
         assert_eq!(before.puts, 6);
-        compact(&vfs.base, ino, ChunkIndex(0)).unwrap();
+        compact(&vfs.base, ino, ChunkIndex(0), Threshold::ByData).unwrap();
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
         let ids: std::collections::BTreeSet<_> = rows
             .iter()
@@ -237,7 +268,7 @@ mod tests {
             }
         });
         engine.script([Fault::None, Fault::After, Fault::Rival]);
-        assert_eq!(compact(&vfs.base, ino, ChunkIndex(0)), Err(Errno::EIO));
+        assert_eq!(compact(&vfs.base, ino, ChunkIndex(0), Threshold::ByData), Err(Errno::EIO));
         engine.script([]);
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
         assert_eq!(rows.len(), 1, "the compaction was committed");

@@ -62,6 +62,7 @@ mod locks;
 pub mod process;
 mod session;
 mod soft_limits;
+mod tools;
 mod trash;
 
 #[cfg(test)]
@@ -74,6 +75,7 @@ pub use base::VfsOptions;
 pub use caller::{Caller, Identity, IdentitySource};
 pub use cleanup::OwnerCheck;
 pub use coherence::{Coherence, Kernel};
+pub use compact::Compacted;
 pub use fencing::SessionLoss;
 pub use in_flight::ReplyGuard;
 pub use listings::{DirEntry, DirHandle, DirPosition};
@@ -85,4 +87,5 @@ pub use ranges::Seek;
 pub use session::{SessionInfo, SessionTimes};
 pub use setattr::AttrChange;
 pub use statfs::StatFs;
+pub use tools::CachedBytes;
 pub use vfs::Vfs;

@@ -22,8 +22,9 @@ pub struct Lifecycle {
     pub(crate) base: Arc<Base>,
     pub(crate) session: Session,
     pub(crate) cleanup: Cleanup,
-    /// Held shared by each copy of a tree that is being made, and exclusively at the end of the session.
-    pub(crate) clones: RwLock<()>,
+    /// Held shared by each copy of a tree that is being made and each compaction that a tool asked for, and exclusively at
+    /// the end of the session.
+    pub(crate) tools: RwLock<()>,
     locks: Arc<Locks>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -34,7 +35,7 @@ impl Lifecycle {
             base: Arc::clone(base),
             session: Session::new(&base.meta, &base.slices, base.times),
             cleanup: Cleanup::new(base),
-            clones: RwLock::default(),
+            tools: RwLock::default(),
             locks: Arc::clone(locks),
             threads: Mutex::default(),
         }
@@ -111,7 +112,7 @@ impl Lifecycle {
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
         // The copies that are being made end because of the signal to stop.
-        drop(host::write(&self.clones));
+        drop(host::write(&self.tools));
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         // From here on nobody hears recalls, so others must not have to wait.
         done = done.and(self.base.meta.give_back().map_err(Errno::from));

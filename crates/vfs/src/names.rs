@@ -60,6 +60,24 @@ impl Names {
         Ok(inode.map(|inode| self.base.attributes.attr_of(&inode)))
     }
 
+    /// The directory with this path from the root of the volume. No access is checked, and symbolic links are not followed.
+    ///
+    /// # Errors
+    /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG and EINVAL for what is not a name;
+    /// EIO if the database fails.
+    pub fn directory(&self, path: &[u8]) -> Result<Ino, Errno> {
+        let mut dir = Ino::ROOT;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let lookup = Lookup { parent: dir, name: Name::new(name)? };
+            let inode = self.base.meta.run(&lookup, &BY_KERNEL)?.ok_or(Errno::ENOENT)?;
+            if !inode.kind.is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+            dir = inode.ino;
+        }
+        Ok(dir)
+    }
+
     /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
     ///
     /// # Errors

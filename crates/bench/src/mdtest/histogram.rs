@@ -10,7 +10,7 @@ const SLOTS: usize = ((u64::BITS - STEP_BITS + 1) as usize) * STEPS as usize;
 
 /// Counts of operations by latency: exact below 32 ns, above in steps of 1/32 of a power of two.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     slots: Vec<u64>,
     count: u64,
     longest: Duration,
@@ -23,7 +23,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(super) fn add(&mut self, time: Duration) {
+    pub(crate) fn add(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(slot) = self.slots.get_mut(slot_of(nanos)) {
             *slot += 1;
@@ -33,7 +33,7 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram.
-    pub(super) fn merge(&mut self, other: &Histogram) {
+    pub(crate) fn merge(&mut self, other: &Histogram) {
         for (slot, more) in self.slots.iter_mut().zip(&other.slots) {
             *slot += more;
         }
@@ -41,17 +41,17 @@ impl Histogram {
         self.longest = self.longest.max(other.longest);
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    pub(super) fn longest(&self) -> Duration {
+    pub(crate) fn longest(&self) -> Duration {
         self.longest
     }
 
     /// The latency that the given share of all operations did not exceed, rounded up to the end of a step.
     /// Zero without operations.
-    pub(super) fn quantile(&self, share: f64) -> Duration {
+    pub(crate) fn quantile(&self, share: f64) -> Duration {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
         for (slot, count) in self.slots.iter().enumerate() {

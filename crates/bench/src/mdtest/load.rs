@@ -13,16 +13,16 @@ use crate::suite::wall;
 
 /// The measured times of one run, of all threads together.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// The time of each operation.
-    pub(super) times: Histogram,
+    pub(crate) times: Histogram,
     /// The time from the start of the first thread to the end of the last one.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
 }
 
 impl Load {
     /// Adds the times of a run that began after this one had ended.
-    pub(super) fn then(&mut self, next: &Load) {
+    pub(crate) fn then(&mut self, next: &Load) {
         self.times.merge(&next.times);
         self.wall += next.wall;
     }
@@ -35,7 +35,7 @@ impl Load {
 /// # Errors
 /// The error of `work`; the error of `stop`, which ends the run after Ctrl-C; a thread cannot be started, or
 /// panics. The other threads end after their current operation.
-pub(super) fn run(
+pub(crate) fn run(
     threads: usize,
     numbers: Range<u64>,
     bar: &ProgressBar,
@@ -64,7 +64,7 @@ pub(super) fn run(
     let done: Vec<_> = thread::scope(|scope| {
         let mut all = Vec::with_capacity(threads);
         for _ in 0..threads {
-            let spawned = thread::Builder::new().name("limen-mdtest".into()).spawn_scoped(scope, serve);
+            let spawned = thread::Builder::new().name("limen-bench".into()).spawn_scoped(scope, serve);
             let spawned = spawned.inspect_err(|_| ended.store(true, Ordering::Relaxed));
             all.push(spawned.what("cannot start a thread").advise("use fewer --threads")?);
         }

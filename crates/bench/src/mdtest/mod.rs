@@ -9,7 +9,7 @@
 //! | `report` | the results as text and JSON |
 
 mod histogram;
-mod load;
+pub(crate) mod load;
 mod options;
 mod phase;
 mod report;

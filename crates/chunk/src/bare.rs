@@ -1,0 +1,78 @@
+//! A store without a volume, to measure and test the store itself.
+
+use bytes::Bytes;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::ChunkError;
+use crate::backend::{Backend, Refusal};
+use crate::direct::list;
+use crate::error::store_error;
+use crate::services::{self, StorageConfig};
+
+/// A store whose objects are read and written as they are. All methods block.
+#[derive(Debug)]
+pub struct BareStore {
+    backend: Box<dyn Backend>,
+    /// The backend's requests run on it.
+    _runtime: Runtime,
+}
+
+impl BareStore {
+    /// Opens the store that `config` names. `create`: the directory of a `file` store is created if it is absent.
+    ///
+    /// # Errors
+    /// As for [`BlockStore::open_with`](crate::BlockStore::open_with).
+    pub fn open(config: &StorageConfig, create: bool) -> Result<BareStore, ChunkError> {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(|error| {
+                ChunkError::Config(format!("cannot start the threads of the store: {error}"))
+            })?;
+        let backend = services::open(config, create, runtime.handle())?;
+        backend.prepare().map_err(|refusal| store_error("prepare", "the store", refusal))?;
+        Ok(BareStore { backend, _runtime: runtime })
+    }
+
+    /// Stores an object, or replaces it.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn put(&self, key: &str, data: Bytes) -> Result<(), ChunkError> {
+        self.backend.put(key, data, Vec::new()).map_err(|refusal| store_error("write", key, refusal))
+    }
+
+    /// Returns `len` bytes of an object from `offset` on, fewer if it ends before; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn get(&self, key: &str, offset: u64, len: usize) -> Result<Option<Bytes>, ChunkError> {
+        match self.backend.get(key, offset, len) {
+            Ok(data) => Ok(Some(data)),
+            Err(Refusal::NotFound) => Ok(None),
+            Err(refusal) => Err(store_error("read", key, refusal)),
+        }
+    }
+
+    /// Removes an object. An absent object is not an error.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn delete(&self, key: &str) -> Result<(), ChunkError> {
+        self.backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
+    }
+
+    /// The names directly below `prefix`, which ends with a slash.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn list(&self, prefix: &str) -> Result<Vec<String>, ChunkError> {
+        list(&*self.backend, prefix)
+    }
+
+    /// Removes the empty directories that objects below `prefix` leave behind, if the store has directories.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn remove_directory(&self, prefix: &str) -> Result<(), ChunkError> {
+        self.backend.remove_directory(prefix).map_err(|refusal| store_error("delete", prefix, refusal))
+    }
+}
