@@ -187,7 +187,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
             Errno::ESTALE => "the volume was removed while it was being mounted",
             _ => "cannot begin the session",
         };
-        return Err(errno).what(what).at(&url);
+        return Err(errno).what(what).at(&url).advise("the log tells why");
     }
     let started = vfs.lifecycle.start_threads().what("cannot start a thread").at(&url);
     let mut backups = None;
@@ -219,7 +219,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         .end()
         .what("not all data could be stored at the end of the session")
         .at(&url)
-        .advise("the log names the files; data that fsync acknowledged is safe");
+        .advise(
+            "the log names the files, and says whether changes stay in the journal of this mount: if so, mount the volume \
+             again on this machine at once; data that fsync acknowledged is safe",
+        );
     let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
         Ok(()) => entry.remove(),

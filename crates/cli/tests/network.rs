@@ -974,6 +974,7 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
         );
     }
     assert_eq!(fs::read(pair.a("d/theirs")).unwrap(), b"theirs");
+    drop(dir);
     pair.end_clean();
 }
 

@@ -359,22 +359,38 @@ impl State {
         }
     }
 
-    /// Queues a transaction. Returns whether the journal has it; if not, it must not be answered before it is committed.
-    pub(crate) fn push(&mut self, txn: Txn, ticket: Ticket, is_optional: bool) -> bool {
-        let is_kept = self.journal.as_mut().is_some_and(|journal| journal.queued(&txn, is_optional));
-        self.queue.push_back(Queued { txn, _ticket: ticket, is_optional });
+    /// Adds a transaction that is going to be queued to the journal. Returns whether the journal has it; if not, it must
+    /// not be answered before it is committed.
+    pub(crate) fn keep(&mut self, txn: &Txn) -> bool {
+        self.journal.as_mut().is_some_and(|journal| journal.queued(txn, false))
+    }
+
+    /// Queues a transaction that the journal has.
+    pub(crate) fn push(&mut self, txn: Txn, ticket: Ticket) {
+        self.queue.push_back(Queued { txn, _ticket: ticket, is_optional: false });
         self.queued += 1;
-        is_kept
+    }
+
+    /// Queues a transaction whose guards may fail, and that nobody waits for.
+    pub(crate) fn push_optional(&mut self, txn: Txn, ticket: Ticket) {
+        if let Some(journal) = &mut self.journal
+            && !journal.queued(&txn, true)
+        {
+            journal.skipped();
+        }
+        self.queue.push_back(Queued { txn, _ticket: ticket, is_optional: true });
+        self.queued += 1;
     }
 
     /// Removes the first transactions of the queue, which are committed. `sent` is what is left of the request.
     pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
-        self.queue.drain(..count);
         self.committed += count as u64;
+        // Before the tickets are dropped: after that their terms can end, and a replay could not send them again.
         if let Some(journal) = &mut self.journal {
-            let left = self.queue.iter().map(|queued| (&queued.txn, queued.is_optional));
-            journal.committed(count, left, &counts(sent));
+            let left = self.queue.range(count.min(self.queue.len())..);
+            journal.committed(count, left.map(|queued| (&queued.txn, queued.is_optional)), &counts(sent));
         }
+        self.queue.drain(..count);
     }
 
     /// Notes in the journal how the transactions are merged that are about to be sent.

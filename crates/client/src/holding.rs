@@ -29,12 +29,12 @@ impl Meta {
     }
 
     /// Begins the journal of a session that has just begun. If that fails, nothing is held.
-    pub(crate) fn begin_journal(&self, session: SessionId, since: Time) {
+    pub fn begin_journal(&self, session: SessionId, since: Time) {
         let Some(journals) = self.held.journals.get() else { return };
-        let volume = self.volume().uuid.clone();
+        let (volume, loaded) = (self.volume().uuid.clone(), self.volume().loaded.clone());
         let begun = journals.create(&volume, session).and_then(|storage| {
             let (format, boot_id) = (journal::FORMAT, host::boot_id());
-            Journal::begin(storage, &Header { format, boot_id, volume, session, since })
+            Journal::begin(storage, &Header { format, boot_id, volume, loaded, session, since })
         });
         let journal = begun.inspect_err(|error| {
             tracing::warn!(%error, ?journals, "cannot create a journal, so changes are committed before they are answered");
@@ -57,6 +57,11 @@ impl Meta {
         self.held.make_durable.get().is_some()
     }
 
+    /// Whether the session has a journal. Its lock tells others on this machine whether the process has ended.
+    pub fn has_journal(&self) -> bool {
+        self.held.has_journal.load(Ordering::Acquire)
+    }
+
     /// The number of directories that this client holds.
     pub fn held_directories(&self) -> usize {
         self.held.directories()
@@ -64,7 +69,7 @@ impl Meta {
 
     /// Whether a directory that is created now is to be held.
     pub(crate) fn holds_new(&self) -> bool {
-        self.held.has_journal.load(Ordering::Acquire)
+        self.has_journal()
             && (self.held.directories() > 0
                 || self.nanos_of(Instant::now()) >= self.held.not_before.load(Ordering::Acquire))
             && !self.is_exclusive()
@@ -134,25 +139,23 @@ impl Meta {
             }
         }
         let guards = queued.guards.iter().filter(|guard| !matches!(guard, Guard::Term { .. }));
-        let here =
-            Txn { op_id: queued.op_id, guards: guards.cloned().collect(), effects: queued.effects.clone() };
-        let outcome = state.records.commit(&[here])?.pop();
-        let outcome = match outcome {
-            Some(Outcome::Conflict(snapshot)) => {
-                return Ok(Some(Outcome::Conflict(state.only_held(snapshot))));
-            }
-            Some(committed) => committed,
-            None => return Err(EngineError::permanent("a transaction has no outcome").into()),
-        };
+        let op_id = queued.op_id;
+        let check = Txn { op_id, guards: guards.cloned().collect(), effects: Vec::new() };
+        if let Some(Outcome::Conflict(snapshot)) = state.records.commit(&[check])?.pop() {
+            return Ok(Some(Outcome::Conflict(state.only_held(snapshot))));
+        }
+        // What the journal cannot take is committed before it is answered.
+        if !queued.effects.is_empty() && !state.keep(&queued) {
+            return Ok(None);
+        }
+        let change = Txn { op_id, guards: Vec::new(), effects: queued.effects.clone() };
+        let outcome = state.records.commit(&[change])?.pop();
+        let outcome = outcome.ok_or_else(|| EngineError::permanent("a transaction has no outcome"))?;
         if !queued.effects.is_empty() {
             state.note(&queued.effects, own);
             state.must_give_back |= state.inodes.len() > MAX_INODES;
-            let is_kept = state.push(queued, ticket.clone(), false);
+            state.push(queued, ticket.clone());
             self.held.note(&state);
-            if !is_kept {
-                drop(state);
-                self.settle_held()?;
-            }
         }
         Ok(Some(outcome))
     }
@@ -256,7 +259,7 @@ impl Meta {
             let Ok(ticket) = self.terms.next_op(own) else { return };
             let Ok(guards) = self.with_own_guard(vec![Guard::Size { ino, size }], ticket.id) else { return };
             let effects = vec![Effect::SetSize { ino, size: DIR_BYTES }];
-            let _ = state.push(Txn { op_id: ticket.id, guards, effects }, ticket, true);
+            state.push_optional(Txn { op_id: ticket.id, guards, effects }, ticket);
         }
     }
 

@@ -36,6 +36,7 @@ pub use driver::Meta;
 pub use failure::Failure;
 pub use held::MakeDurable;
 pub use listing::{Generation, WholeListing};
+pub use queue::QueueFate;
 pub use quotas::{QuotaError, Retagging};
 pub use readdir::{ListedEntry, Listing};
 pub use trash::{Emptied, Emptying, TrashedHour};

@@ -11,6 +11,17 @@ use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{GATHER_FOR, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
 
+/// What becomes of changes that were answered and are not committed when the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueFate {
+    /// There are none.
+    Empty,
+    /// The next mount on this machine commits them, if the session is not removed before.
+    Kept,
+    /// So many are lost.
+    Lost(usize),
+}
+
 impl Meta {
     /// Returns when everything that was queued before the call is committed.
     ///
@@ -246,10 +257,16 @@ impl Meta {
         (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
     }
 
-    /// Whether changes are in the journal that were answered and not committed.
-    pub fn has_uncommitted(&self) -> bool {
+    /// What would become of the queue if this process ended now.
+    pub fn queue_fate(&self) -> QueueFate {
         let state = host::lock(&self.held.state);
-        state.journal.is_some() && state.queue.iter().any(|queued| !queued.is_optional)
+        match state.queue.iter().filter(|queued| !queued.is_optional).count() {
+            0 => QueueFate::Empty,
+            _ if !self.is_fenced() && state.journal.as_ref().is_some_and(journal::Journal::is_whole) => {
+                QueueFate::Kept
+            }
+            changes => QueueFate::Lost(changes),
+        }
     }
 
     /// Whether changes that were answered were lost with a session since the last call.

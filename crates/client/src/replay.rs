@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::Instant;
-use journal::{Abandoned, Journal, Journals, Unfinished, Unusable};
+use journal::{Abandoned, Journal, Journals, Storage, Unfinished, Unusable};
 use meta::{EngineError, Record, RecordKey, Session};
-use types::Time;
+use types::{BootInstant, SessionId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{MakeDurable, Queued};
+use crate::open::random_session;
 use crate::ticket::{OpenTerm, Ticket};
 
 /// A replay takes a few seconds at most. Its client reads nothing from its cache.
@@ -31,31 +32,54 @@ impl Meta {
         let unreadable =
             |error| EngineError::permanent(format!("cannot read the journals of mounts: {error}"));
         let found = journals.abandoned(&self.volume().uuid).map_err(unreadable)?;
-        let mut is_any = false;
+        let (mut is_any, mut first_error) = (false, None);
         for abandoned in found {
-            is_any |= self.replay_one(abandoned, make_durable)?;
+            let replayed = abandoned
+                .map_err(|error| unreadable(error).into())
+                .and_then(|abandoned| self.replay_one(abandoned, make_durable));
+            // One that cannot be replayed must not hold up the others.
+            match replayed {
+                Ok(is_removed) => is_any |= is_removed,
+                Err(error) => _ = first_error.get_or_insert(error),
+            }
         }
-        Ok(is_any)
+        first_error.map_or(Ok(is_any), Err)
     }
 
     fn replay_one(&self, abandoned: Abandoned, make_durable: &MakeDurable) -> Result<bool, Failure> {
-        let Abandoned { bytes, mut storage } = abandoned;
+        let Abandoned { session, bytes, storage } = abandoned;
+        let place = storage.place();
         let unfinished = match journal::read(&bytes) {
             Ok(unfinished) => unfinished,
-            Err(Unusable::Empty) => {
-                if let Err(error) = storage.remove() {
-                    tracing::warn!(%error, journal = ?storage, "cannot remove a journal");
-                }
-                return Ok(false);
-            }
-            Err(Unusable::OtherFormat(format)) => {
+            Err(Unusable::OtherFormat(format)) if self.session_of(session)?.is_some() => {
                 let message = format!(
-                    "the journal of a mount that was killed has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it ({storage:?})",
+                    "{place}, the journal of a mount whose process has ended, has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it, or give up what is in it with limen fsck --repair --force",
                     journal::FORMAT
                 );
                 return Err(EngineError::permanent(message).into());
             }
+            Err(why) => {
+                if why != Unusable::Empty {
+                    tracing::error!(
+                        journal = place, ?why, %session,
+                        "the journal of a mount whose process has ended is removed unread: if the mount had answered changes that were not committed, they are lost"
+                    );
+                }
+                remove(storage);
+                return Ok(false);
+            }
         };
+        if unfinished.header.loaded != self.volume().loaded {
+            // It is of a volume that this one was copied from.
+            return Ok(false);
+        }
+        if unfinished.is_damaged {
+            tracing::error!(
+                journal = place,
+                at = unfinished.len,
+                "the journal of a mount whose process has ended is damaged: changes after this position are lost"
+            );
+        }
         let (changes, id) = (unfinished.changes(), unfinished.header.session);
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
@@ -65,7 +89,9 @@ impl Meta {
             return Ok(false);
         }
         let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
-            EngineError::permanent(format!("cannot write to the journal of a mount: {error}"))
+            EngineError::permanent(format!(
+                "cannot write to {place}, the journal of a mount whose process has ended: {error}"
+            ))
         })?;
         let began = Instant::now();
         let replayed = match record {
@@ -94,9 +120,13 @@ impl Meta {
     /// The record of the journal's session; `None` if the session was removed.
     fn session_record(&self, unfinished: &Unfinished) -> Result<Option<Session>, Failure> {
         let header = &unfinished.header;
-        let snapshot = self.retry(|| self.engine.read(&[RecordKey::Session(header.session)]))?;
+        Ok(self.session_of(header.session)?.filter(|session| session.since == header.since))
+    }
+
+    fn session_of(&self, id: SessionId) -> Result<Option<Session>, Failure> {
+        let snapshot = self.retry(|| self.engine.read(&[RecordKey::Session(id)]))?;
         Ok(snapshot.records.into_iter().find_map(|record| match record {
-            Record::Session(_, session) => session.filter(|session| session.since == header.since),
+            Record::Session(_, session) => session,
             _ => None,
         }))
     }
@@ -113,8 +143,6 @@ impl Meta {
         let client = Meta::new(Arc::clone(&self.engine), self.volume().clone(), id, 1);
         client.set_retry_timeout(self.retry_timeout());
         let _ = client.held.make_durable.set(Arc::clone(make_durable));
-        // Others do not remove the session meanwhile.
-        client.renew_session(Session { heartbeat: Time::now(), ..record }, VALID_FOR)?;
         let mut state = host::lock(&client.held.state);
         state.journal = Some(journal);
         state.queued = unfinished.queue.len() as u64;
@@ -126,20 +154,37 @@ impl Meta {
                 Queued { txn, _ticket: ticket, is_optional }
             })
             .collect();
-        if !unfinished.sent.is_empty() {
+        // If the queue is empty, what was sent last was never answered.
+        if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
-                EngineError::permanent("the journal of a mount contradicts itself, so it is left as it is")
+                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give up what is in it with limen fsck --repair --force";
+                EngineError::permanent(message)
             })?;
             *host::lock(&client.held.sending) = Some(sent);
         }
         client.held.note(&state);
         drop(state);
+        // Others do not remove the session meanwhile. The process that has ended may have used the ids that this client
+        // would give, and the database answers an id that it knows without doing anything.
+        let visitor = Meta::new(Arc::clone(&self.engine), self.volume().clone(), random_session(), 1);
+        visitor.set_retry_timeout(self.retry_timeout());
+        let began = BootInstant::now();
+        visitor.renew_session(Session { heartbeat: Time::now(), ..record }, VALID_FOR)?;
+        client.fence.set_valid_until(began + VALID_FOR);
         if let Err(failure) = client.settle_held() {
             if matches!(failure, Failure::Fenced(_)) {
                 client.drop_held();
             }
             return Err(failure);
         }
-        client.drop_session(id)
+        visitor.drop_session(id)?;
+        client.end_journal(&mut host::lock(&client.held.state));
+        Ok(())
+    }
+}
+
+fn remove(mut storage: Box<dyn Storage>) {
+    if let Err(error) = storage.remove() {
+        tracing::warn!(%error, journal = storage.place(), "cannot remove a journal");
     }
 }

@@ -78,10 +78,9 @@ impl Meta {
     /// [`Failure::Refused`] with EBUSY: a tool has the volume exclusively; those of the database.
     pub fn begin_session(&self, session: Session, valid_for: Duration) -> Result<(), Failure> {
         let began = BootInstant::now();
-        let (id, since) = (session.id, session.since);
+        let id = session.id;
         register(self, session)?;
         self.terms.begin(id);
-        self.begin_journal(id, since);
         self.fence.set_valid_until(began + valid_for);
         Ok(())
     }
@@ -114,10 +113,7 @@ impl Meta {
         // Changes under the old session fail, so the new one is created as by an unregistered client.
         let visitor = Meta::new(self.engine().clone(), self.volume().clone(), random_session(), 1);
         let id = SessionId(visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?);
-        let session = record(id);
-        let since = session.since;
-        register(&visitor, session)?;
-        self.begin_journal(id, since);
+        register(&visitor, record(id))?;
         self.fence.set_valid_until(began + valid_for);
         // The term must exist before the session is published: an operation that is planned under the new
         // session gets its id from it.

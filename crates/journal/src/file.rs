@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use types::SessionId;
 
@@ -23,7 +23,12 @@ struct Journal {
     path: PathBuf,
     file: File,
     len: u64,
+    /// The disk has room for the file up to here.
+    reserved: u64,
 }
+
+/// Room is reserved in steps of this size.
+const RESERVE_STEP_BYTES: u64 = 256 << 10;
 
 impl Directory {
     pub fn new(path: PathBuf) -> Directory {
@@ -51,10 +56,10 @@ impl Journals for Directory {
         self.require_own()?;
         let path = self.path.join(name(volume, session)?);
         let file = create_locked(&path, &[])?;
-        Ok(Box::new(Journal { path, file, len: 0 }))
+        Ok(Box::new(Journal { path, file, len: 0, reserved: 0 }))
     }
 
-    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -66,8 +71,9 @@ impl Journals for Directory {
         for entry in entries {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name.starts_with(&prefix) && name.ends_with(SUFFIX) {
-                found.extend(open_abandoned(&path)?);
+            let session = name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(SUFFIX));
+            if let Some(session) = session.and_then(|number| number.parse().ok()) {
+                found.extend(open_abandoned(&path, SessionId(session)).transpose());
             }
         }
         Ok(found)
@@ -107,7 +113,15 @@ fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
 }
 
 /// Opens a journal whose process has ended; `None` if it has not, or if the journal was removed meanwhile.
-fn open_abandoned(path: &Path) -> io::Result<Option<Abandoned>> {
+///
+/// # Errors
+/// It cannot be opened or read; the error names it.
+fn open_abandoned(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
+    try_open(path, session)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
     let mut file = match opened {
@@ -126,29 +140,53 @@ fn open_abandoned(path: &Path) -> io::Result<Option<Abandoned>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let len = bytes.len() as u64;
-    Ok(Some(Abandoned { bytes, storage: Box::new(Journal { path: path.to_owned(), file, len }) }))
+    let storage = Box::new(Journal { path: path.to_owned(), file, len, reserved: len });
+    Ok(Some(Abandoned { session, bytes, storage }))
 }
 
 impl Storage for Journal {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let needed = self.len + bytes;
+        if needed <= self.reserved {
+            return Ok(());
+        }
+        let room = bytes.next_multiple_of(RESERVE_STEP_BYTES);
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
+            // This file system cannot reserve.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.reserved = self.len + room;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.file.write_all_at(bytes, self.len);
         match &written {
             Ok(()) => self.len += bytes.len() as u64,
-            // What a full disk has taken of it.
-            Err(_) => _ = self.file.set_len(self.len),
+            // What a full disk has taken of it. This also gives back what was reserved.
+            Err(_) => {
+                self.reserved = self.len;
+                let _ = self.file.set_len(self.len);
+            }
         }
         written
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
-        self.len = len;
+        (self.len, self.reserved) = (len, len);
         Ok(())
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file = create_locked(&self.path, bytes)?;
-        self.len = bytes.len() as u64;
+        (self.len, self.reserved) = (bytes.len() as u64, bytes.len() as u64);
         Ok(())
     }
 

@@ -33,6 +33,9 @@ const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is written anew.
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
+/// This much stays free for what must be noted about transactions that are in the journal already. Each note of a group
+/// takes at most some hundred bytes, and at most a thousand transactions wait.
+const RESERVED_BYTES: u64 = 64 << 10;
 
 /// Whose journal it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +45,8 @@ pub struct Header {
     pub boot_id: String,
     /// The UUID of the volume.
     pub volume: String,
+    /// Tells the volume from others that were loaded from its dumps and have its UUID (`Volume::loaded`).
+    pub loaded: String,
     pub session: SessionId,
     /// When the mount began, as in the session's record. A restored volume may give the number of a session again.
     pub since: Time,
@@ -70,19 +75,30 @@ pub trait Journals: fmt::Debug + Send + Sync {
     /// The journals of this volume whose processes have ended. Nobody else gets them as long as the result exists.
     ///
     /// # Errors
-    /// They cannot be read.
-    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>>;
+    /// They cannot be listed; for each, that it cannot be read.
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>>;
 }
 
 /// A journal whose process has ended.
 #[derive(Debug)]
 pub struct Abandoned {
+    /// As its name says.
+    pub session: SessionId,
     pub bytes: Vec<u8>,
     pub storage: Box<dyn Storage>,
 }
 
 /// The bytes of one journal.
 pub trait Storage: fmt::Debug + Send {
+    /// Where it is, for messages.
+    fn place(&self) -> String;
+
+    /// Makes sure that so many bytes can be appended, even if the disk is full then.
+    ///
+    /// # Errors
+    /// They cannot.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()>;
+
     /// # Errors
     /// They cannot be written; then nothing was appended.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -113,8 +129,12 @@ pub struct Journal {
     len: u64,
     /// Transactions are in the queue that are not in the journal, so no later one may be added.
     has_gap: bool,
-    /// It was removed, because it could not be kept true.
+    /// Transactions that were answered were removed from the journal, because it could not be kept true.
+    has_lost: bool,
+    /// It was removed, because it could not even be cut.
     is_gone: bool,
+    /// The last transaction could not be added. This is logged once.
+    is_refusing: bool,
     frame: Vec<u8>,
 }
 
@@ -128,6 +148,8 @@ pub struct Unfinished {
     pub sent: Vec<u32>,
     /// The length of the journal without what was cut off.
     pub len: u64,
+    /// What follows is not merely cut off. A process that is killed does not leave that.
+    pub is_damaged: bool,
 }
 
 /// Why a journal cannot be used.
@@ -135,6 +157,8 @@ pub struct Unfinished {
 pub enum Unusable {
     /// Nothing was answered yet when its process ended.
     Empty,
+    /// Its header is damaged. A process that is killed does not leave that.
+    Damaged,
     /// Another version of limen has written it.
     OtherFormat(u32),
 }
@@ -163,17 +187,55 @@ impl Journal {
     fn of(storage: Box<dyn Storage>, header: &Header) -> Journal {
         let mut frame = Vec::new();
         frame_of(&mut frame, &Entry::Begin(Cow::Borrowed(header)));
-        Journal { storage, header: frame, len: 0, has_gap: false, is_gone: false, frame: Vec::new() }
+        Journal {
+            storage,
+            header: frame,
+            len: 0,
+            has_gap: false,
+            has_lost: false,
+            is_gone: false,
+            is_refusing: false,
+            frame: Vec::new(),
+        }
     }
 
-    /// Adds a transaction that was added to the queue. Returns whether the journal has it: if not, it may be answered only
-    /// after it is committed.
+    /// Adds a transaction that is going to be added to the queue. Returns whether the journal has it: if not, it must not
+    /// be answered before it is committed.
     #[must_use]
     pub fn queued(&mut self, txn: &Txn, is_optional: bool) -> bool {
-        if !self.has_gap {
-            self.has_gap = !self.append(&Entry::Queued(Cow::Borrowed(txn), is_optional));
+        let is_kept = !self.has_gap && self.try_queue(txn, is_optional);
+        self.is_refusing = !is_kept;
+        is_kept
+    }
+
+    fn try_queue(&mut self, txn: &Txn, is_optional: bool) -> bool {
+        self.frame.clear();
+        if !frame_of(&mut self.frame, &Entry::Queued(Cow::Borrowed(txn), is_optional)) {
+            tracing::error!(?txn, "a change cannot be written to a journal");
+            return false;
         }
-        !self.has_gap
+        let reserved = self.storage.reserve(self.frame.len() as u64 + RESERVED_BYTES);
+        match reserved.and_then(|()| self.storage.append(&self.frame)) {
+            Ok(()) => self.len += self.frame.len() as u64,
+            Err(error) => {
+                if !self.is_refusing {
+                    tracing::warn!(%error, journal = self.storage.place(), "cannot write to a journal: changes are committed before they are answered");
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Notes that a transaction was added to the queue that the journal does not have. Until the queue is empty, no other
+    /// is added to the journal.
+    pub fn skipped(&mut self) {
+        self.has_gap = true;
+    }
+
+    /// Whether it has everything that was added to it and is not committed.
+    pub fn is_whole(&self) -> bool {
+        !self.has_lost && !self.is_gone
     }
 
     /// Notes how the first transactions are merged that are about to be sent.
@@ -193,6 +255,7 @@ impl Journal {
     ) {
         if left.len() == 0 && (self.has_gap || self.len >= RESTART_BYTES) {
             self.has_gap = !self.discard();
+            self.has_lost = false;
             return;
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -206,7 +269,7 @@ impl Journal {
     /// Removes the journal, because everything in it is committed or lost.
     pub fn remove(mut self) {
         if let Err(error) = self.storage.remove() {
-            tracing::warn!(%error, journal = ?self.storage, "cannot remove a journal");
+            tracing::warn!(%error, journal = self.storage.place(), "cannot remove a journal");
         }
     }
 
@@ -222,20 +285,22 @@ impl Journal {
         }
         match self.storage.replace(&bytes) {
             Ok(()) => self.len = bytes.len() as u64,
-            Err(error) => tracing::warn!(%error, journal = ?self.storage, "cannot write a journal anew"),
+            Err(error) => {
+                tracing::warn!(%error, journal = self.storage.place(), "cannot write a journal anew")
+            }
         }
     }
 
     /// Forgets everything: what the journal says of the queue would be wrong. Until the queue is empty, nothing is added.
     /// Returns whether the journal can be used then.
     fn discard(&mut self) -> bool {
-        self.has_gap = true;
+        (self.has_gap, self.has_lost) = (true, true);
         let len = self.header.len() as u64;
         match self.storage.truncate(len) {
             Ok(()) => self.len = len,
             // A journal that is wrong must not be found.
             Err(error) => {
-                tracing::error!(%error, journal = ?self.storage, "cannot cut a journal, so it is removed");
+                tracing::error!(%error, journal = self.storage.place(), "cannot cut a journal, so it is removed");
                 let _ = self.storage.remove();
                 self.is_gone = true;
             }
@@ -243,16 +308,16 @@ impl Journal {
         !self.is_gone
     }
 
+    /// Appends a note about transactions that are in the journal.
     fn append(&mut self, entry: &Entry<'_>) -> bool {
         self.frame.clear();
         if !frame_of(&mut self.frame, entry) {
-            tracing::error!(?entry, "a change cannot be written to a journal");
             return false;
         }
         match self.storage.append(&self.frame) {
             Ok(()) => self.len += self.frame.len() as u64,
             Err(error) => {
-                tracing::warn!(%error, journal = ?self.storage, "cannot write to a journal: until the queue is empty, changes are committed before they are answered");
+                tracing::error!(%error, journal = self.storage.place(), "cannot write to a journal: what was answered is lost if this process is killed before it is committed");
                 return false;
             }
         }
@@ -270,16 +335,24 @@ fn frame_of(bytes: &mut Vec<u8>, entry: &Entry<'_>) -> bool {
     true
 }
 
-/// The first entry of some frames, and the rest; `None` if it is cut off or damaged.
-fn next_entry(bytes: &[u8]) -> Option<(Entry<'static>, &[u8])> {
-    let (frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
+/// What stands at the beginning of some frames.
+enum Next<'a> {
+    /// An entry, in the format of `postcard`, and the rest.
+    Entry(&'a [u8], &'a [u8]),
+    /// A frame that is cut off, or nothing.
+    CutOff,
+    Damaged,
+}
+
+fn next(bytes: &[u8]) -> Next<'_> {
+    let Some((frame, rest)) = bytes.split_at_checked(FRAME_BYTES) else { return Next::CutOff };
     let (len, crc) = frame.split_at(4);
-    let number = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).ok();
-    let (entry, rest) = rest.split_at_checked(number(len)? as usize)?;
-    if crc32c::crc32c(entry) != number(crc)? {
-        return None;
+    let number = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).unwrap_or(0);
+    let Some((entry, rest)) = rest.split_at_checked(number(len) as usize) else { return Next::CutOff };
+    match crc32c::crc32c(entry) == number(crc) {
+        true => Next::Entry(entry, rest),
+        false => Next::Damaged,
     }
-    Some((postcard::from_bytes(entry).ok()?, rest))
 }
 
 /// Reads a journal whose process has ended.
@@ -287,24 +360,36 @@ fn next_entry(bytes: &[u8]) -> Option<(Entry<'static>, &[u8])> {
 /// # Errors
 /// [`Unusable`].
 pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
-    // The format stands first, so it can be read whatever follows.
-    let first = bytes.get(FRAME_BYTES + 1..).ok_or(Unusable::Empty)?;
-    match postcard::take_from_bytes::<u32>(first) {
-        Ok((FORMAT, _)) => {}
-        Ok((format, _)) => return Err(Unusable::OtherFormat(format)),
-        Err(_) => return Err(Unusable::Empty),
+    let (first, mut rest) = match next(bytes) {
+        Next::Entry(first, rest) => (first, rest),
+        Next::CutOff => return Err(Unusable::Empty),
+        Next::Damaged => return Err(Unusable::Damaged),
+    };
+    // The format stands behind the kind of the entry, so it can be read whatever follows.
+    match first.get(1..).map(postcard::take_from_bytes::<u32>) {
+        Some(Ok((FORMAT, _))) => {}
+        Some(Ok((format, _))) => return Err(Unusable::OtherFormat(format)),
+        _ => return Err(Unusable::Damaged),
     }
-    let Some((Entry::Begin(header), mut rest)) = next_entry(bytes) else { return Err(Unusable::Empty) };
-    let mut found =
-        Unfinished { header: header.into_owned(), queue: VecDeque::new(), sent: Vec::new(), len: 0 };
-    while let Some((entry, after)) = next_entry(rest) {
-        rest = after;
+    let Ok(Entry::Begin(header)) = postcard::from_bytes(first) else { return Err(Unusable::Damaged) };
+    let (queue, sent) = (VecDeque::new(), Vec::new());
+    let mut found = Unfinished { header: Cow::into_owned(header), queue, sent, len: 0, is_damaged: false };
+    loop {
+        let (entry, after) = match next(rest) {
+            Next::Entry(entry, after) => (postcard::from_bytes(entry), after),
+            Next::CutOff => break,
+            Next::Damaged => (Err(postcard::Error::DeserializeBadEncoding), rest),
+        };
         match entry {
-            Entry::Begin(_) => break,
-            Entry::Queued(txn, is_optional) => found.queue.push_back((txn.into_owned(), is_optional)),
-            Entry::Sent(merged) => found.sent = merged.into_owned(),
-            Entry::Committed(count) => found.commit(count),
+            Ok(Entry::Queued(txn, is_optional)) => found.queue.push_back((Cow::into_owned(txn), is_optional)),
+            Ok(Entry::Sent(merged)) => found.sent = Cow::into_owned(merged),
+            Ok(Entry::Committed(count)) => found.commit(count),
+            Ok(Entry::Begin(_)) | Err(_) => {
+                found.is_damaged = true;
+                break;
+            }
         }
+        rest = after;
     }
     found.len = (bytes.len() - rest.len()) as u64;
     Ok(found)

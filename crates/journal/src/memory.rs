@@ -17,6 +17,7 @@ pub struct Memory(Arc<Machine>);
 struct Machine {
     files: Mutex<BTreeMap<(String, SessionId), File>>,
     is_full: AtomicBool,
+    is_broken: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -34,9 +35,21 @@ struct Journal {
 }
 
 impl Memory {
-    /// Whether appends fail from now on.
+    /// Whether nothing can be reserved from now on.
     pub fn set_full(&self, is_full: bool) {
         self.0.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether appends fail from now on.
+    pub fn set_broken(&self, is_broken: bool) {
+        self.0.is_broken.store(is_broken, Ordering::Relaxed);
+    }
+
+    /// Puts these bytes in place of those of a journal.
+    pub fn set_bytes(&self, of: SessionId, bytes: &[u8]) {
+        let mut files = host::lock(&self.0.files);
+        let found = files.iter_mut().filter(|((_, session), _)| *session == of);
+        found.for_each(|(_, file)| file.bytes = bytes.to_owned());
     }
 
     /// The journals and their bytes.
@@ -61,7 +74,7 @@ impl Journals for Memory {
         Ok(storage)
     }
 
-    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
         let mut files = host::lock(&self.0.files);
         let abandoned =
             files.iter_mut().filter(|((of, _), file)| of == volume && file.process.strong_count() == 0);
@@ -69,7 +82,7 @@ impl Journals for Memory {
             .map(|(key, file)| {
                 let (storage, process) = self.open(key.clone());
                 file.process = process;
-                Abandoned { bytes: file.bytes.clone(), storage }
+                Ok(Abandoned { session: key.1, bytes: file.bytes.clone(), storage })
             })
             .collect())
     }
@@ -83,9 +96,20 @@ impl Journal {
 }
 
 impl Storage for Journal {
+    fn place(&self) -> String {
+        format!("{}-{}", self.key.0, self.key.1)
+    }
+
+    fn reserve(&mut self, _: u64) -> io::Result<()> {
+        match self.machine.is_full.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.machine.is_full.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::StorageFull.into());
+        if self.machine.is_broken.load(Ordering::Relaxed) {
+            return Err(io::Error::other("broken"));
         }
         self.change(|file| file.extend(bytes))
     }

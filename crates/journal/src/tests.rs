@@ -16,6 +16,7 @@ fn header() -> Header {
         format: FORMAT,
         boot_id: "b".to_owned(),
         volume: VOLUME.to_owned(),
+        loaded: String::new(),
         session: SessionId(7),
         since: Time::from_nanos(5),
     }
@@ -138,7 +139,7 @@ fn the_form_is_pinned() {
     assert!(journal.queued(&whole(), false));
     journal.sent(&[1]);
     let bytes = bytes(&memory);
-    assert_eq!((FORMAT, bytes.len(), crc32c::crc32c(&bytes)), (1, 71_516, 328_061_831));
+    assert_eq!((FORMAT, bytes.len(), crc32c::crc32c(&bytes)), (1, 71_517, 2_388_265_285));
 }
 
 #[test]
@@ -159,9 +160,17 @@ fn what_is_cut_off_or_damaged_ends_a_journal() {
             }
         }
     }
-    let mut damaged = whole.clone();
-    damaged[second - 1] ^= 1;
-    assert_eq!(read(&damaged).unwrap().queue.len(), 0);
+    let flipped = |at: usize| {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        read(&damaged)
+    };
+    let found = flipped(second - 1).unwrap();
+    assert_eq!((found.queue.len(), found.is_damaged), (0, true));
+    assert!(!read(&whole[..second - 1]).unwrap().is_damaged, "it is cut off");
+    assert_eq!(flipped(first - 1), Err(Unusable::Damaged));
+    assert_eq!(flipped(FRAME_BYTES + 1), Err(Unusable::Damaged), "this is no other format");
+    assert_eq!(read(&[0; 4096]), Err(Unusable::Damaged));
     let other = Header { format: 2, ..header() };
     let mut frame = Vec::new();
     assert!(frame_of(&mut frame, &Entry::Begin(Cow::Owned(other))));
@@ -173,9 +182,7 @@ fn what_is_cut_off_or_damaged_ends_a_journal() {
 fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     let (memory, mut journal) = begin();
     assert!(journal.queued(&txn(1), false));
-    memory.set_full(true);
-    assert!(!journal.queued(&txn(2), false));
-    memory.set_full(false);
+    journal.skipped();
     assert!(!journal.queued(&txn(3), false));
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(1)]);
     let left = [txn(3)];
@@ -184,10 +191,56 @@ fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     journal.committed(2, [].into_iter(), &[]);
     assert!(journal.queued(&txn(5), false));
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(5)]);
-    // If it is not known how transactions were sent, they must not be sent again.
+}
+
+/// A full disk takes nothing new, but what is in the journal stays true.
+#[test]
+fn what_was_answered_stays_in_the_journal_on_a_full_disk() {
+    let (memory, mut journal) = begin();
+    assert!(journal.queued(&txn(1), false) && journal.queued(&txn(2), false));
     memory.set_full(true);
+    assert!(!journal.queued(&txn(3), false));
     journal.sent(&[1]);
-    assert_eq!(read(&bytes(&memory)).unwrap().queue.len(), 0);
+    journal.committed(1, [(&txn(2), false)].into_iter(), &[]);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!((queue(&found), found.sent.len(), journal.is_whole()), (vec![txn(2)], 0, true));
+    memory.set_full(false);
+    assert!(journal.queued(&txn(4), false));
+    assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(2), txn(4)]);
+}
+
+/// If it is not known how transactions were sent, they must not be sent again.
+#[test]
+fn a_journal_that_cannot_be_kept_true_is_emptied() {
+    let (memory, mut journal) = begin();
+    assert!(journal.queued(&txn(1), false) && journal.is_whole());
+    memory.set_broken(true);
+    journal.sent(&[1]);
+    assert_eq!((read(&bytes(&memory)).unwrap().queue.len(), journal.is_whole()), (0, false));
+    memory.set_broken(false);
+    assert!(!journal.queued(&txn(2), false));
+    journal.committed(1, [].into_iter(), &[]);
+    assert!(journal.is_whole() && journal.queued(&txn(3), false));
+}
+
+/// The file system has room for notes after it has refused another transaction.
+#[test]
+fn a_file_reserves_room_for_notes() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = Directory::new(place.path().to_owned());
+    let mut storage = directory.create(VOLUME, SessionId(7)).unwrap();
+    storage.append(&[1; 100]).unwrap();
+    storage.reserve(RESERVED_BYTES).unwrap();
+    let found = fs::metadata(storage.place()).unwrap();
+    assert_eq!(found.len(), 100);
+    assert!(found.blocks() * 512 >= RESERVED_BYTES, "{found:?}");
+    storage.append(&[2; 100]).unwrap();
+    storage.truncate(150).unwrap();
+    storage.reserve(1 << 60).unwrap_err();
+    storage.append(&[3; 10]).unwrap();
+    drop(storage);
+    let found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+    assert_eq!((found.session, found.bytes), (SessionId(7), [&[1; 100][..], &[2; 50], &[3; 10]].concat()));
 }
 
 #[test]
@@ -228,18 +281,18 @@ fn files_are_abandoned_when_their_process_drops_them() {
     assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "it is locked");
     drop(storage);
     assert!(directory.abandoned("0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f11").unwrap().is_empty());
-    let mut found = directory.abandoned(VOLUME).unwrap();
-    assert_eq!(found[0].bytes, b"abcd");
+    let mut found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+    assert_eq!(found.bytes, b"abcd");
     assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "only one gets it");
-    found[0].storage.append(b"e").unwrap();
-    found[0].storage.replace(b"xyz").unwrap();
-    found[0].storage.append(b"!").unwrap();
+    found.storage.append(b"e").unwrap();
+    found.storage.replace(b"xyz").unwrap();
+    found.storage.append(b"!").unwrap();
     assert!(directory.abandoned(VOLUME).unwrap().is_empty(), "the new file is locked too");
     drop(found);
-    let mut found = directory.abandoned(VOLUME).unwrap();
-    assert_eq!(found[0].bytes, b"xyz!");
-    found[0].storage.remove().unwrap();
-    found[0].storage.remove().unwrap();
+    let mut found = directory.abandoned(VOLUME).unwrap().remove(0).unwrap();
+    assert_eq!(found.bytes, b"xyz!");
+    found.storage.remove().unwrap();
+    found.storage.remove().unwrap();
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
     assert!(directory.create("../../etc", SessionId(7)).is_err());
     fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();

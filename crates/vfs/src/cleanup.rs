@@ -133,6 +133,8 @@ pub(crate) struct Cleanup {
     leftovers: AtomicBool,
     /// When this mount first saw the marks of operations that no term guards.
     marks: Mutex<HashMap<LockOwner, BootInstant>>,
+    /// Why the last replay failed.
+    replay_problem: Mutex<Option<String>>,
 }
 
 impl Cleanup {
@@ -147,6 +149,7 @@ impl Cleanup {
             trash_deleted: Event::default(),
             leftovers: AtomicBool::default(),
             marks: Mutex::default(),
+            replay_problem: Mutex::default(),
         }
     }
 
@@ -157,9 +160,13 @@ impl Cleanup {
     pub(crate) fn replay(&self) -> Result<(), Errno> {
         let Some(journals) = &self.base.journals else { return Ok(()) };
         let replayed = self.base.meta.replay(&**journals, &self.base.commits.make_durable_by_client());
-        if replayed.inspect_err(
-            |error| tracing::warn!(%error, "cannot replay the journal of a mount whose process has ended"),
-        )? {
+        let problem = replayed.as_ref().err().map(ToString::to_string);
+        // This is tried each second.
+        let before = std::mem::replace(&mut *host::lock(&self.replay_problem), problem.clone());
+        if let Some(error) = problem.filter(|problem| before.as_ref() != Some(problem)) {
+            tracing::warn!(error, "cannot replay the journal of a mount whose process has ended; retrying");
+        }
+        if replayed? {
             self.base.commits.note_change();
             self.set_leftovers();
         }

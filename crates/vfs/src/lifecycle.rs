@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 
-use client::Failure;
+use client::{Failure, QueueFate};
 use ops::Reap;
 use types::Errno;
 
@@ -128,12 +128,19 @@ impl Lifecycle {
             done = done.and(self.cleanup.drop_locks(|session| Ok(session == own)));
         }
         done = done.and(self.base.accesses.write()).and(self.cleanup.collect(COLLECT_AT_END, 1, &|| false));
-        if self.base.meta.has_uncommitted() {
-            // The next mount on this machine commits them under this session.
-            tracing::error!(
-                "changes that were answered are not committed: they stay in the journal of this mount, and the next mount of the volume on this machine commits them"
-            );
-            return done;
+        match self.base.meta.queue_fate() {
+            QueueFate::Empty => {}
+            QueueFate::Kept => {
+                tracing::error!(
+                    session = %self.base.meta.session(), seconds = self.base.times.remove_after.as_secs(),
+                    "changes that were answered are not committed. They stay in the journal of this mount: mount the volume again on this machine, which commits them, before other mounts remove this session"
+                );
+                return done;
+            }
+            QueueFate::Lost(changes) => {
+                tracing::error!(changes, "changes that were answered could not be committed and are lost");
+                done = done.and(Err(Errno::EIO));
+            }
         }
         let ended = match self.base.meta.drop_session(self.base.meta.session()) {
             // The session is removed, possibly by an earlier attempt whose answer was lost.
@@ -182,7 +189,7 @@ mod tests {
         engine.arm(true);
         assert!(vfs.lifecycle.end().is_err());
         engine.arm(false);
-        assert!(vfs.meta().has_uncommitted());
+        assert_eq!(vfs.meta().queue_fate(), QueueFate::Kept);
         drop(vfs);
         let next = mount_with(engine, options);
         assert_eq!(next.names.lookup(&root(), dir, b"f").unwrap().unwrap().ino, file);

@@ -86,7 +86,9 @@ impl Session {
     pub(crate) fn begin(&self, info: SessionInfo) -> Result<(), Errno> {
         let _ = self.info.set(info);
         self.slices.advance()?;
-        self.meta.begin_session(self.record(self.meta.session()), self.times.valid_for)?;
+        let id = self.meta.session();
+        self.meta.begin_journal(id, self.since);
+        self.meta.begin_session(self.record(id), self.times.valid_for)?;
         *host::lock(&self.renewed) = BootInstant::now();
         Ok(())
     }
@@ -94,7 +96,11 @@ impl Session {
     /// Begins a new session in place of the one that was lost; returns its id.
     pub(crate) fn begin_next(&self) -> Result<SessionId, Errno> {
         self.slices.discard_lease()?;
-        let session = self.meta.rejoin(|session| self.record(session), self.times.valid_for)?;
+        let record = |session| {
+            self.meta.begin_journal(session, self.since);
+            self.record(session)
+        };
+        let session = self.meta.rejoin(record, self.times.valid_for)?;
         *host::lock(&self.renewed) = BootInstant::now();
         Ok(session)
     }
@@ -128,7 +134,7 @@ impl Session {
             heartbeat: Time::now(),
             // Others could prove by the boot that the process has ended, and remove the session without a replay of
             // its journal. The lock of the journal proves it too.
-            process: match self.meta.is_holding() {
+            process: match self.meta.has_journal() {
                 true => Process { boot_id: String::new(), ..this_process() },
                 false => this_process(),
             },

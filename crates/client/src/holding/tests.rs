@@ -37,6 +37,7 @@ fn client_with(engine: Arc<dyn Engine>, journals: Option<&Memory>) -> Arc<Meta> 
         meta.replay(journals, &nothing_to_store()).unwrap();
         meta.hold_new_directories(nothing_to_store(), Arc::new(journals.clone()));
     }
+    meta.begin_journal(meta.session(), Time::from_nanos(1));
     meta.begin_session(Session::new(meta.session(), Time::from_nanos(1)), LONG).unwrap();
     meta.set_current_until(BootInstant::now() + LONG);
     meta
@@ -613,4 +614,95 @@ fn random_operations_survive_kills() {
         twins.metas[0].give_back().unwrap();
         assert_eq!(twins.records(0), twins.records(1), "seed {seed}");
     }
+}
+
+/// The session of a client that registered after it had committed something else, as a mount does that cleans up first.
+/// Its operations before its first term have the lowest numbers.
+fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
+    let meta = Arc::new(Meta::open(engine.clone(), 1000).unwrap());
+    meta.replay(journals, &nothing_to_store()).unwrap();
+    meta.hold_new_directories(nothing_to_store(), Arc::new(journals.clone()));
+    meta.drop_garbage(&[types::SliceId(1)]).unwrap();
+    let session = meta.session();
+    meta.begin_journal(session, Time::from_nanos(1));
+    meta.begin_session(Session::new(session, Time::from_nanos(1)), LONG).unwrap();
+    meta
+}
+
+/// A replay commits under the session of the process that has ended, but not under ids that this process has used: the
+/// database answers those without doing anything.
+#[test]
+fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
+    let (engine, journals) = (volume(), Memory::default());
+    for _ in 0..2 {
+        let killed = registered_later(&engine, &journals);
+        let session = killed.session();
+        drop(killed);
+        assert!(client(&engine, false).replay(&journals, &nothing_to_store()).unwrap());
+        let records = engine.read(&[RecordKey::Session(session)]).unwrap().records;
+        assert_eq!(records, [Record::Session(session, None)]);
+    }
+    assert_eq!(journals.all(), []);
+}
+
+/// What a journal says was sent without being queued was never answered.
+#[test]
+fn a_journal_without_a_queue_is_replayed() {
+    let (engine, journals) = (volume(), Memory::default());
+    let killed = registered_later(&engine, &journals);
+    let session = killed.session();
+    drop(killed);
+    let header = journal::read(&journals.all()[0].1).unwrap().header;
+    let storage = journals.create(&header.volume, session).unwrap();
+    let mut journal = Journal::begin(storage, &header).unwrap();
+    journal.sent(&[1, 3]);
+    drop(journal);
+    assert!(client(&engine, false).replay(&journals, &nothing_to_store()).unwrap());
+    assert_eq!(journals.all(), []);
+}
+
+/// A journal that cannot be used holds up neither the others nor, once its session is gone, the mount.
+#[test]
+fn one_unusable_journal_does_not_hold_up_the_others() {
+    let (engine, journals) = (volume(), Memory::default());
+    let killed = [(); 3].map(|()| client_with(engine.clone(), Some(&journals)));
+    let sessions = killed.each_ref().map(|client| client.session());
+    let dir = make(&killed[2], Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    make(&killed[2], dir.ino, "f", 11, MakeKind::Regular).unwrap();
+    drop(killed);
+    let mut all = journals.all();
+    all.sort_by_key(|(session, _)| *session);
+    let other_format = [&[6, 0, 0, 0][..], &crc32c(&[0, 200, 1, 0, 0, 0]), &[0, 200, 1, 0, 0, 0]].concat();
+    assert_eq!(journal::read(&other_format), Err(journal::Unusable::OtherFormat(200)));
+    journals.set_bytes(sessions[0], &other_format);
+    journals.set_bytes(sessions[1], &[0; 100]);
+    let next = client(&engine, false);
+    let error = next.replay(&journals, &nothing_to_store()).unwrap_err().to_string();
+    assert!(error.contains("format 200") && error.contains("--force"), "{error}");
+    assert_eq!(look(&next, dir.ino, "f").unwrap().unwrap().ino, Ino(11));
+    assert_eq!(journals.all().iter().map(|(session, _)| *session).collect::<Vec<_>>(), [sessions[0]]);
+    assert!(next.remove_session(sessions[0], Time::from_nanos(1)).unwrap());
+    next.replay(&journals, &nothing_to_store()).unwrap();
+    assert_eq!(journals.all(), []);
+}
+
+fn crc32c(bytes: &[u8]) -> [u8; 4] {
+    // Castagnoli's polynomial, bit by bit.
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    });
+    (!crc).to_le_bytes()
+}
+
+/// A volume that was loaded from a dump has the UUID of the first one, whose journals are not its own.
+#[test]
+fn a_volume_leaves_the_journals_of_another_with_its_uuid_alone() {
+    let (engine, journals) = (volume(), Memory::default());
+    drop(client_with(engine.clone(), Some(&journals)));
+    let (_, bytes) = journals.all().pop().unwrap();
+    let header = Header { loaded: "a dump".to_owned(), ..journal::read(&bytes).unwrap().header };
+    let storage = journals.create(&header.volume, header.session).unwrap();
+    drop(Journal::begin(storage, &header).unwrap());
+    assert!(!client(&engine, false).replay(&journals, &nothing_to_store()).unwrap());
+    assert_eq!(journals.all().len(), 1);
 }

@@ -30,10 +30,10 @@ impl Journals for MachineJournals {
         })
     }
 
-    fn abandoned(&self, volume: &str) -> io::Result<Vec<Abandoned>> {
+    fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>> {
         let mut found = self.memory.abandoned(volume)?;
         if self.mutant == Some(Mutant::NotReplayed) {
-            found.iter_mut().for_each(|journal| cut_back(&mut journal.bytes));
+            found.iter_mut().flatten().for_each(|journal| cut_back(&mut journal.bytes));
         }
         Ok(found)
     }
@@ -47,6 +47,14 @@ fn cut_back(bytes: &mut Vec<u8>) {
 }
 
 impl Storage for Forgetful {
+    fn place(&self) -> String {
+        self.0.place()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.0.reserve(bytes)
+    }
+
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.get(FRAME_BYTES) == SENT { Ok(()) } else { self.0.append(bytes) }
     }
