@@ -96,6 +96,16 @@ read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print
 whole=$(said cargo-test SKIPPED) part=$(said cargo-test "SKIPPED IN PART") later=$(said cargo-test LATER)
 add cargo-test "$status" $((p - whole - later)) "$f" $((s + whole + part))
 
+# The tests of mounts again over io_uring, unless they have just used it. Where the kernel does not offer it, they are skipped
+# in part above.
+if [ "$(cat /sys/module/fuse/parameters/enable_uring 2>/dev/null)" = N ] && [ "$(id -u)" -eq 0 ]; then
+    status=0
+    step ring scripts/with-ring.sh env LIMEN_TEST_S3=later cargo test --workspace "${test_features[@]}" --no-fail-fast --quiet \
+        --test mount --test shared || status=$?
+    read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/ring.log")
+    add ring "$status" "$p" "$f" "$s"
+fi
+
 # Two minutes of simulated clients and two of simulated mounts, with new seeds, at low priority next to the
 # following steps. The arguments are as above, so that nothing is rebuilt.
 sim_started=$SECONDS

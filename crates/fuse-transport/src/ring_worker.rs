@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::handler::{Handler, Workers, answer};
 use crate::reply::Target;
-use crate::uring::{Event, Ring as ThreadRing, Scratch, WAKE_UP};
+use crate::uring::{Event, Ring as ThreadRing, Scratch, is_wake_up};
 
 /// The work of one thread.
 pub(crate) struct RingWorker {
@@ -34,7 +34,7 @@ impl RingWorker {
                 Event::Request(entry) => {
                     served = true;
                     match entry.open(&mut scratch) {
-                        (WAKE_UP, _) => entry.answer(WAKE_UP, Ok(&[])),
+                        (unique, _) if is_wake_up(unique) => entry.answer(unique, Ok(&[])),
                         (unique, bytes) => {
                             answer(&Target::Ring(Arc::clone(&entry)), Some(unique), bytes, handler);
                         }

@@ -15,6 +15,7 @@ use std::ffi::c_void;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuse_proto::{NodeId, Notification, REPLY_HEADER_BYTES, Unique, reply_header};
@@ -33,8 +34,22 @@ const MAX_ENTRIES: usize = 1024;
 /// kernel.
 const RING_ENTRIES: u32 = 16;
 
-/// The id of the request that this process causes itself; the kernel's ids count upwards from 2.
-pub(crate) const WAKE_UP: Unique = Unique(1 << 62);
+/// The bit of the ids of requests that this process causes itself; the kernel's own ids count upwards from 2.
+const WAKE_UP: u64 = 1 << 62;
+
+/// An id for a request that this process causes. Each is used once: the kernel finds the entry of a reply by the id
+/// (`fuse_uring_commit_fetch`). If two requests on one queue had the same, it would confuse their entries, and the next
+/// request would be written into memory that nobody reads.
+fn next_wake_up() -> Unique {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Odd ids are those of interrupts.
+    Unique(WAKE_UP | (2 * NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Whether this process caused a request.
+pub(crate) fn is_wake_up(unique: Unique) -> bool {
+    unique.0 & WAKE_UP != 0
+}
 
 /// The user data of the completion for deferred replies. Entries are numbered from 0.
 const DEFERRED: u64 = u64::MAX;
@@ -133,7 +148,7 @@ impl Ring {
             self.lend()?;
             if let Err(error) = self
                 .device
-                .write(&[IoSlice::new(Notification::retrieve(WAKE_UP, entry.node(), 0).as_bytes())])
+                .write(&[IoSlice::new(Notification::retrieve(next_wake_up(), entry.node(), 0).as_bytes())])
             {
                 tracing::debug!(%error, "the kernel rejected the RETRIEVE that fetches waiting requests");
             }

@@ -504,6 +504,61 @@ fn replies_can_come_late_from_other_threads_or_after_an_interrupt() {
     }
 }
 
+/// Requests whose replies come late make the ring cause requests of its own, several at a time on one queue. None of the
+/// others may be lost, or be answered with the reply of another.
+#[test]
+fn many_late_replies_lose_no_other_request() {
+    const WAITS: usize = 400;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let hello = dir.path().join("hello");
+        let (ended, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let waiters = 6;
+        thread::scope(|scope| {
+            for _ in 0..waiters {
+                scope.spawn(|| {
+                    for _ in 0..WAITS {
+                        let file = File::open(&hello).unwrap();
+                        if file.lock().is_err() {
+                            return;
+                        }
+                    }
+                    ended.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            for thread in 0..2 {
+                let (hello, is_over) = (&hello, &is_over);
+                scope.spawn(move || {
+                    for at in 0_u64.. {
+                        if is_over.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let missing = fs::metadata(hello.with_file_name(format!("no-{thread}-{at}")));
+                        if missing.unwrap_err().raw_os_error() != Some(Errno::ENOENT.raw()) {
+                            break;
+                        }
+                    }
+                });
+            }
+            let deadline = Instant::now() + TIMEOUT;
+            while ended.load(Ordering::SeqCst) < waiters && Instant::now() < deadline {
+                let late: Vec<_> = std::mem::take(&mut *served.tiny.waiting.lock().unwrap());
+                late.into_iter().for_each(|reply| reply.ok(&[]));
+                thread::sleep(Duration::from_micros(200));
+            }
+            is_over.store(true, Ordering::SeqCst);
+            if ended.load(Ordering::SeqCst) < waiters {
+                // The threads that hang get an error.
+                let _ = served.mount.unmount(UnmountMode::Force);
+            }
+        });
+        assert_eq!(ended.into_inner(), waiters, "{over:?}: requests were lost");
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
+    }
+}
+
 #[test]
 fn concurrent_requests_end_with_a_forced_unmount() {
     for over in transports() {
