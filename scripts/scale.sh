@@ -37,7 +37,7 @@ PY
 # The resident memory of the mount in MiB.
 resident() {
     local pid
-    pid=$("$limen" status --json "$work/mnt" | python3 -c 'import json, sys; print(json.load(sys.stdin)["process"]["pid"])')
+    pid=$("$limen" status --json "$work/mnt" | python3 -c 'import json, sys; print(json.load(sys.stdin)["sessions"][0]["pid"])')
     awk '/VmRSS/ { printf "%.0f", $2 / 1024 }' "/proc/$pid/status"
 }
 
@@ -59,7 +59,7 @@ for engine in "${engines[@]}"; do
         creates=$(python3 -c '
 import json, sys
 print("%.0f" % next(phase["ops_per_s"] for phase in json.load(open(sys.argv[1]))["phases"] if phase["name"] == "create"))' "$work/json")
-        "$limen" mount -d -o noatime --log "$work/mount.log" "$url" "$work/mnt" >/dev/null
+        "$limen" mount -d -o transport=dev --log "$work/mount.log" "$url" "$work/mnt" >/dev/null
         idle=$(resident)
         cold=$(cost ls -lR "$work/mnt/t")
         warm=$(cost ls -lR "$work/mnt/t")

@@ -86,14 +86,10 @@ impl Vfs {
     /// # Errors
     /// EIO if the database fails.
     pub fn evict(&self, ino: Ino) -> Result<CachedBytes, Errno> {
-        let mut sum = CachedBytes::default();
-        self.each_slice(ino, |id, size| {
-            sum.stored += u64::from(size);
-            sum.cached += self.base.store.cached_bytes(id, size);
-            self.base.store.evict(id, size);
-        })?;
+        let before = self.cached_bytes(ino)?;
+        self.each_slice(ino, |id, size| self.base.store.evict(id, size))?;
         self.caches.forget_inode(ino, true);
-        Ok(sum)
+        Ok(before)
     }
 
     fn each_chunk(
