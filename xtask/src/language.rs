@@ -10,6 +10,17 @@ use crate::source::{Masked, has_word};
 /// Words that mark a sentence without a subject, or treat a program as a person.
 const WORDS: &[&str] = &[concat!("who", "m"), concat!("who", "ever"), concat!("where", "from")];
 
+/// Former words of this project, in Rust, SQL, Lua, scripts and documents, each with the present one.
+const FORMER_WORDS: &[(&str, &str)] = &[
+    (concat!("ask", "er"), "lock owner"),
+    (concat!("ask", "ers"), "lock owners"),
+    (concat!("gh", "ost"), "unlinked inode"),
+    (concat!("gh", "osts"), "unlinked inodes"),
+    (concat!("vou", "ch"), "authority"),
+    (concat!("vou", "ched"), "has authority"),
+    (concat!("vou", "ches"), "has authority"),
+];
+
 /// Former names of types, each with the present one.
 const NAMES: &[(&str, &str)] = &[
     ("Edge", "Dirent"),
@@ -21,7 +32,6 @@ const NAMES: &[(&str, &str)] = &[
     ("PutNode", "PutInode"),
     ("Touched", "Invalidation"),
     ("Trouble", "QueryError"),
-    ("Vouch", "Authority"),
     ("Want", "RecordKey"),
 ];
 
@@ -40,6 +50,13 @@ pub(crate) fn check_words(place: &str, text: &str) -> Vec<Problem> {
                 place: format!("{place}:{number}"),
                 what: format!("the word '{word}'"),
                 remedy: "name the subject of the sentence",
+            });
+        }
+        for (old, new) in FORMER_WORDS.iter().filter(|(old, _)| has_word(&line, old)) {
+            problems.push(Problem {
+                place: format!("{place}:{number}"),
+                what: format!("the word '{old}'; the term is '{new}'"),
+                remedy: "use the glossary's term",
             });
         }
     }
@@ -105,9 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn former_words_are_found_in_any_text() {
+        let former = FORMER_WORDS[0].0;
+        let found = check_words("a.sql", &format!("SELECT 1;\n-- the {former} waits\n"));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].place, "a.sql:2");
+        assert!(check_words("P", &format!("{former}_id\n")).is_empty());
+    }
+
+    #[test]
     fn old_names_are_found_in_code_only() {
-        assert_eq!(check_names("P", "fn f(a: Vouch) {}\n").len(), 1);
-        assert!(check_names("P", "// a Vouch\nlet a = \"Vouch\"; VouchX;\n").is_empty());
+        assert_eq!(check_names("P", "fn f(a: Want) {}\n").len(), 1);
+        assert!(check_names("P", "// a Want\nlet a = \"Want\"; WantX;\n").is_empty());
     }
 
     #[test]
