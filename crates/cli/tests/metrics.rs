@@ -340,6 +340,35 @@ fn a_slow_request_is_logged_with_where_its_time_went() {
 }
 
 #[test]
+fn held_directories_and_queued_changes_are_counted() {
+    if !skip::is_root() {
+        return;
+    }
+    let server = Server::start(Kind::Redis, false);
+    let place = Place::new();
+    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&server.patient_url(), &[]).ok();
+    let status: Value =
+        serde_json::from_str(&limen(&["status", "--json", &server.patient_url()]).ok()).unwrap();
+    let address = status["sessions"][0]["metrics"].as_str().unwrap();
+    let queued = |families: &Families| families.value("limen_queued_changes", &[]);
+    // A mount holds the directories that it creates as soon as it is notified of the changes of others.
+    scrape_until(address, |families| families.value("limen_coherence", &[("state", "notified")]) == 1.0);
+    assert_eq!(scrape(address).value("limen_held_directories", &[]), 0.0);
+    let directory = place.path("mnt").join("d");
+    fs::create_dir(&directory).unwrap();
+    scrape_until(address, |families| families.value("limen_held_directories", &[]) == 1.0);
+    server.stop(true);
+    // Answered although the server does not.
+    let made = fs::create_dir(directory.join("e"));
+    scrape_until(address, |families| queued(families) > 0.0);
+    server.stop(false);
+    made.unwrap();
+    scrape_until(address, |families| queued(families) == 0.0);
+    place.umount(&[]).ok();
+}
+
+#[test]
 fn profile_tells_who_did_what_and_where() {
     let Some(mounted) = Mounted::new(&[]) else { return };
     fs::create_dir_all(mounted.at("d/e")).unwrap();

@@ -27,6 +27,10 @@ pub struct Activity {
     pub cache_bytes: u64,
     /// The memory of cached listings, estimated.
     pub listing_bytes: u64,
+    /// Directories that this client holds (SEMANTICS.md, "Asynchronous metadata").
+    pub held_directories: u64,
+    /// Changes in held directories that were answered and are not yet committed.
+    pub queued_changes: u64,
 }
 
 pub(crate) fn count(event: &AtomicU64) {

@@ -118,6 +118,8 @@ impl Meta {
             cache_misses,
             cache_bytes: self.cache.bytes(),
             listing_bytes: self.listings.bytes(),
+            held_directories: self.held.directories() as u64,
+            queued_changes: host::lock(&self.held.state).queue.len() as u64,
         }
     }
 

@@ -229,6 +229,17 @@ fn session(text: &mut Text, counters: &Counters) {
         "When another mount last removed this mount's session as dead; 0 if never.",
         lost,
     );
+    let client = counters.vfs.meta().activity();
+    text.gauge(
+        "limen_held_directories",
+        "Directories that this mount has created and uses alone, so that it answers changes in them before their commit.",
+        client.held_directories as f64,
+    );
+    text.gauge(
+        "limen_queued_changes",
+        "Changes in held directories that were answered and are not yet committed.",
+        client.queued_changes as f64,
+    );
     let coherence = counters.vfs.caches.coherence();
     let kinds = [Coherence::Exclusive, Coherence::Notified, Coherence::Polling];
     text.gauges(
