@@ -1,4 +1,4 @@
-//! `limen trash`: lists what is in a volume's trash, and deletes it before its time. `limen restore` uses the same list.
+//! `limen trash`: lists a volume's trash, and deletes files from it before they expire. `limen restore` uses this list.
 //!
 //! On a mount, the commands use the directory `/.trash` like any program, so the permissions of its directories decide
 //! what a user sees and deletes. In a volume that is named by its URL they use the database.
@@ -98,10 +98,10 @@ pub(crate) fn run(args: &TrashArgs) -> Result<(), CliError> {
     }
 }
 
-/// What was removed.
+/// A removed file or directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// Where it is now; only on a mount.
+    /// Its path in the trash. Used only on a mount.
     pub(crate) path: PathBuf,
     pub(crate) name: TrashName,
     pub(crate) is_dir: bool,
@@ -176,7 +176,7 @@ pub(crate) fn hours_in(trash: &Path) -> Result<Vec<HourDir>, CliError> {
     Ok(hours)
 }
 
-/// What was removed in an hour. Entries that say another inode number than they have are left out.
+/// The files and directories removed in an hour. Skips an entry if the inode number in its name is not its own.
 pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     // A symbolic link would lead out of the trash.
     if !fs::symlink_metadata(&dir.path).is_ok_and(|of| of.is_dir()) {
@@ -291,7 +291,7 @@ fn rows_of(page: &[Record]) -> Vec<Row> {
 fn purge(args: &PurgeArgs) -> Result<(), CliError> {
     let before = match args.older {
         None => TrashHour(i64::MAX),
-        // An hour is deleted when its end is that long ago.
+        // An hour is deleted if it ended at least that long ago.
         Some(age) => {
             let secs = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
             TrashHour::of(Time::new(Time::now().sec().saturating_sub(secs), 0))
@@ -331,7 +331,7 @@ fn purge_mount(path: &Path, threads: usize, before: TrashHour) -> Result<Removed
 
 fn purge_volume(url: &MetaUrl, before: TrashHour) -> Result<Removed, CliError> {
     let (database, _) = url.open_volume()?;
-    // A mount on the embedded engine caches what it has read, and is not told of changes.
+    // A mount on the embedded engine caches what it has read, and is not notified of changes.
     let lock = database.lock(false).map_err(|_| {
         CliError::new("the volume is mounted, and its database serves one process at a time")
             .at(url)

@@ -1,9 +1,9 @@
 //! The one loop that runs an operation from plan to commit, including all retries.
 //!
-//! Each round plans the operation with the records that are known. Either the plan is missing records, and
-//! they are read. Or its answer is certain ([`certainty`]), and the operation ends. Or its guards and effects
-//! become an [`Attempt`], which is committed. If a guard fails, the engine returns the present records of all
-//! guards as of one moment, and the next round plans with those.
+//! Each round plans the operation with the records that are known. If the plan is missing records, they are
+//! read. If its answer is certain ([`certainty`]), the operation ends. Otherwise its guards and effects become
+//! an [`Attempt`], which is committed. If a guard fails, the engine returns the current records of all guards
+//! as of one moment, and the next round plans with those.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +23,7 @@ use crate::ticket::Ticket;
 
 /// How many conflicts a plan may meet before the operation fails with EIO.
 const MAX_CONFLICTS: u32 = 64;
-/// The conflicts after which the operation tries again at once. After each further one it pauses first.
+/// After each of the first conflicts, up to this many, the operation retries at once. Later it pauses first.
 const PROMPT_CONFLICTS: u32 = 3;
 /// The most reads of one operation. A rename needs many: it reads all directories above its new parent, one
 /// after another.
@@ -54,7 +54,7 @@ enum Planned<R> {
 #[derive(Debug)]
 struct Missing {
     keys: Vec<RecordKey>,
-    /// Whether they must be of one moment ([`View::prefetch_at_one_moment`]).
+    /// Whether they must be read as of one moment ([`View::prefetch_at_one_moment`]).
     as_one: bool,
     /// A directory: the records of the path from it up to the root are missing too.
     climbs_from: Option<Ino>,
@@ -264,11 +264,11 @@ impl<'a, O: Op> Run<'a, O> {
         }
     }
 
-    /// Makes another session give a directory back. The records that are known of it are older.
+    /// Makes another session give a directory back. Discards the records that were read before.
     fn recall(&mut self, dir: Ino) -> Result<(), Failure> {
         let session = self.meta.session();
         if self.ctx.session != session {
-            // The directories of the session before it are not its own any more.
+            // The new session does not hold the directories that the earlier session held.
             if self.ticket.is_some() || self.doubt.is_some() {
                 return Err(Failure::Fenced(self.ctx.session));
             }
@@ -300,7 +300,7 @@ impl<'a, O: Op> Run<'a, O> {
     }
 
     /// Sends an attempt. After a conflict the operation continues.
-    // Inlined as `plan` is.
+    // Inlined for the same reason as `plan`.
     #[inline(always)]
     fn commit(
         &mut self,
@@ -355,7 +355,7 @@ impl<'a, O: Op> Run<'a, O> {
             }
             Outcome::Conflict(snapshot) => {
                 let is_alone = entered.as_ref().is_some_and(Entered::is_alone);
-                // An earlier attempt may still change what is held, or create a directory that will name this session.
+                // An earlier attempt may still change held records, or create a directory that names this session.
                 match self.doubt {
                     Some(_) => meta.leave(entered, &txn, false),
                     None => drop(entered),
@@ -374,7 +374,7 @@ impl<'a, O: Op> Run<'a, O> {
                 // The conflict returned all guarded records as of one moment; they supersede what was read
                 // before.
                 if is_alone {
-                    // The records are those of one moment, also those that are held. They are not cached.
+                    // All records, including the held ones, are as of one moment. They are not cached.
                     self.fresh = meta.cache.pass(&snapshot, began).into_iter().collect();
                     self.conflicted();
                     return Ok(ControlFlow::Continue(()));
@@ -383,7 +383,7 @@ impl<'a, O: Op> Run<'a, O> {
                 if meta.held_drops() == drops {
                     self.fresh = self.take(&snapshot, began).into_iter().collect();
                 } else {
-                    // What was held meanwhile may be newer.
+                    // A hold ended meanwhile, so the database may have newer records than this snapshot.
                     self.forget_reads();
                 }
                 self.conflicted();
@@ -392,7 +392,7 @@ impl<'a, O: Op> Run<'a, O> {
         }
     }
 
-    /// Goes on after a transaction whose guards were checked by what is held.
+    /// Handles the outcome of a transaction whose guards were checked against the held records.
     fn took_effect_here(
         &mut self,
         txn: &Txn,
@@ -401,7 +401,7 @@ impl<'a, O: Op> Run<'a, O> {
     ) -> ControlFlow<Result<O::Reply, Errno>> {
         match outcome {
             Outcome::Committed { .. } => {
-                // What is cached of it was read before.
+                // The cached records that it changes were read before it.
                 self.meta.forget(txn);
                 let acl = |effect: &Effect| match effect {
                     Effect::PutAcl { id, text } => Some(Record::Acl(*id, Some(text.clone()))),

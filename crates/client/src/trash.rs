@@ -14,7 +14,7 @@ use types::{Errno, Ino, Name};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// Entries that one commit deletes. If the engine accepts no transaction of that size, fewer.
+/// The most entries that one commit deletes. If such a commit fails, the number is halved.
 const AT_ONCE: usize = 128;
 /// Entries read at a time.
 const PAGE: usize = 1024;
@@ -25,7 +25,7 @@ const MAX_HOURS: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashedHour {
     pub hour: TrashHour,
-    /// The directory of its uid, and the name of that in the root of the trash.
+    /// The directory of the uid. `user` is its name in the root of the trash.
     pub user_dir: Ino,
     pub user: Name,
     pub dir: Ino,
@@ -36,13 +36,13 @@ pub struct TrashedHour {
 
 /// What to delete.
 pub struct Emptying<'a> {
-    /// Only hours before this one.
+    /// Deletes only hours before this one.
     pub before: TrashHour,
-    /// Only in the directory with this name in the root of the trash, which is a uid.
+    /// If set, deletes only in the directory with this name in the root of the trash. The name is a uid.
     pub user: Option<Name>,
-    /// The most entries to look at.
+    /// The most entries to try to delete. Entries that stay because they are open do not count.
     pub most: u64,
-    /// Whether an inode must stay, because it is open.
+    /// Returns whether an inode must stay because it is open.
     pub keeps: &'a dyn Fn(Ino) -> bool,
     /// Called before each commit. If it returns true, the call ends.
     pub stop: &'a dyn Fn() -> bool,
@@ -67,7 +67,7 @@ pub struct Emptied {
 }
 
 impl Meta {
-    /// Whether the volume has a trash. It remains after it was turned off.
+    /// Whether the volume has a trash directory. The directory remains after the trash is turned off.
     ///
     /// # Errors
     /// Those of the database.
@@ -80,7 +80,7 @@ impl Meta {
     }
 
     /// The hours in the trash before `before`, the oldest first; at most a few thousand of the oldest. An entry whose name
-    /// is no hour counts to the hour of its last change.
+    /// is not an hour belongs to the hour of its ctime.
     ///
     /// # Errors
     /// Those of the database.
@@ -119,7 +119,7 @@ impl Meta {
             };
             for record in &page {
                 let Record::Dirent(_, name, Some(dirent)) = record else { continue };
-                // The name of an hour to come is not believed.
+                // If the name is an hour in the future, use the ctime instead.
                 let by_name = TrashHour::from_name(name.as_bytes()).filter(|hour| *hour <= now);
                 let by_change = || inode_of(dirent.ino).map(|inode: Inode| TrashHour::of(inode.ctime));
                 let Some(hour) = by_name.or_else(by_change) else { continue };
@@ -156,7 +156,7 @@ impl Meta {
             if left == 0 || (what.stop)() {
                 return Ok(Emptied { is_done: false, ..emptied });
             }
-            // A directory in which a file is open, or was trashed a moment ago, stays.
+            // A directory stays if it contains an open file, or a file that was trashed meanwhile.
             self.delete_if_empty(user_dir, &name, what)?;
             self.delete_if_empty(Ino::TRASH, &user, what)?;
         }
@@ -167,7 +167,7 @@ impl Meta {
         let names = std::slice::from_ref(name);
         match self.run(&EmptyTrash(Prune { dir, names }), &BY_KERNEL) {
             Ok(()) => (what.deleted)(dir, names),
-            // It is not empty, was moved out of the trash meanwhile, or is damaged. The others must not wait for it.
+            // It is not empty, was moved out of the trash meanwhile, or is damaged. Go on with the others.
             Err(Failure::Refused(_)) => {}
             Err(failure) => return Err(failure),
         }
@@ -183,9 +183,9 @@ impl Meta {
         at_once: &mut usize,
         emptied: &mut Emptied,
     ) -> Result<bool, Failure> {
-        // The directories from the root to the one that is being emptied, and others that still are to be.
+        // The directories from the root to the one that is being emptied, and others that are still to be emptied.
         let mut dirs = vec![root];
-        // Directories that are empty, or in which something stays.
+        // Visited directories are empty, or contain an entry that stays.
         let mut visited: HashSet<Ino> = HashSet::new();
         let mut is_empty = true;
         while let Some(&parent) = dirs.last() {
@@ -207,7 +207,7 @@ impl Meta {
                         () => names.push(name),
                     }
                 }
-                // What stays does not use up the call, or one user could stop the emptying for all.
+                // Entries that stay are not counted, because one user's open files could use up every call.
                 *left = left.saturating_sub(names.len() as u64);
                 is_empty &= self.delete(parent, names, what, at_once, emptied)?;
                 if *left == 0 || (what.stop)() {
@@ -249,7 +249,7 @@ impl Meta {
                     emptied.entries += part.len() as u64;
                     (what.deleted)(dir, part);
                 }
-                // The engine may not accept so large a transaction. Or a directory among them has entries.
+                // The transaction may be too large for the engine, or a directory among the names is not empty.
                 Err(Failure::Engine(_) | Failure::Refused(_)) if part.len() > 1 => {
                     *at_once = part.len().div_ceil(2);
                     continue;

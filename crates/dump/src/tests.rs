@@ -41,7 +41,7 @@ fn tag(directory: u64, owners: bool) -> QuotaTag {
     QuotaTag::new(QuotaId(directory), owners)
 }
 
-/// A volume with each kind of record, and with more of some than fit into a page or a transaction.
+/// A volume with each kind of record. Some kinds have more records than fit into a page or a transaction.
 fn sample() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
     Volume::in_memory("sample").format(&*engine).unwrap();
@@ -99,7 +99,7 @@ fn sample() -> Arc<dyn Engine> {
     effects.push(Effect::PutSetting { name: Quota::NEXT_SETTING, value: "9".to_owned() });
     for (key, rule) in rules() {
         effects.push(Effect::PutQuota { key, rule });
-        // A dump counts itself, so what is stored here does not matter.
+        // A dump computes usage from the inodes, so the usage that is stored here does not matter.
         effects.push(Effect::Charge { key, inodes: 77, blocks: -5 });
     }
     commit(&*engine, effects);
@@ -220,7 +220,7 @@ fn an_unfinished_copy_is_left_out() {
     assert_eq!(ends(&written(&source, Form::Json)), ends(&before));
 }
 
-/// On an engine without snapshots, a copy that is made during a dump.
+/// The engine has no snapshots, and a directory is copied during the dump.
 #[test]
 fn copy_during_a_live_dump_is_in_it_or_fails_it() {
     let dir = |ino, nlink, parent| Inode { nlink, parent: Ino(parent), ..inode(ino, FileType::Directory) };
@@ -296,7 +296,7 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
     assert_eq!(shared, BTreeMap::from([(40, u64::from(MOST_SHARES) * 2)]));
 }
 
-/// Fails every second commit, by turns before anything is done and after a part of the request is done.
+/// Fails every second commit: alternately before anything is done, and after a part of the request is done.
 #[derive(Debug)]
 struct Failing(Arc<dyn Engine>, AtomicU64);
 
@@ -360,7 +360,7 @@ fn interrupted_load_takes_no_other_dump_and_no_format() {
     assert_eq!(settings(&*target), before);
 }
 
-/// Fails to wipe.
+/// An engine on which wipe fails.
 #[derive(Debug)]
 struct Unwiped(Arc<dyn Engine>);
 
@@ -420,7 +420,7 @@ fn load_onto_a_volume_changes_nothing() {
     assert_eq!((written(&target, Form::Json), settings(&*target)), (before, settings(&*sample())));
 }
 
-/// Lets another load of the same dump run to its end after the first commit of this one.
+/// After the first commit of a load, runs another load of the same dump to its end.
 #[derive(Debug)]
 struct Raced(Arc<dyn Engine>, Vec<u8>, AtomicU64);
 
@@ -515,7 +515,7 @@ fn newer_and_unknown_dumps_are_refused() {
     }
 }
 
-/// A small dump with these lines, changed by `change`, with a correct end.
+/// Checks a small dump after `change` has edited its lines. The checksum and the counts at its end are correct.
 fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<Checked, DumpError> {
     let engine = empty();
     Volume::in_memory("small").format(&*engine).unwrap();
@@ -530,7 +530,7 @@ fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<Checked, DumpError> 
     checked(format!("{body}{end}\n").as_bytes())
 }
 
-/// A dump with one more line at its end.
+/// Checks a small dump with one more line before its end.
 fn with_line(line: &str) -> Result<Checked, DumpError> {
     changed(|lines| lines.push(line.to_owned()))
 }
@@ -755,7 +755,7 @@ fn differences_between_volume_and_dump_are_found() {
     }
 }
 
-/// Changes the volume before and after each read of a dump, a number of times.
+/// Changes the volume before and after each read of a dump, at most `left` times.
 #[derive(Debug)]
 struct Busy {
     inner: Arc<dyn Engine>,
@@ -907,8 +907,8 @@ fn dump_beside_a_stream_that_is_never_empty_fails() {
     assert!(matches!(error, DumpError::TooFast), "{error}");
 }
 
-/// Appends a row to file 7, which has 1000 chunks, before and after each read of a dump, without an end. `grows`: the
-/// file also becomes longer by a chunk.
+/// Appends a row to file 7, which has 1000 chunks, before and after each read of a dump, without limit. If
+/// `grows` is true, the file also becomes longer by a chunk.
 #[derive(Debug)]
 struct BusyFile {
     inner: Arc<dyn Engine>,

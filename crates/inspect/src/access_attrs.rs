@@ -24,7 +24,7 @@ pub struct Nfs4Rules {
 }
 
 impl Nfs4Rules {
-    /// The rules of this ACL on a volume that maps SIDs so.
+    /// The rules of this ACL on a volume with these SID rules.
     pub fn new(stored: Nfs4Acl, sid_rules: &SidRules) -> Self {
         let mapped = stored.mapped(sid_rules);
         Nfs4Rules { stored, mapped }
@@ -50,7 +50,7 @@ impl Nfs4Rules {
     pub fn users(&self) -> impl Iterator<Item = u32> + '_ {
         self.deciding().entries().iter().enumerate().filter_map(|(at, entry)| {
             match (entry.who, self.stored_entry(at)?.who) {
-                // An entry for a group's SID stands for a user of that number too, which does not exist.
+                // A group's SID is also mapped to a user entry of the same number. Skip it: no such user exists.
                 (Who::User(id), Who::User(_)) => id.to_system(),
                 _ => None,
             }
@@ -123,7 +123,7 @@ impl Rules {
 
 impl AccessAttrs {
     /// # Errors
-    /// [`QueryError::Acl`] if its ACL is not among `records`, or is damaged.
+    /// [`QueryError::Acl`] if the inode's ACL is not among `records`, or is damaged.
     pub(crate) fn of(
         inode: &Inode,
         acl: AclKind,

@@ -80,7 +80,7 @@ fn fifty_thousand_scattered_writes_make_few_objects() {
     let mut model = vec![0; size];
     let before = engine.counts();
     for n in 0..WRITES {
-        // Each place once, in no order, and never next to another one.
+        // Each offset is written once, in scattered order. No two writes are adjacent.
         let at = n * 7919 % WRITES * (size / WRITES);
         let data = (n as u64 + 1).to_le_bytes();
         model[at..at + 8].copy_from_slice(&data);
@@ -90,11 +90,11 @@ fn fifty_thousand_scattered_writes_make_few_objects() {
     let flushes = WRITES.div_ceil(1024);
     let requests = vfs.base.store.requests();
     assert_eq!((requests.puts, requests.gets), (flushes as u64, 0));
-    // A lease of slice numbers is the other commit.
+    // The additional commit leases slice numbers.
     assert_eq!((engine.counts() - before).commits, flushes as u64 + 1);
     assert_eq!(check_counts(engine.inner(), ino), flushes);
     assert!(read_all(&vfs, ino, size) == model);
-    // The slices become garbage when their last rows go, and not before.
+    // The slices become garbage when their last rows are deleted, and not before.
     set_size(&vfs, ino, size as u64 / 2);
     assert_eq!(check_counts(engine.inner(), ino), flushes);
     vfs.files.close(ino).unwrap();
@@ -135,7 +135,7 @@ fn random_writes_read_back_like_an_array_of_bytes() {
         let mut model = vec![0; size];
         let mut end = 0;
         for step in 0..6000_u64 {
-            // Most places are in a few hot ranges, so that rows overlap, and compaction has work.
+            // Most offsets are in a few hot ranges, so that rows overlap and compaction has work.
             let hot = below(4) as usize * (size / 4);
             let near = if below(4) > 0 { hot + below(200_000) as usize } else { below(size as u64) as usize };
             let longest = if below(50) == 0 { 300_000 } else { 5000 };
@@ -205,7 +205,7 @@ fn a_scattered_flush_in_doubt_is_counted_once() {
         }
         vfs.files.flush(ino).unwrap();
         engine.deliver().unwrap();
-        // A late commit of a flush that was stored again adds the rows of the first attempt.
+        // If a flush was stored again, the late commit of its first attempt adds rows of another slice.
         let slices = if is_forgotten && !arrives_first { 2 } else { 1 };
         assert_eq!(check_counts(engine.inner(), ino), slices, "{arrives_first} {is_forgotten}");
         vfs.files.close(ino).unwrap();
