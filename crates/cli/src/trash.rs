@@ -37,8 +37,8 @@ A removed or overwritten file is kept in the trash for as many days as the volum
 config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. What is in the trash counts in the
 usage of the volume and in the quota of its owner. If the volume is nearly full, the oldest files are deleted earlier.
 
-The trash is the directory .trash in the root of the volume. Listings of the root do not show it. Each user sees only
-removed files of its own there, root sees all.")]
+The trash is the directory .trash in the root of the volume. Listings of the root do not show it. In it, users see
+only their own removed files, and root sees all.")]
 pub(crate) struct TrashArgs {
     #[command(subcommand)]
     action: Action,
@@ -68,7 +68,8 @@ struct ListArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A user deletes what is its own, root deletes everything. META-URL must not be mounted if the volume is on the embedded engine.
+Users delete only their own removed files, and root deletes those of all users. META-URL must not be mounted if the volume
+is on the embedded engine.
 
 Examples:
   limen trash purge --older 2h /mnt
