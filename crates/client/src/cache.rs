@@ -25,19 +25,21 @@
 //! Lock order: one shard at a time. No code outside this file that can block is called under its lock.
 
 mod key;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use host::{HashMap, Instant, RandomState};
+use host::{Instant, RandomState};
 use meta::{AclKind, Inode, Record, Seq, Snapshot, xattr_blocks};
 use metrics::Counter;
 use ops::{Key, KnownRecords, Value, known};
 use types::{Ino, Name, XattrName};
 
 use crate::charge::{RECORD_BYTES, charge};
+use slots::Slots;
 
 const SHARDS: usize = 64;
 
@@ -96,12 +98,9 @@ pub(crate) struct CommitTimes(Moment, Moment);
 
 #[derive(Debug, Default)]
 struct Shard {
-    slots: HashMap<Key, Slot>,
+    slots: Slots,
     /// The sum of the charges of all slots ([`crate::charge`]).
     charge: usize,
-    /// The keys of `slots` in the order of the eviction clock, and the position of its hand.
-    clock: Vec<Key>,
-    hand: usize,
     floor: Seq,
     /// When the last invalidation of a record that is not in `slots` was received.
     invalidated: Option<Moment>,
@@ -154,8 +153,8 @@ impl Cache {
     /// The record, unless its value is older than `oldest`. If `oldest` is `None`, an uncached name in the
     /// completely cached part of its directory is known to be absent.
     pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
-        let mut shard = self.shard(key);
-        let Some(slot) = shard.slots.get_mut(key) else {
+        let (mut shard, hash) = self.shard(key);
+        let Some(slot) = shard.slots.get_mut(hash, key) else {
             drop(shard);
             return if oldest.is_none() { self.absence(key) } else { None };
         };
@@ -191,14 +190,17 @@ impl Cache {
     /// Many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is locked once, so
     /// that the processor can overlap several memory accesses.
     pub(crate) fn inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
-        let mut places: Vec<(usize, usize)> =
-            inos.iter().map(|ino| self.index(&Key::Inode(*ino))).zip(0..).collect();
+        let place = |(place, ino): (usize, &Ino)| {
+            let hash = self.hasher.hash_one(Key::Inode(*ino));
+            (shard_of(hash), hash, place)
+        };
+        let mut places: Vec<(usize, u64, usize)> = inos.iter().enumerate().map(place).collect();
         places.sort_unstable();
         let mut inodes = vec![None; inos.len()];
         for of_one in places.chunk_by(|one, other| one.0 == other.0) {
             let mut shard = self.lock(of_one[0].0);
-            for &(_, place) in of_one {
-                if let Some(slot) = shard.slots.get_mut(&Key::Inode(inos[place]))
+            for &(_, hash, place) in of_one {
+                if let Some(slot) = shard.slots.get_mut(hash, &Key::Inode(inos[place]))
                     && let Value::Inode(inode) = slot.value
                 {
                     slot.used = true;
@@ -218,8 +220,8 @@ impl Cache {
         }
         // The entry may have been inserted after the lookup of the name and before that of the mark, so look it
         // up again. If it has been evicted since, the loss was counted under this lock.
-        let shard = self.shard(key);
-        let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
+        let (shard, hash) = self.shard(key);
+        let absent = !shard.slots.contains(hash, key) && self.losses(*dir) == losses;
         absent.then_some(Value::Dirent(None))
     }
 
@@ -227,7 +229,7 @@ impl Cache {
     pub(crate) fn names_of(&self, inos: &BTreeSet<Ino>) -> BTreeMap<Ino, (Ino, Name)> {
         let mut names = BTreeMap::new();
         for index in 0..SHARDS {
-            for (key, slot) in &self.lock(index).slots {
+            for (key, slot) in self.lock(index).slots.iter() {
                 if let (Key::Dirent(parent, name), Value::Dirent(Some(dirent))) = (key, &slot.value)
                     && inos.contains(&dirent.ino)
                 {
@@ -288,11 +290,12 @@ impl Cache {
             (Some(_), Some((_, losses))) if reaches(after) => *losses,
             (Some(_), _) => return,
         };
-        let mut shard = self.shard(&key);
+        let (mut shard, hash) = self.shard(&key);
         // From here on an invalidation finds the mark.
         if self.invalidations(dir) == before.invalidations {
             self.insert_into(
                 &mut shard,
+                hash,
                 key,
                 Value::Listed { to: to.cloned(), losses },
                 seq,
@@ -361,11 +364,12 @@ impl Cache {
 
     fn insert(&self, key: Key, value: Value, seq: Seq, origin: Origin) {
         if key::is_cacheable(&key) && !matches!(value, Value::Acl(None)) {
-            self.insert_into(&mut self.shard(&key), key, value, seq, origin);
+            let (mut shard, hash) = self.shard(&key);
+            self.insert_into(&mut shard, hash, key, value, seq, origin);
         }
     }
 
-    fn insert_into(&self, shard: &mut Shard, key: Key, value: Value, seq: Seq, origin: Origin) {
+    fn insert_into(&self, shard: &mut Shard, hash: u64, key: Key, value: Value, seq: Seq, origin: Origin) {
         let capacity = self.shard_capacity;
         let seq = if key.is_immutable() { shard.floor } else { seq };
         // The clock is read only if it has to be: several records may be stored for each request.
@@ -383,25 +387,26 @@ impl Cache {
             self.count_loss(&key, &fresh);
             // A later change may have been missed, so neither this value nor an older one may be cached.
             if read.is_none() {
-                shard.pass_over(&key, seq);
+                shard.pass_over(hash, &key, seq);
             }
-        } else if let Some(slot) = shard.slots.get_mut(&key) {
+        } else if let Some(slot) = shard.slots.get_mut(hash, &key) {
             let is_late =
                 matches!(slot.value, Value::Unknown | Value::XattrSizes(_)) && is_before(read, slot.since);
             if slot.seq <= seq && !is_late {
                 let old = std::mem::replace(slot, fresh);
                 let new = charge(&slot.value);
                 shard.charge = shard.charge - charge(&old.value) + new;
-                let evicted = shard.make_room(0, capacity, Some(&key));
-                evicted.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+                shard.make_room(0, capacity, Some(&key), |key, slot| self.count_loss(key, slot));
             }
         } else if seq < shard.floor
             || shard.invalidated.is_some_and(|invalidated| is_before(read, invalidated))
         {
             self.count_loss(&key, &fresh);
         } else {
-            let evicted = shard.insert(key, fresh, capacity);
-            evicted.iter().for_each(|(key, slot)| self.count_loss(key, slot));
+            let new = charge(&fresh.value);
+            shard.make_room(new, capacity, None, |key, slot| self.count_loss(key, slot));
+            shard.charge += new;
+            shard.slots.insert(hash, key, fresh);
         }
     }
 
@@ -418,8 +423,8 @@ impl Cache {
 
     fn outdate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
         let in_listing = matches!(&key, Key::Dirent(dir, _) if self.is_marked(*dir));
-        let mut shard = self.shard(&key);
-        match shard.slots.get_mut(&key) {
+        let (mut shard, hash) = self.shard(&key);
+        match shard.slots.get_mut(hash, &key) {
             Some(slot) if is_newer(slot) => {}
             Some(slot) => {
                 let old = std::mem::replace(&mut slot.value, Value::Unknown);
@@ -444,8 +449,8 @@ impl Cache {
     /// progress does not mark the directory.
     fn is_marked(&self, dir: Ino) -> bool {
         let mark = Key::Listed(dir);
-        let shard = self.shard(&mark);
-        let is_marked = shard.slots.contains_key(&mark);
+        let (shard, hash) = self.shard(&mark);
+        let is_marked = shard.slots.contains(hash, &mark);
         if !is_marked {
             self.counters(dir).invalidations.fetch_add(1, Ordering::AcqRel);
         }
@@ -461,13 +466,11 @@ impl Cache {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.cleared = Some(now);
-            let newest = shard.slots.values().map(|slot| slot.seq).max();
+            let newest = shard.slots.iter().map(|(_, slot)| slot.seq).max();
             shard.floor = shard.floor.max(newest.unwrap_or_default());
             shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             shard.slots.clear();
             shard.charge = 0;
-            shard.clock.clear();
-            shard.hand = 0;
         }
     }
 
@@ -483,17 +486,20 @@ impl Cache {
         &self.counters[dir.0 as usize % COUNTERS]
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        self.lock(self.index(key))
-    }
-
-    fn index(&self, key: &Key) -> usize {
-        self.hasher.hash_one(key) as usize % SHARDS
+    /// The shard of a key, locked, and the hash of the key.
+    fn shard(&self, key: &Key) -> (MutexGuard<'_, Shard>, u64) {
+        let hash = self.hasher.hash_one(key);
+        (self.lock(shard_of(hash)), hash)
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The index of the shard of a key with this hash. The tables of the shards use the other bits of the hash.
+fn shard_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
 }
 
 impl KnownRecords for Cache {
@@ -513,8 +519,8 @@ impl KnownRecords for Cache {
 impl Shard {
     /// Notes that a commit of this client changed the record in `seq` to a value that must not be cached. Drops
     /// older values.
-    fn pass_over(&mut self, key: &Key, seq: Seq) {
-        match self.slots.get_mut(key) {
+    fn pass_over(&mut self, hash: u64, key: &Key, seq: Seq) {
+        match self.slots.get_mut(hash, key) {
             Some(slot) if slot.seq < seq => {
                 let old = std::mem::replace(&mut slot.value, Value::Unknown);
                 (slot.seq, slot.committed) = (seq, true);
@@ -525,42 +531,15 @@ impl Shard {
         }
     }
 
-    /// Inserts a slot and returns the evicted ones.
-    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
-        let charge = charge(&slot.value);
-        let evicted = self.make_room(charge, capacity, None);
-        self.charge += charge;
-        // Place it behind the hand, which then passes all other slots first.
-        self.clock.push(key.clone());
-        if !evicted.is_empty() {
-            let last = self.clock.len() - 1;
-            self.clock.swap(self.hand, last);
-            self.hand = (self.hand + 1) % self.clock.len();
+    /// Evicts until `more` fits within `capacity` or only `keep` is left. Calls `lose` with each evicted slot.
+    fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>, lose: impl Fn(&Key, &Slot)) {
+        while self.charge + more > capacity
+            && let Some((key, slot)) = self.slots.evict(keep)
+        {
+            self.floor = self.floor.max(slot.seq);
+            self.charge -= charge(&slot.value);
+            lose(&key, &slot);
         }
-        self.slots.insert(key, slot);
-        evicted
-    }
-
-    /// Evicts until `more` fits within `capacity` or only `keep` is left. Returns the evicted slots.
-    fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>) -> Vec<(Key, Slot)> {
-        let mut evicted = Vec::new();
-        while self.charge + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
-            self.hand %= self.clock.len();
-            let key = &self.clock[self.hand];
-            // At most two rounds: the first one clears every `used` flag.
-            if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.used || keep == Some(key)) {
-                slot.used = false;
-                self.hand += 1;
-                continue;
-            }
-            let victim = self.clock.swap_remove(self.hand);
-            if let Some((key, slot)) = self.slots.remove_entry(&victim) {
-                self.floor = self.floor.max(slot.seq);
-                self.charge -= charge(&slot.value);
-                evicted.push((key, slot));
-            }
-        }
-        evicted
     }
 }
 

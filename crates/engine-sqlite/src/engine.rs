@@ -246,11 +246,19 @@ impl SqliteEngine {
         &self,
         work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,
     ) -> Result<R, EngineError> {
+        self.statement(|conn, seq| in_transaction(conn, "BEGIN", || work(conn, seq)))
+    }
+
+    /// As [`SqliteEngine::snapshot`], for work of one statement, which reads as of one moment by itself.
+    fn statement<R>(
+        &self,
+        work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,
+    ) -> Result<R, EngineError> {
         let run = || {
             let conn = self.readers.take(|| open_reader(&self.path))?;
             // Read before the snapshot starts, so the snapshot contains at least this commit.
             let seq = self.committed.load(Ordering::Acquire);
-            in_transaction(&conn, "BEGIN", || work(&conn, seq))
+            work(&conn, seq)
         };
         run().map_err(|error| engine_error(&self.path, &error))
     }
@@ -379,7 +387,12 @@ impl SqliteEngine {
 
 impl Engine for SqliteEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), keys, self.counted()))
+        let read = |conn: &Connection, seq| {
+            let counted = if keys.contains(&RecordKey::Usage) { self.counted() } else { None };
+            read::snapshot(conn, Seq(seq), keys, counted)
+        };
+        // The records of one key are read with one statement.
+        if keys.len() == 1 { self.statement(read) } else { self.snapshot(read) }
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
