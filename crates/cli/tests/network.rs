@@ -986,57 +986,33 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
     pair.end_clean();
 }
 
-/// A disk for an object store, which can be frozen: then everything that changes it waits.
-struct Disk {
-    dir: tempfile::TempDir,
-}
+/// A process that is stopped until this is dropped.
+struct Stopped(Pid);
 
-impl Disk {
-    fn new() -> Disk {
-        let disk = Disk { dir: tempfile::tempdir().unwrap() };
-        let (image, mnt) = (disk.dir.path().join("image"), disk.path());
-        File::create(&image).unwrap().set_len(256 << 20).unwrap();
-        fs::create_dir(&mnt).unwrap();
-        succeeds(Command::new("mkfs.ext4").arg("-q").arg(&image));
-        succeeds(Command::new("mount").args(["-o", "loop"]).args([&image, &mnt]));
-        disk
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("mnt")
-    }
-
-    fn freeze(&self) {
-        succeeds(Command::new("fsfreeze").arg("--freeze").arg(self.path()));
-    }
-
-    fn thaw(&self) {
-        succeeds(Command::new("fsfreeze").arg("--unfreeze").arg(self.path()));
+impl Stopped {
+    fn new(process: Pid) -> Stopped {
+        kill_process(process, Signal::STOP).unwrap();
+        Stopped(process)
     }
 }
 
-impl Drop for Disk {
+impl Drop for Stopped {
     fn drop(&mut self) {
-        // It is frozen only if the test failed.
-        let thaw = &mut Command::new("fsfreeze");
-        let _ = thaw.arg("--unfreeze").arg(self.path()).stderr(Stdio::null()).status();
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        let _ = kill_process(self.0, Signal::CONT);
     }
-}
-
-fn succeeds(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A mount whose object store does not answer keeps its session: while a flush and the deletion of objects wait, other
-/// mounts do not get its locks, and its unlinked open file is not lost.
+/// mounts do not get its locks, and its unlinked open file is not lost. The store is a directory of another volume, whose
+/// mount is stopped.
 fn mount_with_a_stuck_store_keeps_its_locks(kind: Kind) {
     if !skip::is_root() {
         return;
     }
-    let disk = Disk::new();
-    let Some(pair) = Pair::unmounted_with(kind, false, Some(&disk.path().join("objects"))) else { return };
+    let store = Place::formatted();
+    store.mount(&[]).ok();
+    let of_store = Pid::from_raw(store.server() as i32).unwrap();
+    let Some(pair) = Pair::unmounted_with(kind, false, Some(&store.path("mnt/objects"))) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
     Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
     pair.mount_second(&[], SHORT_MS);
@@ -1052,16 +1028,19 @@ fn mount_with_a_stuck_store_keeps_its_locks(kind: Kind) {
     let gone = File::options().read(true).write(true).open(pair.a("gone")).unwrap();
     gone.sync_all().unwrap();
     fs::remove_file(pair.a("gone")).unwrap();
-    let block = vec![7; 100_000];
+    // Too many for the metadata.
+    let block = Random(1).bytes(300_000);
     for at in 0..300 {
         let mut file = File::create(pair.a(format!("f{at}"))).unwrap();
         file.write_all(&block).unwrap();
         file.sync_all().unwrap();
     }
     let mut unsynced = File::create(pair.a("unsynced")).unwrap();
+    let stopped = Stopped::new(of_store);
     unsynced.write_all(&block).unwrap();
-    disk.freeze();
     thread::scope(|scope| {
+        // If this fails, dropped before the scope waits for its thread.
+        let stopped = stopped;
         let flush = scope.spawn(|| unsynced.sync_all().unwrap());
         (0..300).for_each(|at| fs::remove_file(pair.a(format!("f{at}"))).unwrap());
         // Three times as long as a session without heartbeats would live.
@@ -1073,7 +1052,7 @@ fn mount_with_a_stuck_store_keeps_its_locks(kind: Kind) {
             thread::sleep(Duration::from_millis(200));
         }
         assert!(!flush.is_finished(), "the store is not stuck");
-        disk.thaw();
+        drop(stopped);
         flush.join().unwrap();
     });
     gone.write_all_at(b"UN", 0).unwrap();

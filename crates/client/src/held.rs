@@ -499,16 +499,8 @@ impl Held {
 
     /// The value of a record that is held.
     pub(crate) fn get(&self, key: &Key, kind: AclKind) -> Option<Value> {
-        let key = match key {
-            Key::Inode(ino) => RecordKey::Inode(*ino),
-            Key::Dirent(parent, name) => RecordKey::Dirent(*parent, name.clone()),
-            Key::Empty(ino) => RecordKey::Empty(*ino),
-            Key::Xattrs(ino) => RecordKey::Xattrs(*ino),
-            Key::Symlink(ino) => RecordKey::Symlink(*ino),
-            Key::Slices(ino, chunk) => RecordKey::Slices(*ino, *chunk),
-            // Locks are at the engine.
-            _ => return None,
-        };
+        // Locks are at the engine.
+        let key = key.to_read().filter(|key| !matches!(key, RecordKey::Locks(_)))?;
         let state = host::lock(&self.state);
         if !state.is_held(&key) {
             return None;

@@ -243,7 +243,9 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn read(&mut self, Missing { keys, as_one, climbs_from, oldest }: Missing) -> Result<(), Failure> {
         if as_one {
-            ops::forget_inodes(&mut self.fresh);
+            // The keys include all of these.
+            self.fresh.clear();
+            self.reads = 0;
         }
         let (records, mut reads) = self.meta.read_records(&keys, O::IS_REMEMBERED)?;
         self.fresh.extend(records);

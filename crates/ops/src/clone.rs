@@ -42,11 +42,14 @@ impl CloneSource {
         CloneSource { ino, kind, size, has_xattrs: inode.xattr_blocks > 0 }
     }
 
-    /// The records of the source, without the inode.
-    fn keys(&self, size: u64, most_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
+    /// The records of the source, without the inode. `known` is the inode, which may have changed since the source was
+    /// listed: it may have become longer, and have got extended attributes.
+    fn keys(&self, known: Option<Inode>, most_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
+        let size = known.map_or(0, |inode| inode.size).max(self.size);
         let chunks = if self.kind == FileType::Regular { chunks_of(size, most_chunks) } else { 0 };
-        let xattrs = self.has_xattrs.then_some(RecordKey::Xattrs(ino));
+        let has_xattrs = self.has_xattrs || known.is_some_and(|inode| inode.xattr_blocks > 0);
+        let xattrs = has_xattrs.then_some(RecordKey::Xattrs(ino));
         let target = (self.kind == FileType::Symlink).then_some(RecordKey::Symlink(ino));
         let rows = (0..chunks).map(move |chunk| RecordKey::Slices(ino, ChunkIndex(chunk)));
         rows.chain(xattrs).chain(target)
@@ -54,7 +57,7 @@ impl CloneSource {
 
     /// How many records of about the size of a row the copy has.
     pub fn weight(&self, inode: &Inode) -> usize {
-        1 + self.keys(self.size, CLONED_CHUNKS).count() + usize::from(inode.xattr_blocks)
+        1 + self.keys(None, CLONED_CHUNKS).count() + usize::from(inode.xattr_blocks)
     }
 }
 
@@ -93,11 +96,9 @@ impl Op for BeginClone {
         if view.dirent(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        let size = self.size(view);
-        let inode = RecordKey::Inode(self.source.ino);
-        view.prefetch_at_one_moment(
-            [inode].into_iter().chain(self.source.keys(size, self.most_chunks)).collect(),
-        )?;
+        let ino = self.source.ino;
+        let others = self.source.keys(view.known_inode(ino), self.most_chunks);
+        view.prefetch_at_one_moment([RecordKey::Inode(ino)].into_iter().chain(others).collect())?;
         let mut copies = Copies::of(self.most_chunks);
         let source = view.free_inode(self.source.ino)?.ok_or(Errno::ESTALE)?;
         copies.add(
@@ -113,12 +114,6 @@ impl Op for BeginClone {
 
     fn bound_by(&self) -> BoundBy {
         BoundBy::DirectoryQuotas
-    }
-}
-
-impl BeginClone {
-    fn size(&self, view: &View<'_>) -> u64 {
-        view.known_inode(self.source.ino).map_or(0, |inode| inode.size).max(self.source.size)
     }
 }
 
@@ -218,24 +213,18 @@ impl Op for CloneEntries<'_> {
 }
 
 impl CloneEntries<'_> {
-    /// All records that the plan looks up. If a file has become longer since it was last read, its further chunks too.
+    /// All records that the plan looks up.
     fn keys(&self, view: &View<'_>) -> Vec<RecordKey> {
         let mut keys = Vec::with_capacity(3 * self.entries.len());
         let mut last = Ino(0);
         for entry in self.entries {
             let source = &entry.source;
-            let size = match source.kind {
-                FileType::Regular => {
-                    view.known_inode(source.ino).map_or(0, |inode| inode.size).max(source.size)
-                }
-                _ => 0,
-            };
             if last != entry.parent {
                 last = entry.parent;
                 keys.push(RecordKey::Inode(last));
             }
             keys.push(RecordKey::Inode(source.ino));
-            keys.extend(source.keys(size, self.most_chunks));
+            keys.extend(source.keys(view.known_inode(source.ino), self.most_chunks));
             if entry.is_linked {
                 keys.push(RecordKey::Inode(entry.ino));
             }
@@ -360,6 +349,8 @@ impl Op for Prune<'_> {
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let names = self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone()));
         view.prefetch(std::iter::once(RecordKey::Inode(self.dir)).chain(names))?;
+        // A conflict then returns the directory too.
+        view.find_inode(self.dir)?;
         let mut effects = Vec::with_capacity(2 * self.names.len());
         // The links of inodes with several names that this transaction removes.
         let mut dropped: Vec<(Ino, u32)> = Vec::new();
@@ -438,7 +429,6 @@ impl Copies {
             0 => Arc::<Xattrs>::default(),
             _ => view.xattrs(source.ino)?,
         };
-        // The xattrs may be newer than the inode if they had to be read separately.
         let blocks = xattrs.values().map(|value| xattr_blocks(value.len()));
         inode.xattr_blocks = blocks.fold(0, u16::saturating_add);
         // The copy is not held.

@@ -8,7 +8,8 @@ use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
 use host::{HashMap, Instant};
 use meta::{
-    AclKind, Counter, Dirent, Inode, Lock, LockWait, Quota, QuotaKey, Record, Settings, Usage, Xattrs,
+    AclKind, Counter, Dirent, Inode, Lock, LockWait, Quota, QuotaKey, Record, RecordKey, Settings, Usage,
+    Xattrs,
 };
 use types::{AclId, ChunkIndex, FileType, Ino, Name, Slice, XattrName};
 
@@ -24,13 +25,6 @@ pub trait KnownRecords: fmt::Debug {
 
 /// The records that an operation has read itself.
 pub type OwnReads = HashMap<Key, Value>;
-
-/// Forgets the records that [`View::prefetch_at_one_moment`](crate::View::prefetch_at_one_moment) reads together.
-pub fn forget_inodes(reads: &mut OwnReads) {
-    let is_of_inode =
-        |key: &Key| matches!(key, Key::Inode(_) | Key::Slices(..) | Key::Xattrs(_) | Key::Symlink(_));
-    reads.retain(|key, _| !is_of_inode(key));
-}
 
 impl KnownRecords for OwnReads {
     fn get(&self, key: &Key, _: Option<Instant>) -> Option<Value> {
@@ -83,6 +77,31 @@ pub struct Heir {
 }
 
 impl Key {
+    /// The key that an engine answers with this record. `None` for what is computed from other records.
+    pub fn to_read(&self) -> Option<RecordKey> {
+        Some(match self {
+            Key::Inode(ino) => RecordKey::Inode(*ino),
+            Key::Dirent(parent, name) => RecordKey::Dirent(*parent, name.clone()),
+            Key::Empty(ino) => RecordKey::Empty(*ino),
+            Key::Xattrs(ino) => RecordKey::Xattrs(*ino),
+            Key::Symlink(ino) => RecordKey::Symlink(*ino),
+            Key::Slices(ino, chunk) => RecordKey::Slices(*ino, *chunk),
+            Key::Acl(id) => RecordKey::Acl(*id),
+            Key::Settings => RecordKey::Settings,
+            Key::Counter(counter) => RecordKey::Counter(*counter),
+            Key::Usage => RecordKey::Usage,
+            Key::Locks(ino) => RecordKey::Locks(*ino),
+            Key::Waits => RecordKey::Waits,
+            Key::Quota(quota) => RecordKey::Quota(*quota),
+            Key::Listed(_)
+            | Key::Mapped(..)
+            | Key::Inherited(..)
+            | Key::Projection(..)
+            | Key::ModeProjection(..)
+            | Key::Anyone(_) => return None,
+        })
+    }
+
     /// Whether the record never changes once it exists. ACLs are stored under the hash of their content.
     pub fn is_immutable(&self) -> bool {
         matches!(

@@ -57,7 +57,7 @@ pub use clone::{
 pub use configure::Configure;
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
-pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, forget_inodes, known};
+pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
 pub use lease::{Housekeeping, Lease};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};

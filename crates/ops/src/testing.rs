@@ -7,7 +7,7 @@ use acl::nfs4::Traversers;
 use meta::{Engine, MemEngine, Outcome, Txn, Volume};
 use types::{Errno, OpId, SessionId, Time};
 
-use crate::known::{OwnReads, forget_inodes, known};
+use crate::known::{OwnReads, known};
 use crate::op::{Authority, Ctx, Op};
 use crate::trash_names::TrashDirs;
 use crate::view::{PlanStop, View};
@@ -66,7 +66,7 @@ impl Direct {
                     let as_one = view.is_missing_as_one();
                     let snapshot = self.engine.read(&view.into_missing()).unwrap();
                     if as_one {
-                        forget_inodes(&mut fresh);
+                        fresh.clear();
                     }
                     fresh.extend(snapshot.records.iter().filter_map(|record| known(record, self.volume.acl)));
                 }

@@ -143,8 +143,8 @@ impl<'a> View<'a> {
     }
 
     /// As [`View::prefetch`], for records of inodes that must be of one moment. Unless this operation has read all of
-    /// them, all are read in one request, also those that are cached. Before that, the driver forgets those that it has
-    /// read ([`forget_inodes`](crate::forget_inodes)): the plan may ask for more of them each time, if a file grows.
+    /// them, all are read in one request, also those that are cached, together with everything that the operation has
+    /// read before, which the driver forgets: so all that it has read is of one moment ([`View::set_moments`]).
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
@@ -156,7 +156,8 @@ impl<'a> View<'a> {
         if keys.iter().all(is_fresh) {
             return Ok(());
         }
-        self.missing = keys;
+        let others = self.fresh.keys().filter_map(Key::to_read).filter(|key| !keys.contains(key));
+        self.missing = others.chain(keys.iter().cloned()).collect();
         self.is_missing_as_one = true;
         Err(PlanStop::Missing)
     }

@@ -19,6 +19,7 @@ use ops::Authority;
 use types::{Errno, SliceId};
 
 use crate::caller::BY_KERNEL;
+use crate::doubts::Doubts;
 
 /// Commits of this mount.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct Commits {
     pending: Mutex<Vec<SliceId>>,
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
+    /// The changes that failed and may still happen.
+    doubts: Doubts,
 }
 
 impl Commits {
@@ -42,6 +45,7 @@ impl Commits {
             order: RwLock::default(),
             pending: Mutex::default(),
             dirty: AtomicBool::new(false),
+            doubts: Doubts::default(),
         }
     }
 
@@ -62,15 +66,28 @@ impl Commits {
         Ok(self.change_by(op, &BY_KERNEL)?)
     }
 
-    /// Runs an operation that may change the volume.
+    /// Runs an operation that may change the volume. Changes that failed before, and may still happen, are canceled first.
     pub(crate) fn change_by<O: ops::Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
     ) -> Result<O::Reply, Failure> {
-        let reply = self.meta.run(op, authority);
+        self.settle()?;
+        let mut doubt = None;
+        let reply = self.meta.run_cancelable(op, authority, &mut doubt);
+        if let (Err(_), Some(doubt)) = (&reply, doubt) {
+            self.doubts.keep(doubt);
+        }
         self.note_change();
         reply
+    }
+
+    /// Cancels the changes that failed and may still happen.
+    ///
+    /// # Errors
+    /// Those of the database; the changes may then still happen.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        self.doubts.settle(&self.meta)
     }
 
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
@@ -88,6 +105,7 @@ impl Commits {
         slices: &[SliceId],
         doubt: &mut Option<Doubt>,
     ) -> Result<(), Errno> {
+        self.settle()?;
         self.commit_naming(slices, || {
             let done = self.meta.run_once(op, &BY_KERNEL, doubt);
             self.note_change();

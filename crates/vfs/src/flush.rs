@@ -28,7 +28,7 @@ impl Base {
 
     /// Flushes every open file that has a name; returns the first error after all were tried.
     pub(crate) fn flush_all(&self) -> Result<(), Errno> {
-        let mut done = self.abandoned.settle(None);
+        let mut done = self.abandoned.settle(None).and(self.commits.settle().map_err(Errno::from));
         for file in self.open.all().iter().filter(|file| !file.is_orphan()) {
             let mut data = file.lock();
             if file.is_fenced() {

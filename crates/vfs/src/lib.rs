@@ -37,6 +37,7 @@ mod statfs;
 mod candidates;
 mod commits;
 mod compact;
+mod doubts;
 mod fencing;
 mod files;
 mod flush;

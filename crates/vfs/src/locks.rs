@@ -154,7 +154,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// A request that has failed and may still be granted.
+/// A request that has failed, and whose lock may still be granted or released.
 #[derive(Debug)]
 struct Doubtful {
     ino: Ino,
@@ -251,7 +251,7 @@ impl Locks {
     pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.owner == owner);
         self.drop_unstored(ino, &owners, None);
-        owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner))
+        self.unlock_owners(ino, owners)
     }
 
     /// Releases all locks of an open file description that was closed. The file was flushed before. `flock`
@@ -263,7 +263,7 @@ impl Locks {
     pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.handle == handle);
         self.drop_unstored(ino, &owners, flock);
-        let posix = owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner));
+        let posix = self.unlock_owners(ino, owners);
         let flock = flock.filter(|_| !self.base.meta.is_exclusive());
         posix.and(flock.map_or(Ok(()), |owner| self.unlock_all(ino, LockKind::Flock, owner)))
     }
@@ -276,6 +276,12 @@ impl Locks {
         Ok(self.base.meta.run(&FindLock { ino, lock: self.lock_of(request) }, &BY_KERNEL)?)
     }
 
+    /// Releases all POSIX locks of these owners; returns the first error after all were tried.
+    fn unlock_owners(&self, ino: Ino, owners: HashSet<u64>) -> Result<(), Errno> {
+        let release = |done: Result<(), Errno>, owner| done.and(self.unlock_all(ino, LockKind::Posix, owner));
+        owners.into_iter().fold(Ok(()), release)
+    }
+
     fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
         self.release(ino, LockRequest { kind, owner, exclusive: false, start: 0, end: u64::MAX, pid: 0 })
     }
@@ -283,7 +289,11 @@ impl Locks {
     fn release(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         let settled = self.settle(ino, request);
         let Lock { owner, start, end, .. } = self.lock_of(request);
-        match self.base.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
+        let mut doubt = None;
+        let released =
+            self.base.meta.run_cancelable(&Unlock { ino, owner, start, end }, &BY_KERNEL, &mut doubt);
+        self.note_doubt(ino, request, doubt.filter(|_| released.is_err()));
+        match released {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
                 self.granted.note_released(ino, request);
@@ -308,6 +318,14 @@ impl Locks {
         Ok(())
     }
 
+    /// Keeps the doubt about a request that failed, if it may still happen.
+    fn note_doubt(&self, ino: Ino, LockRequest { kind, owner, .. }: LockRequest, doubt: Option<Doubt>) {
+        if doubt.is_some() {
+            let doubt = Mutex::new(doubt);
+            host::lock(&self.in_doubt).push(Arc::new(Doubtful { ino, kind, owner, doubt }));
+        }
+    }
+
     fn request_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Result<Locked, Errno> {
         let _in_flight = self.granted.in_flight(ino);
         // The file lost its locks, which others may hold now: it gets no new ones.
@@ -321,11 +339,7 @@ impl Locks {
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
         let outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
-        if let (Err(_), Some(doubt)) = (&outcome, doubt) {
-            let LockRequest { kind, owner, .. } = request;
-            let doubt = Mutex::new(Some(doubt));
-            host::lock(&self.in_doubt).push(Arc::new(Doubtful { ino, kind, owner, doubt }));
-        }
+        self.note_doubt(ino, request, doubt.filter(|_| outcome.is_err()));
         let outcome = match outcome {
             // The wait continues under the next session.
             Err(Failure::Fenced(_)) if wait => return Ok(Locked::Waiting),
@@ -354,6 +368,7 @@ impl Locks {
     /// # Errors
     /// Those of a flush.
     fn commit_written(&self, ino: Ino) -> Result<(), Errno> {
+        self.settle_changes(ino)?;
         let Some(file) = self.base.open.get(ino) else { return Ok(()) };
         let mut data = file.lock();
         if !data.buffer.is_dirty() {
@@ -364,19 +379,27 @@ impl Locks {
         })
     }
 
+    /// Cancels what failed on a file and may still happen, so that it does not happen under the lock of the next holder.
+    fn settle_changes(&self, ino: Ino) -> Result<(), Errno> {
+        self.base.abandoned.settle(Some(ino))?;
+        Ok(self.base.commits.settle()?)
+    }
+
     /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file, because
     /// another mount may take that lock next. What others wrote without a lock is dropped too, because nothing tells it
     /// apart. Calls that store data then fail until the file is closed. A flush in doubt is canceled.
     fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
-        if self.base.meta.is_exclusive() || !self.granted.is_held(ino, owners, flock) {
+        if self.base.meta.is_exclusive() {
             return;
         }
-        if let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced()) {
+        if self.granted.is_held(ino, owners, flock)
+            && let Some(file) = self.base.open.get(ino).filter(|file| !file.is_orphan() && !file.is_fenced())
+        {
             self.store_or_drop(&file);
         }
         // If this fails, the next holder of the lock is exposed to a late request, as after a crash of this mount.
-        if let Err(errno) = self.base.abandoned.settle(Some(ino)) {
-            tracing::error!(%ino, %errno, "data that was written under a lock, and reported as lost, may still be stored after the lock was released");
+        if let Err(errno) = self.settle_changes(ino) {
+            tracing::error!(%ino, %errno, "changes that were reported as failed may still happen after a lock on the file was released");
         }
     }
 
@@ -499,16 +522,7 @@ mod tests {
         for ((kind, release), arrives_first) in
             releases.into_iter().flat_map(|each| [(each, false), (each, true)])
         {
-            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
-            fixture::format(&*engine);
-            let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
-            let (first, next) = (fixture::mount(faulty.clone()), fixture::mount(engine));
-            let ino = make(&first, "f");
-            next.attributes.getattr(ino).unwrap();
-            next.files.open(&root(), ino, ANY).unwrap();
-            let lock = LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
-            first.meta().set_retry_timeout(Duration::ZERO);
-            faulty.arm(true);
+            let ((faulty, first, next, ino), lock) = (two_mounts(), whole(kind));
             // The locks are read first.
             faulty.script([FaultOf::None, FaultOf::Late]);
             assert_eq!(first.locks.take_lock(ino, 1, lock, false), Err(Errno::EIO));
@@ -522,6 +536,59 @@ mod tests {
             assert_eq!(taken, Ok(Locked::Granted), "{kind:?}, {arrives_first}");
             assert!(host::lock(&first.locks.in_doubt).is_empty());
         }
+    }
+
+    /// A file on two mounts of a volume. The requests of the first mount can be lost, and it does not repeat them.
+    fn two_mounts() -> (Arc<Faulty<Arc<dyn Engine>>>, Arc<Vfs>, Arc<Vfs>, Ino) {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        fixture::format(&*engine);
+        let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+        let (first, next) = (fixture::mount(faulty.clone()), fixture::mount(engine));
+        let ino = make(&first, "f");
+        next.attributes.getattr(ino).unwrap();
+        next.files.open(&root(), ino, ANY).unwrap();
+        first.meta().set_retry_timeout(Duration::ZERO);
+        faulty.arm(true);
+        (faulty, first, next, ino)
+    }
+
+    fn whole(kind: LockKind) -> LockRequest {
+        LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 }
+    }
+
+    #[test]
+    fn an_unlock_in_doubt_never_releases_a_lock_that_was_granted_later() {
+        let (faulty, first, next, ino) = two_mounts();
+        let lock = whole(LockKind::Posix);
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        // The locks are read first.
+        faulty.script([FaultOf::None, FaultOf::Late]);
+        assert_eq!(first.locks.unlock(ino, lock), Err(Errno::EIO));
+        faulty.script([]);
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        faulty.deliver().unwrap();
+        assert_eq!(next.locks.take_lock(ino, 1, lock, false), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_flush_in_doubt_before_a_lock_never_overwrites_the_data_of_its_next_holder() {
+        let (faulty, first, next, ino) = two_mounts();
+        let lock = whole(LockKind::Posix);
+        first.files.write(ino, 0, b"old").unwrap();
+        faulty.script([FaultOf::Late, FaultOf::Before]);
+        assert_eq!(first.files.flush(ino), Err(Errno::EIO));
+        assert_eq!(first.files.close(ino), Err(Errno::EIO));
+        faulty.script([]);
+        first.files.open(&root(), ino, ANY).unwrap();
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        first.locks.unlock(ino, lock).unwrap();
+        assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        next.files.write(ino, 0, b"new").unwrap();
+        next.files.flush(ino).unwrap();
+        faulty.deliver().unwrap();
+        let later = fixture::mount(faulty.clone());
+        later.files.open(&root(), ino, ANY).unwrap();
+        assert_eq!(later.files.read(ino, 0, 10).unwrap(), &b"new"[..]);
     }
 
     #[test]

@@ -116,6 +116,7 @@ mod tests {
     use acl::credential::Credentials;
     use acl::idmap::{Ids, Squash};
     use chunk::{Fault, StoreCall};
+    use meta::{Engine, Record, RecordKey};
     use suite::Fault as FaultOf;
     use types::{Caps, Cred};
 
@@ -156,6 +157,34 @@ mod tests {
         }
         vfs.files.flush(ino).unwrap();
         assert_eq!(vfs.files.read(ino, 0, 20).unwrap(), &b"old and new"[..]);
+    }
+
+    #[test]
+    fn a_change_that_failed_in_doubt_never_undoes_a_later_one() {
+        let (vfs, engine) = unreliable_volume(VfsOptions::default());
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        let ino = make(&vfs, "f");
+        let fail_in_doubt = |change: AttrChange| {
+            engine.script([FaultOf::Late]);
+            assert_eq!(vfs.setattr(&root(), ino, change), Err(Errno::EIO));
+            engine.script([]);
+        };
+        fail_in_doubt(AttrChange { size_bytes: Some(0), is_open: true, ..AttrChange::default() });
+        vfs.files.write(ino, 0, b"newer").unwrap();
+        vfs.files.flush(ino).unwrap();
+        engine.deliver().unwrap();
+        let stored = || match &engine.read(&[RecordKey::Inode(ino)]).unwrap().records[..] {
+            [Record::Inode(_, Some(inode)), ..] => *inode,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(stored().size, 5);
+
+        let of_mode = |bits| AttrChange { mode: Some(Mode::new(bits)), ..AttrChange::default() };
+        vfs.setattr(&root(), ino, of_mode(0o640)).unwrap();
+        fail_in_doubt(of_mode(0o666));
+        vfs.setattr(&root(), ino, of_mode(0o640)).unwrap();
+        engine.deliver().unwrap();
+        assert_eq!(stored().mode, Mode::new(0o640));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_copy_ends_only_under_the_session_that_began_it", another_session_does_not_end_a_copy),
     ("a_copy_of_a_changing_file_is_of_one_moment", a_copy_of_a_changing_file_is_of_one_moment),
     ("a_copy_after_a_conflict_is_of_one_moment", a_copy_after_a_conflict_is_of_one_moment),
-    ("a_file_that_grows_or_vanishes_after_it_was_listed", changes_after_the_listing),
+    ("a_file_that_grows_or_vanishes_or_gets_an_xattr_after_it_was_listed", changes_after_the_listing),
     ("a_file_of_many_chunks_is_copied_with_its_holes", a_file_of_many_chunks_is_copied),
     ("a_tree_is_copied_into_itself_once", a_tree_is_copied_into_itself_once),
 ];
@@ -303,9 +303,12 @@ fn quotas_are_exact(factory: Factory<'_>) {
     assert_eq!(c.quota(QuotaKey::User(1000)).inodes, of_user + 1);
     assert_eq!(c.inode(root.ino).quota, c.inode(fits).quota);
     check(&c);
-    assert_eq!(c.clone_errno(src, small, "copy"), Errno::EDQUOT);
-    assert_eq!((c.list(small).len(), c.orphans()), (0, 0));
-    check(&c);
+    for exclusive in [true, false] {
+        c.meta.set_exclusive(exclusive);
+        assert_eq!(c.clone_errno(src, small, "copy"), Errno::EDQUOT);
+        assert_eq!((c.list(small).len(), c.orphans()), (0, 0));
+        check(&c);
+    }
     // The directory of the copy gets a quota meanwhile.
     let (begun, plain) = (AtomicBool::new(false), c.mkdir(ROOT, "plain").unwrap());
     let rival = client(c.engine());
@@ -329,9 +332,13 @@ fn a_copy_beyond_the_capacity_fails(factory: Factory<'_>) {
     let src = c.sample();
     let (before, used) = (c.tree(ROOT), c.tree(src).len());
     assert!((35..70).contains(&used), "{used}");
-    assert_eq!(c.clone_errno(src, ROOT, "copy"), Errno::ENOSPC);
-    assert_eq!((c.tree(ROOT), c.orphans()), (before, 0));
-    check(&c);
+    // A client that is not alone learns from conflicts that there is no room.
+    for exclusive in [true, false] {
+        c.meta.set_exclusive(exclusive);
+        assert_eq!(c.clone_errno(src, ROOT, "copy"), Errno::ENOSPC);
+        assert_eq!((c.tree(ROOT), c.orphans()), (before.clone(), 0));
+        check(&c);
+    }
 }
 
 fn an_interrupted_copy_is_removed(factory: Factory<'_>) {
@@ -518,7 +525,7 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
 fn changes_after_the_listing(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
-    let [grows, gone] = ["grows", "gone"].map(|name| c.create(dir, name).unwrap());
+    let [grows, gone, marked] = ["grows", "gone", "marked"].map(|name| c.create(dir, name).unwrap());
     c.write(grows, 0, 10, 1).unwrap();
     let root = c.next_ino();
     let source = CloneSource::new(&c.inode(dir));
@@ -532,14 +539,21 @@ fn changes_after_the_listing(factory: Factory<'_>) {
         ino: c.next_ino(),
         is_linked: false,
     };
-    let entries = [entry(grows, "grows"), entry(gone, "gone")];
+    let entries = [entry(grows, "grows"), entry(gone, "gone"), entry(marked, "marked")];
     c.unlink(dir, "gone").unwrap();
     let slices = vec![(ChunkIndex(1), blocks(5, 10, 2))];
     c.run(&Write { ino: grows, slices, end: CHUNK_BYTES + 15, mtime: Time::now() }).unwrap();
     c.set_xattr(grows, "user.late", "x", XattrMode::Set).unwrap();
+    // This client has created the file, and still has in its cache that it has no xattrs.
+    let rival = client(c.engine());
+    c.meta.set_exclusive(false);
+    rival.set_xattr(marked, "user.late", "y", XattrMode::Set).unwrap();
     let cloned =
         c.run(&CloneEntries { session, root, entries: &entries, most_chunks: CLONED_CHUNKS }).unwrap();
-    assert!(matches!(cloned[..], [ClonedEntry::Copied(_), ClonedEntry::Gone]), "{cloned:?}");
+    assert!(
+        matches!(cloned[..], [ClonedEntry::Copied(_), ClonedEntry::Gone, ClonedEntry::Copied(_)]),
+        "{cloned:?}"
+    );
     c.run(&EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 0 }).unwrap();
     // The times of the directory changed after it was copied.
     let [from, to] = [dir, root].map(|dir| c.tree(dir).into_iter().skip(1).collect());

@@ -1,0 +1,46 @@
+//! Changes that failed and may still happen.
+//!
+//! A program that got EIO calls again, or does something else. If the request of the failed change arrives after that, it
+//! would undo what was answered since: a late truncation cuts off newer data, a late chmod grants what was revoked. So
+//! before this mount commits anything newer, and before it releases a lock, it cancels such changes ([`Meta::cancel`]):
+//! then each has happened already, or never happens. Flushes are kept with their files ([`crate::abandoned`]).
+//!
+//! Lock order: `all`, then nothing; a doubt, then nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use client::{Doubt, Failure, Meta};
+
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    /// Each is locked while it is canceled, so that nothing newer is committed meanwhile.
+    all: Mutex<Vec<Arc<Mutex<Option<Doubt>>>>>,
+    /// Whether there are any, so that other calls need not take the lock.
+    exist: AtomicBool,
+}
+
+impl Doubts {
+    /// Keeps the doubt about a change that failed.
+    pub(crate) fn keep(&self, doubt: Doubt) {
+        let mut all = host::lock(&self.all);
+        all.push(Arc::new(Mutex::new(Some(doubt))));
+        self.exist.store(true, Ordering::Release);
+    }
+
+    /// Cancels all changes in doubt. Ends at the first error.
+    ///
+    /// # Errors
+    /// Those of the database; changes may then still be in doubt.
+    pub(crate) fn settle(&self, meta: &Meta) -> Result<(), Failure> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let all = host::lock(&self.all).clone();
+        all.iter().try_for_each(|doubt| meta.cancel(&mut host::lock(doubt)))?;
+        let mut left = host::lock(&self.all);
+        left.retain(|doubt| !all.iter().any(|settled| Arc::ptr_eq(settled, doubt)));
+        self.exist.store(!left.is_empty(), Ordering::Release);
+        Ok(())
+    }
+}
