@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,11 +64,6 @@ impl Pair {
 
     /// Formats the volume without mounting it.
     fn unmounted(kind: Kind, durable: bool) -> Option<Pair> {
-        Pair::unmounted_with(kind, durable, None)
-    }
-
-    /// As [`Pair::unmounted`], with the object store in `bucket`.
-    fn unmounted_with(kind: Kind, durable: bool, bucket: Option<&Path>) -> Option<Pair> {
         static EXCLUSIVE: Mutex<()> = Mutex::new(());
         if !skip::is_root() {
             return None;
@@ -86,8 +81,7 @@ impl Pair {
         fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(place.path("mnt2")).unwrap();
         let pair = Pair { place, proxy, server, _exclusive: exclusive };
-        let bucket = bucket.map_or_else(|| pair.place.path("data"), Path::to_path_buf);
-        limen(&["format", &pair.tool_url(), "vol", "--bucket", bucket.to_str().unwrap()]).ok();
+        limen(&["format", &pair.tool_url(), "vol", "--bucket", &pair.place.text("data")]).ok();
         Some(pair)
     }
 
@@ -986,87 +980,6 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
     pair.end_clean();
 }
 
-/// A process that is stopped until this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(process: Pid) -> Stopped {
-        kill_process(process, Signal::STOP).unwrap();
-        Stopped(process)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
-/// A mount whose object store does not answer keeps its session: while a flush and the deletion of objects wait, other
-/// mounts do not get its locks, and its unlinked open file is not lost. The store is a directory of another volume, whose
-/// mount is stopped.
-fn mount_with_a_stuck_store_keeps_its_locks(kind: Kind) {
-    if !skip::is_root() {
-        return;
-    }
-    let store = Place::formatted();
-    store.mount(&[]).ok();
-    let of_store = Pid::from_raw(store.server() as i32).unwrap();
-    let Some(pair) = Pair::unmounted_with(kind, false, Some(&store.path("mnt/objects"))) else { return };
-    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
-    Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
-    pair.mount_second(&[], SHORT_MS);
-    pair.wait_until("notified");
-    let ids = |status: &Value| -> BTreeSet<u64> {
-        status["sessions"].as_array().unwrap().iter().map(|session| session["id"].as_u64().unwrap()).collect()
-    };
-    let sessions = ids(&pair.status());
-
-    let locked = File::create(pair.a("locked")).unwrap();
-    flock(&locked, FlockOperation::LockExclusive).unwrap();
-    fs::write(pair.a("gone"), b"unlinked").unwrap();
-    let gone = File::options().read(true).write(true).open(pair.a("gone")).unwrap();
-    gone.sync_all().unwrap();
-    fs::remove_file(pair.a("gone")).unwrap();
-    // Too many for the metadata.
-    let block = Random(1).bytes(300_000);
-    for at in 0..300 {
-        let mut file = File::create(pair.a(format!("f{at}"))).unwrap();
-        file.write_all(&block).unwrap();
-        file.sync_all().unwrap();
-    }
-    let mut unsynced = File::create(pair.a("unsynced")).unwrap();
-    let stopped = Stopped::new(of_store);
-    unsynced.write_all(&block).unwrap();
-    thread::scope(|scope| {
-        // If this fails, dropped before the scope waits for its thread.
-        let stopped = stopped;
-        let flush = scope.spawn(|| unsynced.sync_all().unwrap());
-        (0..300).for_each(|at| fs::remove_file(pair.a(format!("f{at}"))).unwrap());
-        // Three times as long as a session without heartbeats would live.
-        let until = Instant::now() + Duration::from_secs(12);
-        let other = File::open(pair.b("locked")).unwrap();
-        while Instant::now() < until {
-            flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap_err();
-            assert_eq!(ids(&pair.status()), sessions);
-            thread::sleep(Duration::from_millis(200));
-        }
-        assert!(!flush.is_finished(), "the store is not stuck");
-        drop(stopped);
-        flush.join().unwrap();
-    });
-    gone.write_all_at(b"UN", 0).unwrap();
-    gone.sync_all().unwrap();
-    let mut bytes = [0; 8];
-    gone.read_exact_at(&mut bytes, 0).unwrap();
-    assert_eq!(&bytes, b"UNlinked");
-    drop(locked);
-    lock_in_the_end(&File::open(pair.b("locked")).unwrap());
-    assert_eq!(fs::read(pair.b("unsynced")).unwrap(), block);
-    drop((gone, unsynced));
-    pair.end_clean();
-}
-
 /// A process outside of a PID namespace cannot know whether a process inside still runs, so only missing
 /// heartbeats end its session.
 fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
@@ -1149,7 +1062,6 @@ macro_rules! on {
                 operations_fail_with_eio_after_the_retry_timeout,
                 stopped_mount_never_overwrites_data_of_the_next_lock_holder,
                 stopped_holder_loses_its_directories,
-                mount_with_a_stuck_store_keeps_its_locks,
                 mount_in_another_pid_namespace_keeps_its_lock
             ]
         );

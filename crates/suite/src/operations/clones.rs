@@ -524,6 +524,7 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
 
 fn changes_after_the_listing(factory: Factory<'_>) {
     let c = fresh(factory);
+    c.meta.set_exclusive(false);
     let dir = c.mkdir(ROOT, "d").unwrap();
     let [grows, gone, marked] = ["grows", "gone", "marked"].map(|name| c.create(dir, name).unwrap());
     c.write(grows, 0, 10, 1).unwrap();
@@ -546,7 +547,6 @@ fn changes_after_the_listing(factory: Factory<'_>) {
     c.set_xattr(grows, "user.late", "x", XattrMode::Set).unwrap();
     // This client has created the file, and still has in its cache that it has no xattrs.
     let rival = client(c.engine());
-    c.meta.set_exclusive(false);
     rival.set_xattr(marked, "user.late", "y", XattrMode::Set).unwrap();
     let cloned =
         c.run(&CloneEntries { session, root, entries: &entries, most_chunks: CLONED_CHUNKS }).unwrap();
