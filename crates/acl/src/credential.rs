@@ -47,7 +47,7 @@ impl Credential {
 ///
 /// It has two generations. When the younger one reaches half of the bound, it becomes the older one, and the
 /// previous older one is dropped. A lookup moves a credential to the younger generation. A dropped credential
-/// gets a new number, so its cached decisions are lost, and nothing else.
+/// gets a new number. Only its cached decisions are lost.
 #[derive(Debug)]
 pub struct Credentials {
     generations: RwLock<Generations>,

@@ -8,7 +8,8 @@ use types::Time;
 /// The time between two automatic backups unless `limen config` changes it, in seconds.
 pub const DEFAULT_BACKUP_SECS: u64 = 3600;
 
-/// A backup takes at most one part in so many of the time.
+/// The next backup begins no earlier than this many times the duration of the last one after it began, so backups take at
+/// most one eighth of the time.
 const LEISURE: u32 = 8;
 
 /// When a backup began.

@@ -80,8 +80,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// The committed transactions remain visible, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Removes all records. The settings are removed last and together: without them, nobody finds a volume whose wipe
-    /// can be repeated.
+    /// Removes all records. The settings are removed last and together: a database without settings is not recognized
+    /// as a volume, so nobody could repeat an interrupted wipe.
     ///
     /// # Errors
     /// Some records may remain, and the settings then; the call can be repeated.

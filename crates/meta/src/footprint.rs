@@ -82,7 +82,7 @@ impl Part<'_> {
             | Part::Wait(_)
             | Part::Setting(_)
             | Part::Counter(_) => true,
-            // Of an ACL that is stored twice the first text is kept, and only a condemned ACL is removed.
+            // If an ACL is stored twice, the first text is kept, and only a condemned ACL is removed.
             Part::Acl(_) | Part::Entries(_) | Part::Existence(_) | Part::Rows(_) => false,
             Part::Slice(_) | Part::Usage | Part::Quota(_) => false,
             Part::Access(_)

@@ -92,7 +92,7 @@ pub fn most_added(txns: &[Txn]) -> Usage {
     most
 }
 
-/// The conflict keys that a group changes so far. Each maps to whether all its changes commute.
+/// The conflict keys that the transactions of a group change so far. Each maps to whether all its changes commute.
 #[derive(Debug, Default)]
 pub(crate) struct ConflictGroup<'t> {
     changed: HashMap<ConflictKey<'t>, bool>,

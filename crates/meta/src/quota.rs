@@ -60,9 +60,9 @@ impl fmt::Debug for QuotaTag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QuotaKey {
     Directory(QuotaId),
-    /// Of the inodes that this uid owns.
+    /// The quota of the inodes that this uid owns.
     User(u32),
-    /// Of the inodes with this gid.
+    /// The quota of the inodes with this gid.
     Group(u32),
 }
 
@@ -178,8 +178,8 @@ impl Quota {
         !self.fits(1, 0) || !self.fits(0, 1)
     }
 
-    /// Whether so many more inodes and blocks fit below the hard limits. Nothing more always fits, however much
-    /// is used.
+    /// Whether this many more inodes and blocks fit below the hard limits. Zero always fits, even if the usage exceeds
+    /// the limit.
     pub fn fits(&self, inodes: u64, blocks: u64) -> bool {
         let fits = |used: i64, more: u64, max: u64| {
             more == 0 || i128::from(used) + i128::from(more) <= i128::from(max)

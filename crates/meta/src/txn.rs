@@ -23,7 +23,8 @@ use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 /// The name of a setting.
 pub type SettingName = &'static str;
 
-/// For names of settings, which cannot be read again: such transactions are never answered before they are committed.
+/// Serializes no name of a setting, because a `&'static str` cannot be read from a journal. A transaction with such a
+/// name is never answered before it is committed, so it needs no journal.
 mod unwritten {
     use serde::{Deserializer, Serializer, de, ser};
 
@@ -111,7 +112,7 @@ pub enum Guard {
     Rows { ino: Ino, chunk: ChunkIndex, rows: Arc<[Slice]> },
     /// The volume has fewer than `max_inodes` inodes, and fewer than `max_blocks` blocks in use.
     Room { max_inodes: u64, max_blocks: u64 },
-    /// So many more inodes and blocks fit below the hard limits of the quota ([`Quota::fits`](crate::Quota::fits);
+    /// This many more inodes and blocks fit below the hard limits of the quota ([`Quota::fits`](crate::Quota::fits);
     /// 0 always fits). If `outer` is given, the quota exists and that is its outer quota; else an absent quota
     /// has no limits, and the guard holds. The guard is serialized with [`Effect::Charge`] on the same
     /// quota: however many clients commit, the limit is never exceeded. It must cost no extra round trip, and

@@ -33,7 +33,7 @@ impl Nfs4Acl {
         if acl.entries.len() > Self::MAX_ENTRIES { Err(AclError::TooLong) } else { Ok(acl) }
     }
 
-    /// For entries whose number is known to be within the limit.
+    /// Builds an ACL from entries whose number is known to be within the limit.
     pub(super) fn of_few(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Arc<[Entry]> = entries.into_iter().collect();
         let nothing = Entry::allow(Who::Everyone, Mask::NONE);

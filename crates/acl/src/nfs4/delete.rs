@@ -8,9 +8,9 @@ use crate::evaluate::{Denial, Evaluation, Grant, capability, sticky};
 /// A removal: the decisions on both inodes, and their owners.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal {
-    /// On the directory that contains the name.
+    /// The decision on the directory that contains the name.
     pub parent: Decision,
-    /// On the file that the name refers to.
+    /// The decision on the file that the name refers to.
     pub target: Decision,
     pub parent_mode: Mode,
     pub parent_uid: u32,
