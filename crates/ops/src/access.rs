@@ -51,7 +51,7 @@ impl Ctx<'_> {
     /// `may_create` in fs/namei.c.
     ///
     /// # Errors
-    /// ENOENT if the directory is in the trash, because it was removed, and because `limen restore` believes the names
+    /// ENOENT if the directory is in the trash: it counts as removed, and `limen restore` relies on the names
     /// there. As [`Ctx::admit_search`], with EACCES if the caller may not write to the directory or may not search it.
     pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
         if is_in_trash(dir) {

@@ -55,7 +55,7 @@ impl CloneSource {
         rows.chain(xattrs).chain(target)
     }
 
-    /// How many records of about the size of a row the copy has.
+    /// The size of the copy, in records of about the size of a row.
     pub fn weight(&self, inode: &Inode) -> usize {
         1 + self.keys(None, CLONED_CHUNKS).count() + usize::from(inode.xattr_blocks)
     }
@@ -87,7 +87,7 @@ pub struct BeginClone {
 impl Op for BeginClone {
     type Reply = (Inode, SessionId);
     const NAME: &'static str = "begin clone";
-    // The root would be cached as an empty directory.
+    // The cache would mark the new root as an empty directory, and not take the entries that are copied into it.
     const IS_REMEMBERED: bool = false;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
@@ -349,7 +349,7 @@ impl Op for Prune<'_> {
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let names = self.names.iter().map(|name| RecordKey::Dirent(self.dir, name.clone()));
         view.prefetch(std::iter::once(RecordKey::Inode(self.dir)).chain(names))?;
-        // A conflict then returns the directory too.
+        // This lookup adds a guard of the directory, so a conflict also returns the directory's present record.
         view.find_inode(self.dir)?;
         let mut effects = Vec::with_capacity(2 * self.names.len());
         // The links of inodes with several names that this transaction removes.
@@ -391,7 +391,7 @@ impl Op for Prune<'_> {
     }
 }
 
-/// The copy of an inode, in a directory that counts in the same quotas. Its ctime is the present, as of any copy.
+/// The copy of an inode, in a directory that counts in the same quotas. Its ctime is the present time.
 fn copy(source: &Inode, ino: Ino, dir: &Inode, most_chunks: u64, ctx: &Ctx<'_>) -> Inode {
     let is_dir = source.kind.is_dir();
     let size = match source.kind {

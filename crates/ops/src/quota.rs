@@ -105,7 +105,7 @@ fn is_any_tagged(view: &mut View<'_>, effects: &[Effect]) -> Result<bool, PlanSt
     Ok(false)
 }
 
-/// The existing inode of which an effect may change what it counts in quotas.
+/// The existing inode whose usage in quotas an effect may change.
 fn counted_inode(effect: &Effect) -> Option<Ino> {
     match effect {
         Effect::DropInode { ino }
@@ -118,8 +118,8 @@ fn counted_inode(effect: &Effect) -> Option<Ino> {
 }
 
 impl Counted {
-    /// Lets `delta` be counted exactly. The xattrs of the known inode may be older than what is known of the one that
-    /// changes, and take fewer blocks than are removed.
+    /// Raises the xattr blocks of the known inode to those that `delta` removes, if they are fewer, so that the subtraction
+    /// does not stop at zero: the cached inode may be older than the known size of the xattr that is removed.
     fn make_room_for(&mut self, delta: i32) {
         let removed = u16::try_from(delta.min(0).unsigned_abs()).unwrap_or(u16::MAX);
         let missing = self.after.map_or(0, |after| removed.saturating_sub(after.xattr_blocks));
@@ -151,7 +151,7 @@ impl Counted {
     }
 }
 
-/// What a transaction adds to quotas. Few, so they are searched one after the other.
+/// The charges of a transaction to quotas. They are few, so a linear search finds them.
 #[derive(Default)]
 struct Charges(Vec<Charge>);
 
@@ -279,7 +279,7 @@ pub(crate) fn move_between(
 /// not exist counts in none, until `limen quota check` repairs it.
 ///
 /// # Errors
-/// EIO for more than [`MAX_NESTED_QUOTAS`], which damage has made a circle.
+/// EIO if the chain has more than [`MAX_NESTED_QUOTAS`] quotas: damage has closed it to a cycle.
 pub(crate) fn chain(view: &mut View<'_>, from: QuotaId) -> Result<Vec<(QuotaId, QuotaId)>, PlanStop> {
     let mut chain = Vec::new();
     let mut at = from;

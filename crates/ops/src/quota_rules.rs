@@ -168,8 +168,8 @@ impl Op for ChangeQuota {
     }
 }
 
-/// Removes a directory quota that has no inodes left: from then on none can get its tag. Until the commit none can
-/// either: no directory has the tag, and [`Retag`] gives it only while the quota is being built.
+/// Removes a directory quota that has no inodes left. No inode can get its tag any more, neither before the commit nor
+/// after it: no directory has the tag, and [`Retag`] gives it only while the quota is being built.
 ///
 /// # Errors
 /// EBUSY if it has inodes, or is not being removed.

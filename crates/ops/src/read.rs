@@ -51,7 +51,7 @@ impl Op for CountedLookup<'_> {
         let found = self.0.plan(view, ctx)?.reply;
         let dir = view.dir(self.0.parent)?;
         let passes = match ctx.anyone_may_search(view, &dir) {
-            // Nobody passes by a damaged ACL, but the lookup does not fail.
+            // A damaged ACL lets nobody search, but the lookup does not fail.
             Err(PlanStop::Refused(_)) => false,
             passes => passes?,
         };

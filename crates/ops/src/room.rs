@@ -17,7 +17,7 @@ pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), Pla
     }
 }
 
-/// Requires that the volume has room for so many more inodes and blocks.
+/// Requires that the volume has room for this many more inodes and blocks.
 ///
 /// # Errors
 /// ENOSPC if they would exceed a limit of the volume.

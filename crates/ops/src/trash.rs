@@ -54,7 +54,7 @@ pub(crate) fn keep(
         return Ok(Some(Kept::NoDirectory));
     };
     let name = TrashName::encode(dir.ino, ino, name)?;
-    // Only the owner of the inode can have given this name to something else.
+    // The name is taken only if the owner of the inode has given it to another file: then the inode is deleted.
     if view.dirent_unlikely(hour, &name)?.is_some() {
         return Ok(None);
     }
@@ -201,7 +201,8 @@ pub(crate) fn found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect
     }
     let owners = view.setting(Quota::OWNERS_SETTING)?.is_some();
     effects.extend(meta::Volume::trash_root(ctx.now, owners));
-    // There is no such entry. But clients, and their kernels, may have cached that the name does not exist.
+    // There is no such entry. But clients and their kernels may have cached that the name does not exist, and this effect
+    // invalidates that.
     effects.push(Effect::DropDirent { parent: Ino::ROOT, name });
     effects.push(super::set_dir_times(Ino::ROOT, ctx.now));
     Ok(())

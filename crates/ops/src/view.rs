@@ -110,8 +110,8 @@ impl<'a> View<'a> {
         (self.is_exclusive, self.is_one_moment) = (is_exclusive, is_one_moment);
     }
 
-    /// Names the records that the plan will look up, so that all missing ones are read together. The first lookup
-    /// that finds a record missing makes all of them missing that are not known.
+    /// Names the records that the plan will look up. When the first lookup finds a record missing, all of these that
+    /// are not known become missing with it, so that they are read together.
     pub fn expect<const N: usize>(&mut self, keys: [RecordKey; N]) {
         self.expected.extend(keys);
     }
@@ -142,9 +142,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::prefetch`], for records of inodes that must be of one moment. Unless this operation has read all of
-    /// them, all are read in one request, also those that are cached, together with everything that the operation has
-    /// read before, which the driver forgets: so all that it has read is of one moment ([`View::set_moments`]).
+    /// As [`View::prefetch`], for records of inodes that must be of one moment ([`View::set_moments`]). Unless this
+    /// operation has read all `keys`, one request reads them, cached or not, and everything that it had read before.
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),

@@ -1,4 +1,4 @@
-//! Limits of the volume and of quotas, and whether a directory is empty: claims whose opposite no guard can confirm.
+//! Limits of the volume and of quotas, and whether a directory is empty: requirements whose failure no guard can confirm.
 
 use meta::{Guard, Quota, QuotaKey, QuotaRule, RecordKey};
 use types::{Ino, QuotaId};
@@ -8,7 +8,7 @@ use crate::known::{Key, Value};
 
 impl View<'_> {
     /// Whether the plan may refuse because of a record that no guard can confirm: that the volume or a quota is full, or
-    /// a directory not empty. If the records are of several moments, there may be none at which the error is right. The
+    /// a directory not empty. If the records are of several moments, the error may be right at none of them. The
     /// plan then assumes the opposite. A guard checks that, and after the conflict all records are of one moment.
     fn may_refuse(&self) -> bool {
         !self.assumed && (self.is_exclusive || (self.is_one_moment && !self.used_known))
@@ -63,7 +63,7 @@ impl View<'_> {
         }
     }
 
-    /// Requires that so many more inodes and blocks fit below the limits of the quota, and guards that and the
+    /// Requires that this many more inodes and blocks fit below the limits of the quota, and guards that and the
     /// quota around it. Returns `false` if this operation has read that they do not fit and may refuse for that.
     pub fn fits_quota(&mut self, key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64) -> bool {
         let found = match self.find_fresh(&Key::Quota(key)) {
@@ -93,7 +93,7 @@ mod tests {
     const INO: Ino = Ino::ROOT;
     const KEY: QuotaKey = QuotaKey::User(7);
 
-    /// What no guard can confirm if it does not hold.
+    /// Requirements whose failure no guard can confirm.
     const CLAIMS: [fn(&mut View<'_>) -> bool; 3] =
         [|view| view.is_empty(INO), |view| view.has_room(3, 3), |view| view.fits_quota(KEY, None, 1, 0)];
 
