@@ -115,7 +115,7 @@ fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
 /// Opens a journal whose process has ended; `None` if it has not, or if the journal was removed meanwhile.
 ///
 /// # Errors
-/// It cannot be opened or read; the error names it.
+/// The journal cannot be opened or read; the error names it.
 fn open_abandoned(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
     try_open(path, session)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -169,7 +169,7 @@ impl Storage for Journal {
         let written = self.file.write_all_at(bytes, self.len);
         match &written {
             Ok(()) => self.len += bytes.len() as u64,
-            // What a full disk has taken of it. This also gives back what was reserved.
+            // Cut off the part that was written before the disk was full. This also releases the reserved room.
             Err(_) => {
                 self.reserved = self.len;
                 let _ = self.file.set_len(self.len);

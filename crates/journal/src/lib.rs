@@ -37,7 +37,7 @@ const FRAME_BYTES: usize = 8;
 /// takes at most some hundred bytes, and at most a thousand transactions wait.
 const RESERVED_BYTES: u64 = 64 << 10;
 
-/// Whose journal it is.
+/// The first entry of a journal: the mount and the volume that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub format: u32,
@@ -60,7 +60,7 @@ enum Entry<'a> {
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
     Sent(Cow<'a, [u32]>),
-    /// So many were committed, and are no longer in the queue.
+    /// The first transactions, in this number, were committed and are no longer in the queue.
     Committed(u32),
 }
 
@@ -82,7 +82,7 @@ pub trait Journals: fmt::Debug + Send + Sync {
 /// A journal whose process has ended.
 #[derive(Debug)]
 pub struct Abandoned {
-    /// As its name says.
+    /// The session that the name of the journal contains.
     pub session: SessionId,
     pub bytes: Vec<u8>,
     pub storage: Box<dyn Storage>,
@@ -90,13 +90,13 @@ pub struct Abandoned {
 
 /// The bytes of one journal.
 pub trait Storage: fmt::Debug + Send {
-    /// Where it is, for messages.
+    /// The place of the journal, for messages.
     fn place(&self) -> String;
 
-    /// Makes sure that so many bytes can be appended, even if the disk is full then.
+    /// Reserves room on the disk, so that this many bytes can be appended even if the disk becomes full.
     ///
     /// # Errors
-    /// They cannot.
+    /// The room cannot be reserved.
     fn reserve(&mut self, bytes: u64) -> io::Result<()>;
 
     /// # Errors
@@ -131,24 +131,24 @@ pub struct Journal {
     has_gap: bool,
     /// Transactions that were answered were removed from the journal, because it could not be kept true.
     has_lost: bool,
-    /// It was removed, because it could not even be cut.
+    /// The journal was removed, because it could not be cut back to its header.
     is_gone: bool,
     /// The last transaction could not be added. This is logged once.
     is_refusing: bool,
     frame: Vec<u8>,
 }
 
-/// What a journal says of the queue.
+/// The queue of a mount whose process has ended, as its journal describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     pub header: Header,
-    /// Each with whether its guards may fail.
+    /// The transactions that were not committed, each with whether its guards may fail.
     pub queue: VecDeque<(Txn, bool)>,
     /// How the first of them are merged, if they may have been sent.
     pub sent: Vec<u32>,
     /// The length of the journal without what was cut off.
     pub len: u64,
-    /// What follows is not merely cut off. A process that is killed does not leave that.
+    /// The bytes after `len` are not only an entry that is cut off. A process that is killed does not leave such bytes.
     pub is_damaged: bool,
 }
 
@@ -157,7 +157,7 @@ pub struct Unfinished {
 pub enum Unusable {
     /// Nothing was answered yet when its process ended.
     Empty,
-    /// Its header is damaged. A process that is killed does not leave that.
+    /// The header is damaged. A process that is killed does not leave such a header.
     Damaged,
     /// Another version of limen has written it.
     OtherFormat(u32),
@@ -175,7 +175,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Goes on with a journal whose process has ended, and of which `len` bytes could be read.
+    /// Continues a journal whose process has ended. `len` is the length of its readable beginning.
     ///
     /// # Errors
     /// It cannot be written.
@@ -233,7 +233,7 @@ impl Journal {
         self.has_gap = true;
     }
 
-    /// Whether it has everything that was added to it and is not committed.
+    /// Whether the journal has every transaction that was added to it and is not committed.
     pub fn is_whole(&self) -> bool {
         !self.has_lost && !self.is_gone
     }
@@ -245,8 +245,8 @@ impl Journal {
         }
     }
 
-    /// Notes that so many transactions are committed. `left` are those in the queue, and `sent` is how the first of them
-    /// are merged, if they may have been sent.
+    /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in the queue, each
+    /// with whether its guards may fail. `sent` says how the first of these are merged, if they may have been sent.
     pub fn committed<'a>(
         &mut self,
         count: usize,
@@ -335,7 +335,7 @@ fn frame_of(bytes: &mut Vec<u8>, entry: &Entry<'_>) -> bool {
     true
 }
 
-/// What stands at the beginning of some frames.
+/// The first frame of some bytes.
 enum Next<'a> {
     /// An entry, in the format of `postcard`, and the rest.
     Entry(&'a [u8], &'a [u8]),
@@ -365,7 +365,7 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
         Next::CutOff => return Err(Unusable::Empty),
         Next::Damaged => return Err(Unusable::Damaged),
     };
-    // The format stands behind the kind of the entry, so it can be read whatever follows.
+    // The format is the first field after the kind of the entry, so it can be read whatever other fields follow.
     match first.get(1..).map(postcard::take_from_bytes::<u32>) {
         Some(Ok((FORMAT, _))) => {}
         Some(Ok((format, _))) => return Err(Unusable::OtherFormat(format)),
