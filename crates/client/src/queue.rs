@@ -11,14 +11,14 @@ use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{GATHER_FOR, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
 
-/// What becomes of changes that were answered and are not committed when the process ends.
+/// The fate of changes that are answered but not committed when the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFate {
     /// There are none.
     Empty,
     /// The next mount on this machine commits them, if the session is not removed before.
     Kept,
-    /// So many are lost.
+    /// This many are lost.
     Lost(usize),
 }
 

@@ -37,7 +37,7 @@ impl Meta {
             let replayed = abandoned
                 .map_err(|error| unreadable(error).into())
                 .and_then(|abandoned| self.replay_one(abandoned, make_durable));
-            // One that cannot be replayed must not hold up the others.
+            // A journal that cannot be replayed must not keep the others from being replayed.
             match replayed {
                 Ok(is_removed) => is_any |= is_removed,
                 Err(error) => _ = first_error.get_or_insert(error),
@@ -70,7 +70,7 @@ impl Meta {
             }
         };
         if unfinished.header.loaded != self.volume().loaded {
-            // It is of a volume that this one was copied from.
+            // The journal belongs to another volume with the same UUID, because one of the two was loaded from a dump.
             return Ok(false);
         }
         if unfinished.is_damaged {

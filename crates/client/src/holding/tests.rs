@@ -25,7 +25,7 @@ fn nothing_to_store() -> MakeDurable {
     Arc::new(|_| Ok(()))
 }
 
-/// A registered client that hears of changes, and holds new directories if `holds`.
+/// A registered client that is notified of changes, and holds new directories if `holds` is set.
 fn client(engine: &Counted, holds: bool) -> Arc<Meta> {
     let journals = holds.then(Memory::default);
     client_with(engine.clone(), journals.as_ref())
@@ -89,7 +89,7 @@ fn stored(engine: &Counted, key: RecordKey) -> Option<Inode> {
     })
 }
 
-/// Runs `work` while a thread commits what is queued, and hears recalls.
+/// Runs `work` while a thread commits queued changes and receives recalls.
 fn beside<T>(holder: &Arc<Meta>, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     let mut changes = holder.engine().watch().unwrap().unwrap();
@@ -140,7 +140,7 @@ fn changes_in_a_new_directory_cost_no_round_trip_until_they_are_committed_togeth
     };
     meta.run(&rename("f1", "g1"), &BY_KERNEL).unwrap();
     meta.run(&Unlink { parent: dir.ino, name: name("f2"), open: None }, &BY_KERNEL).unwrap();
-    // Refusals are certain too.
+    // An error is certain too, so it needs no request.
     assert_eq!(make(&meta, dir.ino, "f3", 300, MakeKind::Regular), Err(Errno::EEXIST.into()));
     let rmdir = Rmdir { parent: dir.ino, name: name("below") };
     assert_eq!(meta.run(&rmdir, &BY_KERNEL).unwrap_err(), Errno::ENOTEMPTY.into());
@@ -242,7 +242,7 @@ fn a_holder_whose_session_is_gone_holds_nothing() {
     assert!(other.remove_session(holder.session(), Time::from_nanos(1)).unwrap());
     assert_eq!(look(&other, dir.ino, "lost").unwrap(), None);
     make(&other, dir.ino, "new", 12, MakeKind::Regular).unwrap();
-    // What the holder had not committed never is.
+    // Changes that the holder had not committed are never committed.
     let session = holder.session();
     assert_eq!(holder.settle_held(), Err(Failure::Fenced(session)));
     assert_eq!(make(&holder, dir.ino, "more", 13, MakeKind::Regular), Err(Failure::Fenced(session)));
@@ -361,7 +361,7 @@ fn nothing_is_held_if_the_volume_says_so() {
 /// Random operations on a client that holds what it creates, and on one that does not, each on an engine of its own.
 struct Twins {
     engines: [Counted; 2],
-    /// Between the first engine and its client.
+    /// The engine with faults between the first engine and its client.
     faulty: Arc<Faulty<Counted>>,
     journals: Memory,
     metas: [Arc<Meta>; 2],
@@ -475,7 +475,7 @@ impl Twins {
                 // Another client meets the directory, and makes it free.
                 _ if self.metas[0].held_directories() > 0 => {
                     let (holder, other) = (Arc::clone(&self.metas[0]), client(&self.engines[0], false));
-                    // Nobody comes to a directory except by its path.
+                    // A program reaches a directory only by its path, so walk from the root.
                     let walk = || {
                         let mut above = vec![Ino::ROOT];
                         while let Some(dir) = above.pop() {
@@ -529,7 +529,7 @@ impl Twins {
         let faults = [Fault::None, Fault::Before, Fault::After, Fault::Late];
         let mut fault = || faults[self.below(4) as usize];
         let [first, second, third] = [fault(), fault(), fault()];
-        // Something is held.
+        // The client must hold at least this directory.
         let dir = self.make_new(Ino::ROOT, MakeKind::Directory);
         (0..self.below(4)).for_each(|_| _ = self.make_new(dir, MakeKind::Regular));
         self.metas[0].set_retry_timeout(Duration::ZERO);
@@ -538,7 +538,7 @@ impl Twins {
         let _ = self.metas[0].send_queued(u64::MAX);
         self.faulty.arm(false);
         (0..self.below(4)).for_each(|_| _ = self.make_new(dir, MakeKind::Regular));
-        // Nothing holds it but this.
+        // The killed client must have no other reference.
         self.metas[0] = Arc::clone(&self.metas[1]);
         // The first replay may be killed too. It reads the session and renews it first.
         let next = Meta::open(self.faulty.clone(), 1000).unwrap();
@@ -569,7 +569,7 @@ impl Twins {
     }
 }
 
-/// Without what differs between two runs: times, and the holders of directories.
+/// Removes from a text what differs between two runs: times, and the holders of directories.
 fn without_times(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;
@@ -616,8 +616,8 @@ fn random_operations_survive_kills() {
     }
 }
 
-/// The session of a client that registered after it had committed something else, as a mount does that cleans up first.
-/// Its operations before its first term have the lowest numbers.
+/// A client that registered after it had committed something else, like a mount that first cleans up after others. Its
+/// operations before its first term have the lowest numbers.
 fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     let meta = Arc::new(Meta::open(engine.clone(), 1000).unwrap());
     meta.replay(journals, &nothing_to_store()).unwrap();
@@ -645,7 +645,7 @@ fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
     assert_eq!(journals.all(), []);
 }
 
-/// What a journal says was sent without being queued was never answered.
+/// A transaction that was sent according to the journal, but was not queued, was never answered.
 #[test]
 fn a_journal_without_a_queue_is_replayed() {
     let (engine, journals) = (volume(), Memory::default());
@@ -661,7 +661,8 @@ fn a_journal_without_a_queue_is_replayed() {
     assert_eq!(journals.all(), []);
 }
 
-/// A journal that cannot be used holds up neither the others nor, once its session is gone, the mount.
+/// A journal that cannot be used does not keep the others from being replayed. After its session is removed, it does not
+/// keep the mount from starting either.
 #[test]
 fn one_unusable_journal_does_not_hold_up_the_others() {
     let (engine, journals) = (volume(), Memory::default());
@@ -687,7 +688,7 @@ fn one_unusable_journal_does_not_hold_up_the_others() {
 }
 
 fn crc32c(bytes: &[u8]) -> [u8; 4] {
-    // Castagnoli's polynomial, bit by bit.
+    // CRC-32C (Castagnoli's polynomial), one bit at a time.
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
     });
