@@ -15,7 +15,7 @@ fn store(options: StoreOptions) -> Arc<BlockStore> {
     BlockStore::open_with(&config, options).unwrap()
 }
 
-/// A volume with so many files, with names that cannot be compressed well.
+/// A volume with this many files, with names that cannot be compressed well.
 fn volume(files: u64) -> (Arc<dyn Engine>, Volume) {
     let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
     let volume = Volume::in_memory("vol");

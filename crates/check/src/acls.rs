@@ -72,7 +72,7 @@ pub(crate) fn drop_in_windows(meta: &Meta, window: usize) -> Result<AclCounts, F
     Ok(AclCounts { dropped, ..counts })
 }
 
-/// Calls `each` with the unused ACLs among each so many stored ones.
+/// Reads the stored ACLs, `window` at a time, and calls `each` with the unused ones among them.
 fn for_each_window<E: From<EngineError>>(
     engine: &dyn Engine,
     window: usize,

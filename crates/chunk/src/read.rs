@@ -26,8 +26,8 @@ impl Inner {
     ///
     /// If the block belongs to a slice of which rows have only parts, `shared` is the number of bytes that the
     /// whole request reads of that slice. The position in such a block does not tell what is read next, so the whole
-    /// block is fetched only for an eighth of its bytes, and pages are cached, because their other bytes belong to
-    /// near ranges of the file.
+    /// block is fetched only if the request reads at least an eighth of it. Pages are cached, because their other bytes
+    /// belong to nearby ranges of the file.
     pub(crate) fn read_block(
         &self,
         name: BlockName,

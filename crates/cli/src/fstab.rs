@@ -53,7 +53,7 @@ pub(crate) fn edit(text: &str, entry: &Entry) -> Result<Edited, CliError> {
             return Err(CliError::new(format!("another file system is mounted at this mount point: {old}"))
                 .advise("remove that line, or choose another mount point"));
         }
-        // Of several lines for one mount point, one stays.
+        // If several lines are for one mount point, one of them stays.
         if line.is_some() {
             continue;
         }

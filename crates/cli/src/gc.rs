@@ -132,7 +132,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Counts without a walk over inodes, rows or objects, and at most so many slices.
+    /// Counts without a walk over inodes, rows or objects, and at most `slices_max` slices.
     ///
     /// # Errors
     /// Those of the database.

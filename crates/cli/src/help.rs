@@ -13,7 +13,7 @@ const WIDTH: usize = 100;
 /// Commands that remove something. A person that misspells another command must not run one of these by a suggestion.
 const REMOVING: &[&str] = &["destroy", "rmr", "gc", "delete", "purge"];
 
-/// What people call commands of limen that have another name.
+/// Names that people try for commands, and the names that these commands have in limen.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("undelete", "limen restore"),
     ("recover", "limen restore (removed files), or limen backup restore (a volume)"),
@@ -78,7 +78,7 @@ fn fold(text: &str) -> String {
             (_, None) => {
                 folded.push('\n');
                 folded.push_str(&line[..indent]);
-                // What follows an example must not be joined to it.
+                // The next line must not be joined to an example.
                 let is_open = indent != 2 && !inner.ends_with(':');
                 (open, used) = (is_open.then_some(indent), indent);
                 if !is_open {

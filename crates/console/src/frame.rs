@@ -27,7 +27,7 @@ pub(crate) struct Page {
     at: &'static str,
     /// Rules of style for this page, which hold numbers only.
     style: String,
-    /// After so many seconds, the browser loads the page again.
+    /// The number of seconds after which the browser loads the page again.
     refresh: Option<u32>,
     pub(crate) body: Html,
 }

@@ -1,4 +1,4 @@
-//! What the lines of a dump count: the rows of shared slices, and the inodes of quotas.
+//! Counts the rows of shared slices and the inodes of quotas in the lines of a dump.
 //!
 //! Both are counted in the result instead of read, because a dump leaves unlinked files out, and because on an engine that
 //! cannot show an old moment they change with every other record.
@@ -18,7 +18,7 @@ const PAGE: usize = 1024;
 pub(crate) struct Counts {
     /// The slices that were ever shared.
     pub(crate) shared: BTreeMap<SliceId, u64>,
-    /// Of each directory quota without those inside it.
+    /// The quotas. A directory quota does not yet include those inside it.
     quotas: BTreeMap<QuotaKey, Quota>,
 }
 

@@ -68,7 +68,7 @@ pub enum Line {
     End(Tail),
 }
 
-/// What identifies a dump.
+/// The version and the identity of a dump.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {

@@ -51,7 +51,7 @@ const MOST_ROUNDS: u32 = 1_000;
 /// The most chunks of large files whose rows are read with one request: 256 GiB.
 const MOST_CHUNKS: u64 = 4096;
 
-/// So many more chunks of a large file are read than it had before, because it may have grown.
+/// The number of chunks of a large file that are read beyond its last known end, because it may have grown.
 const MORE_CHUNKS: u64 = 16;
 
 /// How often step 3 is tried with a file that has too many chunks for one request. Each try reads all its rows.

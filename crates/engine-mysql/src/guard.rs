@@ -18,7 +18,7 @@ type Rows = (&'static str, Vec<&'static str>);
 struct Ahead<'t> {
     part: &'t [Txn],
     room: Usage,
-    /// Of each quota, the inodes and blocks.
+    /// The inodes and blocks that are added to each quota.
     quotas: HashMap<QuotaKey, (u64, u64)>,
 }
 

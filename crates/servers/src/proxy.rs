@@ -86,7 +86,7 @@ impl Proxy {
         }
     }
 
-    /// Relays so many more messages of clients. From then on, the connection of each client that sends one is closed.
+    /// Relays this many more messages of clients. From then on, the connection of each client that sends one is closed.
     pub fn close_after(&self, messages: u64) {
         self.seen.left.store(messages, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What tools ask of a mount about one file: to compact it, how much of it is cached, and to evict that.
+//! Requests of tools to a mount about one file: compact it, tell how much of it is cached, evict it from the caches.
 //!
 //! No access is checked, so the caller must be the superuser or the user that runs the mount. The session does not end
 //! while a file is compacted.
@@ -15,7 +15,7 @@ use crate::vfs::Vfs;
 /// How many chunks are read in one request.
 const PAGE: usize = 64;
 
-/// How often the compaction of a chunk is tried that is changed meanwhile.
+/// The most attempts to compact a chunk that others change meanwhile.
 const TRIES: u32 = 3;
 
 /// The bytes of a file that are in the object store, and how many of them are in the caches of a mount.

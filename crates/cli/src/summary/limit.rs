@@ -10,7 +10,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Whether a walk that has counted so many names ends now.
+    /// Whether a walk that has counted `names` names ends now.
     pub(super) fn is_reached(&self, names: u64) -> bool {
         self.names.is_some_and(|limit| names >= limit)
             || self.until.is_some_and(|until| Instant::now() >= until)
