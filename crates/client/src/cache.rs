@@ -39,7 +39,7 @@ use ops::{Key, KnownRecords, Value, known};
 use types::{Ino, Name, XattrName};
 
 use crate::charge::{RECORD_BYTES, charge};
-use slots::Slots;
+use slots::{Moment, Slot, Slots};
 
 const SHARDS: usize = 64;
 
@@ -79,10 +79,6 @@ pub(crate) struct DirCounters {
     invalidations: u64,
 }
 
-/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`], because each slot has two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment(u64);
-
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
@@ -106,23 +102,6 @@ struct Shard {
     invalidated: Option<Moment>,
     /// When the shard was last cleared.
     cleared: Option<Moment>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    value: Value,
-    seq: Seq,
-    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier may
-    /// have missed what made it so.
-    since: Moment,
-    /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
-    /// the answer may have taken long.
-    began: Moment,
-    /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
-    /// order.
-    committed: bool,
-    /// Used since the clock's hand last passed it.
-    used: bool,
 }
 
 impl Cache {

@@ -5,13 +5,36 @@
 //! it.
 
 use hashbrown::HashTable;
-use ops::Key;
+use meta::Seq;
+use ops::{Key, Value};
 
-use super::Slot;
+/// A time in nanoseconds since the cache was created. Half the size of an [`Instant`](host::Instant), because each slot
+/// has two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(pub(super) u64);
 
+/// A cached value, and how it may be replaced.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) value: Value,
+    pub(super) seq: Seq,
+    /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier may
+    /// have missed what made it so.
+    pub(super) since: Moment,
+    /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
+    /// the answer may have taken long.
+    pub(super) began: Moment,
+    /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
+    /// order.
+    pub(super) committed: bool,
+    /// Used since the clock's hand last passed it.
+    pub(super) used: bool,
+}
+
+/// The slots of a shard. The caller passes the hash of each key.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Positions in `entries`.
+    /// Positions in `entries`, by the hashes of the keys.
     index: HashTable<u32>,
     /// `None`: vacant.
     entries: Vec<Option<Entry>>,
@@ -103,11 +126,8 @@ impl Slots {
 mod tests {
     use std::collections::BTreeMap;
 
-    use meta::Seq;
-    use ops::Value;
     use types::Ino;
 
-    use super::super::Moment;
     use super::*;
 
     fn key(number: u64) -> Key {
