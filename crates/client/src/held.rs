@@ -57,7 +57,7 @@ pub(crate) const LONGEST_BREAK: Duration = Duration::from_secs(600);
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(3);
 /// How long the thread that commits the queue waits after it has given up for a retry timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// How often a waiting thread looks again.
+/// How often a waiting thread looks at the state again.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Makes the blocks of slices durable, before a row that names them is committed.
@@ -77,7 +77,7 @@ pub(crate) struct Held {
     pub(crate) directories: AtomicUsize,
     /// How often `records` was dropped.
     pub(crate) drops: AtomicU64,
-    /// This client removes its own session.
+    /// Whether this client is removing its own session.
     pub(crate) is_ending: AtomicBool,
     /// How often a part of the queue was sent without success.
     pub(crate) failures: AtomicU64,
@@ -101,16 +101,16 @@ pub(crate) struct State {
     /// Directories whose records may name this session although they are not held.
     pub(crate) strays: HashSet<Ino>,
     pub(crate) queue: VecDeque<Queued>,
-    /// What of the queue outlives this process.
+    /// The journal, which has the queued transactions if this process is killed.
     pub(crate) journal: Option<Journal>,
     /// How many transactions were ever queued, and how many of them are committed.
     pub(crate) queued: u64,
     pub(crate) committed: u64,
     /// How often the queue was lost with a session.
     pub(crate) losses: u64,
-    /// Everything is being given back: nothing new is answered from `records`.
+    /// Whether everything is being given back: nothing new is answered from `records`.
     pub(crate) is_closing: bool,
-    /// A transaction that concerns what is held is under way at the engine.
+    /// Whether a transaction that concerns what is held is under way at the engine.
     pub(crate) is_alone: bool,
     pub(crate) must_give_back: bool,
     pub(crate) last_break: Option<(Instant, Duration)>,
@@ -130,7 +130,7 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) txns: Vec<Txn>,
-    /// For each, what it consists of.
+    /// For each transaction, how it was made of queued ones.
     pub(crate) merged: Vec<Merged>,
 }
 
@@ -244,7 +244,7 @@ impl State {
             | Guard::Size { ino, .. }
             | Guard::Rows { ino, .. } => self.inodes.contains(ino),
             Guard::Term { session, .. } => *session == own,
-            // Is replaced by an effect.
+            // An effect replaces this guard.
             Guard::Acl { .. } => true,
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! What a client answers from the directories that it holds, and what it sends to the engine; see `held.rs`.
+//! Answers operations from the directories that a client holds, and decides what is sent to the engine; see `held.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -144,7 +144,7 @@ impl Meta {
         if let Some(Outcome::Conflict(snapshot)) = state.records.commit(&[check])?.pop() {
             return Ok(Some(Outcome::Conflict(state.only_held(snapshot))));
         }
-        // What the journal cannot take is committed before it is answered.
+        // A transaction that the journal cannot take is committed before it is answered.
         if !queued.effects.is_empty() && !state.keep(&queued) {
             return Ok(None);
         }
@@ -225,13 +225,13 @@ impl Meta {
         let own = txn.op_id.session();
         let mut state = host::lock(&self.held.state);
         if self.fence.is_lost(own) || own != self.session() {
-            // Its session holds nothing.
+            // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
             // Recalls of a directory that was created meanwhile may have been missed.
             state.must_give_back |= !entered.births.is_empty() && !self.is_current();
             if state.directories.is_empty() && state.queue.is_empty() {
-                // The engine has everything.
+                // Nothing is held or queued, so `records` is not needed.
                 drop(state.drop_records(&self.held.drops));
             }
         } else {
@@ -291,7 +291,7 @@ impl Meta {
             });
         }
         drop(state);
-        // A queued transaction may store the ACL.
+        // A transaction in the queue may store the ACL, so the engine may not have it yet.
         if held > 0 || reads_acl {
             self.settle_held()?;
         }

@@ -64,7 +64,7 @@ impl Meta {
         let failures = self.held.failures.load(Ordering::Acquire);
         let mut sending = host::lock(&self.held.sending);
         if self.held.failures.load(Ordering::Acquire) != failures {
-            // Another thread has just tried.
+            // Another thread has sent the queue meanwhile, without success.
             return Err(EngineError::transient("the database did not accept earlier changes"));
         }
         let first = {
@@ -74,7 +74,7 @@ impl Meta {
             }
             let Some(first) = state.queue.front() else { return Ok(()) };
             let first = first.txn.op_id;
-            // What was sent before the session was lost is not sent again.
+            // Unless this request was sent before, a new one is made. A request of a lost session is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
                 let group = state.first_group();
                 state.note_sent(&group.merged);
@@ -88,7 +88,7 @@ impl Meta {
             error.kind == ErrorKind::Determinate { transient: false } && error.errno != Errno::ENOSPC
         };
         let outcomes = self.make_durable(&slices).and_then(|()| match self.engine.commit(&sent.txns) {
-            // One of them may be the reason. The others are sent again as they are.
+            // One of the transactions may be refused, so the first one is sent alone. The others are sent again unchanged.
             Err(error) if refused(&error) && sent.txns.len() > 1 => self.engine.commit(&sent.txns[..1]),
             done => done,
         });
@@ -125,7 +125,7 @@ impl Meta {
             state.pop(count, &sent.merged[done..]);
         }
         for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
-            // If the guard failed, the directory may still be created by a request that is late.
+            // If the guard failed, a request that arrives late may still create the directory.
             if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
                 (outcome, &txn.effects[..], merged.is_optional)
             {
@@ -133,7 +133,7 @@ impl Meta {
             }
         }
         if state.directories.is_empty() && state.queue.is_empty() {
-            // The engine has everything.
+            // Nothing is held or queued, so `records` is not needed.
             drop(state.drop_records(&self.held.drops));
         }
         self.held.note(&state);
@@ -230,7 +230,7 @@ impl Meta {
         self.held.note(&state);
     }
 
-    /// Everything is to be given back soon, because this client would not hear of recalls.
+    /// Lets everything be given back soon, because this client is not notified of recalls any more.
     pub fn give_back_soon(&self) {
         if self.held.is_idle() {
             return;
@@ -257,7 +257,7 @@ impl Meta {
         (lost.len(), effects.filter_map(|effect| effect.footprint().part.inode()).collect())
     }
 
-    /// What would become of the queue if this process ended now.
+    /// The fate of the queue if this process ended now.
     pub fn queue_fate(&self) -> QueueFate {
         let state = host::lock(&self.held.state);
         match state.queue.iter().filter(|queued| !queued.is_optional).count() {

@@ -1,6 +1,6 @@
 //! Recalls: this client wants a directory that another session holds (`held.rs`).
 //!
-//! The holder hears of it by the change stream: the directory's locks are written again, unchanged. A holder whose session
+//! The change stream notifies the holder: the directory's locks are written again, unchanged. A holder whose session
 //! has been removed holds nothing; the directory's record is then corrected here.
 
 use std::time::Duration;
@@ -12,14 +12,15 @@ use types::{BootInstant, Errno, Ino, SessionId, Time};
 use crate::driver::Meta;
 use crate::failure::Failure;
 
-/// How often the holder is asked again: it may have asked for the directory's record before it could hear of the recall.
+/// How often the holder is asked again: it may have read the directory's record before the stream could notify it of the
+/// recall.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pauses between reads of the directory's record.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
 /// How long a holder may take before the operation fails. Other mounts remove the session of a holder that has stopped
 /// after 90 seconds.
-const PATIENCE: Duration = Duration::from_secs(180);
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 /// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of the crate
 /// `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
@@ -46,7 +47,7 @@ impl Meta {
                 Record::Session(id, Some(session)) => Some((*id, session.heartbeat)),
                 _ => None,
             });
-            // A time in which this client, or the database, stood still does not count.
+            // The time during which this client or the database was suspended does not count.
             let gap = looked.elapsed().min(LONGEST_GAP);
             looked = BootInstant::now();
             heard = match (heartbeat, heard) {
@@ -77,7 +78,7 @@ impl Meta {
                     self.commit_alone(vec![Guard::Locks { ino: dir, locks }], again)?;
                     asked = Some(Instant::now());
                 }
-                _ if began.elapsed() >= PATIENCE => {
+                _ if began.elapsed() >= HOLDER_TIMEOUT => {
                     tracing::error!(%dir, %holder, "a mount does not give back a directory that it holds");
                     return Err(Errno::EIO.into());
                 }
