@@ -63,7 +63,7 @@ pub fn in_halves(
     }
 }
 
-/// Counts transactions, to tell when work is due that is done once for a number of them.
+/// Counts transactions, and tells when to do work that is done once for each `every` of them.
 #[derive(Debug, Default)]
 pub struct CommitCounter(AtomicU64);
 
