@@ -3,10 +3,11 @@
 //! Every transaction that changes what an inode counts changes the counters by the same amount. So the difference between
 //! a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any later
 //! moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some engines
-//! show the records of one moment ([`Engine::frozen`]).
+//! show the records of one moment for as long as the count takes ([`Engine::frozen`]).
 //!
 //! On the others, all inodes are read one page after another, and what each of them counts is kept in a file, while the
-//! stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. At the end,
+//! stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. If the
+//! engine shows a moment for a short time, the last changed inodes and the counters are read as of that moment. If not,
 //! one request reads the last few changed inodes together with the counters. The result is correct for the moment of this
 //! request if no other inode had changed before it. To verify that, the stream is polled once more; if it names another
 //! inode, the last request is repeated. The stream does not name a new inode, but it names the new directory entry. A file
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use meta::{
     Changes, Engine, EngineError, Frozen, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
-    RecordKey, Scan,
+    RecordKey, Scan, Snapshot,
 };
 use types::{Ino, Name, SessionId};
 
@@ -79,7 +80,7 @@ pub fn recount(
     spool: impl FnOnce() -> io::Result<File>,
     progress: Progress<'_>,
 ) -> Result<Recount, RecountError> {
-    match engine.frozen()? {
+    match engine.frozen()?.filter(|frozen| frozen.is_lasting()) {
         Some(mut frozen) => recount_frozen(&mut *frozen, progress),
         None => Live::new(engine, spool()?)?.recount(progress),
     }
@@ -92,15 +93,22 @@ fn recount_frozen(frozen: &mut dyn Frozen, progress: Progress<'_>) -> Result<Rec
         seen += inodes.len() as u64;
         if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
     })?;
-    let quotas = all_quotas(&mut |scan| frozen.scan(scan))?;
-    let next = next_of(&frozen.read(&[RecordKey::Settings])?.records);
-    Ok(Recount { differences: compare(&counts, &quotas), quotas, next })
+    Ok(compare_frozen(&counts, frozen)?)
 }
 
-type Read<'a> = &'a mut dyn FnMut(&Scan) -> Result<Page, EngineError>;
+/// Compares all counters of a moment with the counts of that moment.
+fn compare_frozen(counts: &Counts, frozen: &mut dyn Frozen) -> Result<Recount, EngineError> {
+    let quotas = all_quotas(&mut |scan| frozen.scan(scan))?;
+    let next = next_of(&frozen.read(&[RecordKey::Settings])?.records);
+    Ok(Recount { differences: compare(counts, &quotas), quotas, next })
+}
+
+type Read<'a> = &'a mut dyn FnMut(&[RecordKey]) -> Result<Snapshot, EngineError>;
+
+type ScanPage<'a> = &'a mut dyn FnMut(&Scan) -> Result<Page, EngineError>;
 
 fn for_each_inode(
-    scan: Read<'_>,
+    scan: ScanPage<'_>,
     mut each: impl FnMut(&[Inode]) -> Result<(), RecountError>,
 ) -> Result<(), RecountError> {
     for page in (Scan::Inodes { after: Ino(0), limit: PAGE }).pages(scan) {
@@ -116,7 +124,7 @@ fn for_each_inode(
     Ok(())
 }
 
-fn all_quotas(scan: Read<'_>) -> Result<BTreeMap<QuotaKey, Quota>, EngineError> {
+fn all_quotas(scan: ScanPage<'_>) -> Result<BTreeMap<QuotaKey, Quota>, EngineError> {
     let mut quotas = BTreeMap::new();
     for page in (Scan::Quotas { after: None, limit: PAGE }).pages(scan) {
         quotas.extend(page?.iter().filter_map(quota_of));
@@ -183,6 +191,11 @@ impl Live {
             if progress(seen) { Ok(()) } else { Err(RecountError::Interrupted) }
         })?;
         out.flush()?;
+        self.poll()?;
+        self.read_until_few()?;
+        if let Some(mut moment) = self.engine.frozen()? {
+            return self.recount_as_of(&mut *moment);
+        }
         for _ in 0..MAX_ROUNDS {
             if let Some(recount) = self.compare_all()? {
                 return Ok(recount);
@@ -194,10 +207,22 @@ impl Live {
         Err(RecountError::TooFast)
     }
 
+    /// Reads the inodes that have changed up to a moment, as of that moment, and compares all counters.
+    fn recount_as_of(&mut self, moment: &mut dyn Frozen) -> Result<Recount, RecountError> {
+        // The stream also names changes after the moment. They do no harm.
+        self.poll()?;
+        self.find_unnamed(&mut |scan| moment.scan(scan))?;
+        while !self.changed.is_empty() {
+            let some = self.take_few();
+            self.read(&some, &[], &mut |keys| moment.read(keys))?;
+        }
+        Ok(compare_frozen(&self.counts, moment)?)
+    }
+
     /// Compares all counters; `None` if a quota was created, or its rule changed, meanwhile.
     fn compare_all(&mut self) -> Result<Option<Recount>, RecountError> {
-        let next = next_of(&self.read(&BTreeSet::new(), &[])?);
         let engine = Arc::clone(&self.engine);
+        let next = next_of(&engine.read(&[RecordKey::Settings])?.records);
         let mut keys: BTreeSet<QuotaKey> = all_quotas(&mut |scan| engine.scan(scan))?.into_keys().collect();
         keys.extend(self.counts.keys());
         let keys: Vec<QuotaKey> = keys.into_iter().collect();
@@ -219,20 +244,16 @@ impl Live {
 
     /// Compares some counters, in the order of their keys, with the inodes of the moment at which the counters are read.
     fn count_at_one_moment(&mut self, keys: &[QuotaKey]) -> Result<Recount, RecountError> {
+        let engine = Arc::clone(&self.engine);
         self.poll()?;
         for _ in 0..MAX_ROUNDS {
-            while self.changed.len() > FEW {
-                let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
-                self.changed.retain(|key| !some.contains(key));
-                self.read(&some, &[])?;
-                self.poll()?;
-            }
+            self.read_until_few()?;
             let last = std::mem::take(&mut self.changed);
-            let records = self.read(&last, keys)?;
+            let records = self.read(&last, keys, &mut |keys| engine.read(keys))?;
             let quotas: BTreeMap<QuotaKey, Quota> = records.iter().filter_map(quota_of).collect();
             let mut differences = compare(&self.counts, &quotas);
             differences.retain(|difference| keys.binary_search(&difference.key).is_ok());
-            self.find_unnamed()?;
+            self.find_unnamed(&mut |scan| engine.scan(scan))?;
             let news = self.poll()?;
             if self.changed.iter().all(|key| news.contains(key) && last.contains(key)) {
                 return Ok(Recount { quotas, differences, next: next_of(&records) });
@@ -267,15 +288,37 @@ impl Live {
         }
     }
 
+    /// Reads changed inodes again until few are left.
+    fn read_until_few(&mut self) -> Result<(), RecountError> {
+        let engine = Arc::clone(&self.engine);
+        while self.changed.len() > FEW {
+            let some = self.take_few();
+            self.read(&some, &[], &mut |keys| engine.read(keys))?;
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    fn take_few(&mut self) -> BTreeSet<Key> {
+        let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
+        self.changed.retain(|key| !some.contains(key));
+        some
+    }
+
     /// Reads inodes again, and counters, with one request.
-    fn read(&mut self, keys: &BTreeSet<Key>, quotas: &[QuotaKey]) -> Result<Vec<Record>, RecountError> {
+    fn read(
+        &mut self,
+        keys: &BTreeSet<Key>,
+        quotas: &[QuotaKey],
+        read: Read<'_>,
+    ) -> Result<Vec<Record>, RecountError> {
         let inodes = keys.iter().map(|key| match key {
             Key::Inode(ino) => RecordKey::Inode(*ino),
             Key::Dirent(dir, name) => RecordKey::Dirent(*dir, name.clone()),
         });
         let keys = [RecordKey::Settings].into_iter().chain(inodes);
         let keys: Vec<RecordKey> = keys.chain(quotas.iter().map(|key| RecordKey::Quota(*key))).collect();
-        let records = self.engine.read(&keys)?.records;
+        let records = read(&keys)?.records;
         for record in &records {
             if let Record::Inode(ino, inode) = record {
                 self.count_again(*ino, inode.as_ref().map(InodeUsage::from).unwrap_or_default())?;
@@ -295,10 +338,8 @@ impl Live {
     }
 
     /// Marks files without a name that were not read yet as changed.
-    fn find_unnamed(&mut self) -> Result<(), RecountError> {
-        let scan = Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE };
-        let engine = Arc::clone(&self.engine);
-        for page in scan.pages(|scan| engine.scan(scan)) {
+    fn find_unnamed(&mut self, scan: ScanPage<'_>) -> Result<(), RecountError> {
+        for page in (Scan::Orphans { after: (SessionId(0), Ino(0)), limit: PAGE }).pages(scan) {
             for record in page? {
                 if let Record::Orphan(_, ino) = record
                     && !self.read_again.contains_key(&ino)

@@ -1,7 +1,13 @@
-//! The records of one moment, from an engine that cannot show an old moment, while mounts change the volume.
+//! The records of one moment, from an engine that cannot show a moment for as long as a dump takes, while mounts change
+//! the volume.
 //!
 //! 1. All records are read into a file. Meanwhile, the stream of changes names the records that change.
 //! 2. These are read again, and so are those that change during that, until few are left.
+//! 3. If the engine shows a moment for a short time ([`Engine::frozen`]), the present moment is that of the dump. The
+//!    stream names the records that have changed up to that moment, and these are read as of that moment.
+//!
+//! Other engines continue with these steps instead:
+//!
 //! 3. The few are read with one request, so they are of one moment. Then the stream is read once more. If it names only
 //!    records of that request, this is the moment of the dump: every other record has not changed between its last read
 //!    and that moment.
@@ -27,7 +33,7 @@ use std::io::{BufReader, BufWriter, Seek};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Changes, Engine, EngineError, Inode, Invalidation, Quota, Record, RecordKey};
+use meta::{Changes, Engine, EngineError, ErrorKind, Frozen, Inode, Invalidation, Quota, Record, RecordKey};
 use types::{FileType, Ino, Name};
 
 use crate::counts::Counts;
@@ -47,6 +53,9 @@ const MOST_ANSWERS: u32 = 1_000;
 
 /// How often step 3 is tried before the dump fails.
 const MOST_ROUNDS: u32 = 1_000;
+
+/// How many moments are tried if the engine drops a moment before everything of it was read.
+const MOST_MOMENTS: u32 = 3;
 
 /// The most chunks of large files whose rows are read with one request: 256 GiB.
 const MOST_CHUNKS: u64 = 4096;
@@ -82,7 +91,8 @@ pub fn dump_live(
     let stream =
         engine.watch()?.ok_or_else(|| EngineError::permanent("the engine does not report changes"))?;
     let mut live = LiveDump {
-        source: Live(Arc::clone(engine)),
+        engine: Arc::clone(engine),
+        source: Box::new(Live(Arc::clone(engine))),
         stream,
         changed: BTreeSet::new(),
         scanned: Vec::new(),
@@ -94,10 +104,10 @@ pub fn dump_live(
     };
     // What is below the root of an unfinished copy cannot be told from other files if the copy is completed meanwhile.
     // The records of later copies are in the stream.
-    if !records::roots_of_copies(&mut live.source)?.is_empty() {
+    if !records::roots_of_copies(&mut *live.source)?.is_empty() {
         return Err(DumpError::Copying);
     }
-    let mut counts = Counts::read(&mut live.source)?;
+    let mut counts = Counts::read(&mut *live.source)?;
     let spool = live.scan(spool, progress)?;
     live.catch_up(&mut counts)?;
     if live.has_unfinished_copy() {
@@ -111,7 +121,9 @@ pub fn dump_live(
 
 #[derive(Debug)]
 struct LiveDump {
-    source: Live,
+    engine: Arc<dyn Engine>,
+    /// Shows the present moment, or that of the dump.
+    source: Box<dyn Frozen>,
     stream: Box<dyn Changes>,
     /// The keys that have changed since they were read.
     changed: BTreeSet<Key>,
@@ -137,7 +149,7 @@ impl LiveDump {
     ) -> Result<Reader, DumpError> {
         let head = Head { version: crate::VERSION, id: "spool".to_owned(), created: 0 };
         let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
-        let (mut lines, mut source) = (0, self.source.clone());
+        let (mut lines, mut source) = (0, Live(Arc::clone(&self.engine)));
         records::dump::<DumpError>(&mut source, false, &mut |line| {
             if let Line::Inode(inode) = &line {
                 self.scanned.push(inode.ino);
@@ -186,20 +198,65 @@ impl LiveDump {
         }
     }
 
-    /// Reads changed records until everything is of one moment: steps 2 to 4.
+    /// Reads changed records until everything is of one moment: what follows step 1.
     fn catch_up(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         self.look()?;
+        self.read_until_few()?;
+        for attempt in 1..=MOST_MOMENTS {
+            let Some(moment) = self.engine.frozen()? else { break };
+            self.source = moment;
+            match self.catch_up_to_moment(counts) {
+                Err(DumpError::Engine(EngineError {
+                    kind: ErrorKind::Determinate { transient: true },
+                    ..
+                })) if attempt < MOST_MOMENTS => {}
+                done => return done,
+            }
+        }
+        self.catch_up_by_stream(counts)
+    }
+
+    /// Reads the records that have changed up to the moment of `source`, as of that moment.
+    fn catch_up_to_moment(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
+        // The stream also names changes after the moment. They do no harm.
+        self.look()?;
+        counts.read_rules(&mut *self.source)?;
+        // The settings and counters are read even if nothing else has changed.
+        self.read_some()?;
+        while !self.changed.is_empty() {
+            self.read_some()?;
+        }
+        Ok(())
+    }
+
+    /// Reads changed records until few are left: step 2.
+    fn read_until_few(&mut self) -> Result<(), DumpError> {
+        while self.changed.len() > FEW {
+            self.read_some()?;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Reads a few changed records. If that fails, they remain in `changed`.
+    fn read_some(&mut self) -> Result<(), DumpError> {
+        let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
+        self.changed.retain(|key| !some.contains(key));
+        if let Err(error) = self.read(&some) {
+            self.changed.extend(some);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Steps 3 and 4 of an engine that shows only the present moment.
+    fn catch_up_by_stream(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         let mut rules_of = None;
         for _ in 0..MOST_ROUNDS {
-            while self.changed.len() > FEW {
-                let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
-                self.changed.retain(|key| !some.contains(key));
-                self.read(&some)?;
-                self.look()?;
-            }
+            self.read_until_few()?;
             if rules_of.is_none() {
                 rules_of = Some(self.rules_setting()?);
-                counts.read_rules(&mut self.source)?;
+                counts.read_rules(&mut *self.source)?;
                 self.look()?;
             }
             let last = std::mem::take(&mut self.changed);
@@ -240,7 +297,7 @@ impl LiveDump {
 
     /// The setting that moves with each change of a rule of a quota.
     fn rules_setting(&mut self) -> Result<Option<String>, DumpError> {
-        let records = self.source.0.read(&[RecordKey::Settings])?.records;
+        let records = self.source.read(&[RecordKey::Settings])?.records;
         let Some(Record::Settings(settings)) = records.first() else { return Ok(None) };
         Ok(settings.get(Quota::NEXT_SETTING).cloned())
     }
@@ -270,7 +327,7 @@ impl LiveDump {
                 }
                 self.scanned_file = Some(*ino);
                 let mut lines = Vec::new();
-                records::many_chunks(&mut self.source, Ino(*ino), &mut |line| {
+                records::many_chunks(&mut *self.source, Ino(*ino), &mut |line| {
                     lines.push(line);
                     Ok::<_, EngineError>(())
                 })?;
@@ -293,7 +350,7 @@ impl LiveDump {
                 Key::Acl(_) => {}
             }
         }
-        let mut records = self.source.0.read(&record_keys)?.records;
+        let mut records = self.source.read(&record_keys)?.records;
         self.volume.clear();
         records::volume_lines(&records, &mut |line| {
             self.volume.push(line);

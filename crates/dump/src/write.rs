@@ -27,7 +27,7 @@ pub fn write<W: Write>(
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
 ) -> Result<(W, Tail), DumpError> {
     let mut writer = Writer::new(out, form, head)?;
-    match engine.frozen()? {
+    match engine.frozen()?.filter(|frozen| frozen.is_lasting()) {
         Some(mut frozen) => {
             let mut inodes = 0;
             dump::<DumpError>(&mut *frozen, true, &mut |line| {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use keyspace::{Claim, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, ShardPool, Write};
-use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use keyspace::{
+    Claim, CompletedOps, FrozenStore, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, ShardPool, Write,
+};
+use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
 
 use crate::changes::EtcdChanges;
@@ -89,6 +91,11 @@ impl Engine for EtcdEngine {
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let ((records, more), revision) = keyspace::scan(&*self.shared, scan)?;
         Ok(Page { snapshot: Snapshot { seq: read_seq(revision), records }, more })
+    }
+
+    /// The housekeeping keeps the revision for at least one interval.
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        Ok(Some(Box::new(FrozenStore::new(&self.shared, read_seq)?)))
     }
 
     /// Returns immediately: etcd acknowledges a write only after a majority of its members have synced it to

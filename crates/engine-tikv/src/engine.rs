@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use keyspace::{CompletedOps, Keyspace, Memory, PeriodicTask, ShardPool};
-use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
+use keyspace::{CompletedOps, FrozenStore, Keyspace, Memory, PeriodicTask, ShardPool};
+use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Jitter, OpenError, Url};
 
 use crate::config::Config;
@@ -105,6 +105,12 @@ impl Engine for TikvEngine {
         let seq = self.shared.order.read();
         let ((records, more), _) = keyspace::scan(&*self.shared, scan)?;
         Ok(Page { snapshot: Snapshot { seq, records }, more })
+    }
+
+    /// The versions of that moment are kept for ten minutes.
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let seq = self.shared.order.read();
+        Ok(Some(Box::new(FrozenStore::new(&self.shared, |_| seq)?)))
     }
 
     /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their logs.

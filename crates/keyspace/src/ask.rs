@@ -1,9 +1,11 @@
 //! Answers reads from values as of one moment, and from cached values that never change.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{EngineError, Guard, Record, RecordKey, Scan, Txn};
+use meta::{EngineError, Frozen, Guard, Page, Record, RecordKey, Scan, Seq, Snapshot, Txn};
 
 use crate::answer::{Answer, answer, page};
 use crate::keys::{Keyspace, Span};
@@ -90,6 +92,48 @@ pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Re
 pub fn scan(store: &impl KeyReader, scan: &Scan) -> Result<((Vec<Record>, bool), u64), EngineError> {
     let (_, first) = page(store.keys(), scan, &ReadSet::default());
     until(store, None, first, true, |source| page(store.keys(), scan, source))
+}
+
+/// Reads a store as of one moment, for as long as the store keeps the values of that moment.
+#[derive(Debug)]
+pub struct FrozenStore<S> {
+    store: Arc<S>,
+    at: u64,
+    seq: Seq,
+}
+
+impl<S: KeyReader> FrozenStore<S> {
+    /// A reader of the present moment. `seq_of` returns the sequence number of a moment.
+    ///
+    /// # Errors
+    /// Those of [`KeyReader::fetch`].
+    pub fn new(store: &Arc<S>, seq_of: impl FnOnce(u64) -> Seq) -> Result<Self, EngineError> {
+        let (_, at) = store.fetch(&[Access::Key(store.keys().version())], None)?;
+        Ok(FrozenStore { store: Arc::clone(store), at, seq: seq_of(at) })
+    }
+}
+
+impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
+    fn read(&mut self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let store = &*self.store;
+        let first = likely(store.keys(), store.memory(), record_keys);
+        // Cached keys may be newer than the moment.
+        let (records, _) =
+            until(store, Some(self.at), first, false, |source| answer(store.keys(), record_keys, source))?;
+        Ok(Snapshot { seq: self.seq, records })
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
+        let store = &*self.store;
+        let (_, first) = page(store.keys(), scan, &ReadSet::default());
+        let ((records, more), _) =
+            until(store, Some(self.at), first, false, |source| page(store.keys(), scan, source))?;
+        Ok(Page { snapshot: Snapshot { seq: self.seq, records }, more })
+    }
+
+    fn is_lasting(&self) -> bool {
+        false
+    }
 }
 
 /// Reads until there is an answer that depends only on values as of one moment. Returns the answer and that

@@ -39,7 +39,7 @@ mod state;
 mod value;
 
 pub use answer::{Answer, answer, page};
-pub use ask::{Fresh, KeyReader, disagree, guard_keys, is_needed, likely, read, scan, until};
+pub use ask::{Fresh, FrozenStore, KeyReader, disagree, guard_keys, is_needed, likely, read, scan, until};
 pub use batch::{Batch, Done, decide};
 pub use change_log::{ChangeEntry, Head, KEPT, decode_changes, decode_head, encode_changes, encode_head};
 pub use form::{Reader, Writer};

@@ -22,6 +22,12 @@ pub trait Frozen: Send + fmt::Debug {
     /// # Errors
     /// The server no longer keeps the records of that moment, or the database failed.
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError>;
+
+    /// Whether the moment can be read for as long as the reader lives. If not, the server keeps its records for at
+    /// least 30 seconds.
+    fn is_lasting(&self) -> bool {
+        true
+    }
 }
 
 /// A metadata engine: a store of [records](crate::record) that commits [transactions](Txn). It knows nothing
@@ -64,9 +70,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Always determinate, because a scan changes nothing.
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError>;
 
-    /// Returns a reader of all records as of one moment during this call. The reader has a connection of its
-    /// own, and can read that moment for as long as it lives. `None` if the server does not keep old records
-    /// for that long.
+    /// Returns a reader of all records as of one moment during this call. If it [lasts](Frozen::is_lasting), it has a
+    /// connection of its own. `None` if the server does not keep old records.
     ///
     /// # Errors
     /// Always determinate, because the call changes nothing.

@@ -538,8 +538,10 @@ mod tests {
         }
     }
 
+    type FaultyEngine = Arc<Faulty<Arc<dyn Engine>>>;
+
     /// A file on two mounts of a volume. The requests of the first mount can be lost, and it does not repeat them.
-    fn two_mounts() -> (Arc<Faulty<Arc<dyn Engine>>>, Arc<Vfs>, Arc<Vfs>, Ino) {
+    fn two_mounts() -> (FaultyEngine, Arc<Vfs>, Arc<Vfs>, Ino) {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         fixture::format(&*engine);
         let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
