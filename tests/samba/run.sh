@@ -27,6 +27,8 @@ for program in smbd smbclient smbcacls smbtorture smbpasswd nfs4_setfacl; do
     command -v $program >/dev/null || die "$program is not installed: run scripts/install-deps.sh test"
 done
 for user in $ana $ben; do add_user $user; done
+staff=$next_id
+echo "limen-smb-staff:x:$staff:$ben" >>"$state/etc/group"
 trap 'cleanup; volume_remove' EXIT
 volume_create samba nfsv4 >/dev/null
 volume_mount --bypass-traverse "$(id -u $ana)" >/dev/null
@@ -126,6 +128,21 @@ check "SMB enforces the entry for the SID" refused smb $ben "get d/f /dev/null"
 check "explain names the SID" grep -q "D::$sid-1105:r" <("$limen" access explain "$share/d/f" --user "$(id -u $ben)" --groups "$(id -g $ben)" || true)
 check "remove the entry for the SID" nfs4_setfacl -x "D::$sid-1105:r" "$share/d/f"
 check "the other user reads the file again" granted smb $ben "get d/f /dev/null"
+
+# An entry that allows a group of the domain grants access to the members of the group that a rule maps it to.
+check "map a SID to a group of the other user" granted "$limen" sid set "$share" $sid --range "$staff-$staff" --first-rid 2105
+check "only the owner may read" nfs4_setfacl -s A::OWNER@:rwatTnNcCoy "$share/d/f"
+check "the mount refuses others" refused as $ben cat "$share/d/f"
+check "SMB refuses others" refused smb $ben "get d/f /dev/null"
+check "allow the group of the domain" nfs4_setfacl -a "A:g:$sid-2105:rtncy" "$share/d/f"
+for _ in $(seq 60); do
+    if as $ben cat "$share/d/f" >/dev/null 2>&1; then break; fi
+    sleep 0.5
+done
+check "the mount grants it to a member of the group" granted as $ben cat "$share/d/f"
+check "SMB grants it to a member of the group" granted smb $ben "get d/f /dev/null"
+check "the group grants no more than its entry" refused smb $ben "put $state/file d/f"
+check "explain names the group's SID" grep -q "A:g:$sid-2105:r" <("$limen" access explain "$share/d/f" --user "$(id -u $ben)" --groups "$(id -g $ben),$staff")
 
 # Run each test of smbtorture alone and in an empty share, because files left by one test make another fail.
 while read -r test expected reason; do

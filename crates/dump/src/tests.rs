@@ -847,7 +847,7 @@ impl Engine for Busy {
     }
 }
 
-fn written_live(busy: Busy) -> Result<Vec<u8>, DumpError> {
+fn written_live(busy: impl Engine + 'static) -> Result<Vec<u8>, DumpError> {
     let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
     let engine: Arc<dyn Engine> = Arc::new(busy);
@@ -875,6 +875,69 @@ fn dump_of_a_volume_that_never_rests_fails() {
     let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
     let error = written_live(busy).unwrap_err();
     assert!(matches!(error, DumpError::TooFast), "{error}");
+}
+
+/// A volume that never rests, on an engine that shows a moment for a short time. The first moment is dropped at once.
+#[derive(Debug)]
+struct BusyWithMoments {
+    busy: Busy,
+    moments: Arc<Mutex<Vec<Moment>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Moment {
+    records: Arc<dyn Engine>,
+    is_dropped: bool,
+}
+
+impl Moment {
+    fn check(&self) -> Result<(), EngineError> {
+        match self.is_dropped {
+            true => Err(EngineError::transient("the moment was dropped")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Frozen for Moment {
+    fn read(&mut self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.check()?;
+        self.records.read(keys)
+    }
+
+    fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError> {
+        self.check()?;
+        self.records.scan(scan)
+    }
+
+    fn is_lasting(&self) -> bool {
+        false
+    }
+}
+
+impl Engine for BusyWithMoments {
+    meta::pass_on! { (.busy) read commit scan sync wipe watch }
+
+    fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
+        let records = empty();
+        load_into(&*records, &written(&self.busy.inner, Form::Framed)).unwrap();
+        self.busy.change();
+        let mut moments = self.moments.lock().unwrap();
+        let moment = Moment { records, is_dropped: moments.is_empty() };
+        moments.push(moment.clone());
+        Ok(Some(Box::new(moment)))
+    }
+}
+
+#[test]
+fn dump_of_a_volume_that_never_rests_is_of_a_moment_that_the_engine_shows() {
+    let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(0) };
+    let moments = Arc::default();
+    let live = written_live(BusyWithMoments { busy, moments: Arc::clone(&moments) }).unwrap();
+    let moments = moments.lock().unwrap();
+    assert_eq!(moments.len(), 2);
+    let expected = String::from_utf8(written(&moments[1].records, Form::Json)).unwrap();
+    assert!(String::from_utf8(live).unwrap().lines().eq(expected.lines()));
 }
 
 /// A stream in which there is always one more change.
