@@ -142,6 +142,8 @@ done
 check "the mount grants it to a member of the group" granted as $ben cat "$share/d/f"
 check "SMB grants it to a member of the group" granted smb $ben "get d/f /dev/null"
 check "the group grants no more than its entry" refused smb $ben "put $state/file d/f"
+check "change another entry through SMB" granted acl $ana d/f --add "ACL:$ben:ALLOWED/0x0/D"
+check "the entry still names the SID" grep -q "^A:.*$sid-2105:r" <(nfs4_getfacl "$share/d/f")
 check "explain names the group's SID" grep -q "A:g:$sid-2105:r" <("$limen" access explain "$share/d/f" --user "$(id -u $ben)" --groups "$(id -g $ben),$staff")
 
 # Run each test of smbtorture alone and in an empty share, because files left by one test make another fail.

@@ -20,7 +20,7 @@ use types::{Errno, FileType, Ino, Mode};
 
 use crate::acl_ids;
 use crate::caller::{BY_KERNEL, Caller};
-use crate::xattrs::{NFS4_ACL, NFS4_DACL, Xattrs};
+use crate::xattrs::{NFS4_ACL, NFS4_DACL, Sids, Xattrs};
 
 impl Xattrs {
     /// The POSIX ACL that programs read in place of an inode's NFSv4 ACL, with a reference to the inode
@@ -70,8 +70,19 @@ impl Xattrs {
         set
     }
 
-    pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {
-        let acl = self.base.meta.run(&GetNfs4Acl(ino), &self.base.access.authority(caller))?;
+    pub(crate) fn nfs4_acl(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        scope: Scope,
+        sids: Sids,
+    ) -> Result<Vec<u8>, Errno> {
+        let mut acl = self.base.meta.run(&GetNfs4Acl(ino), &self.base.access.authority(caller))?;
+        if sids == Sids::Mapped
+            && let Some(mapped) = acl.mapped(&self.base.meta.volume().sid_rules)
+        {
+            acl = mapped.acl;
+        }
         let table = match self.base.meta.domains(acl.highest_domain()) {
             // No access decision depends on the table. Identities that it does not resolve show as they are
             // stored.
@@ -95,6 +106,7 @@ impl Xattrs {
         caller: &Caller<'_>,
         ino: Ino,
         scope: Scope,
+        sids: Sids,
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
@@ -105,7 +117,17 @@ impl Xattrs {
         let known = table.domains().len();
         let names = self.principals.now(table);
         let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
-            Ok(acl) => Ok((acl_ids::nfs4_in_volume(&self.base.access.ids, acl)?, scope)),
+            Ok(acl) => {
+                let acl = acl_ids::nfs4_in_volume(&self.base.access.ids, acl)?;
+                let acl = match sids {
+                    Sids::Kept => acl,
+                    Sids::Mapped => {
+                        let before = self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL)?;
+                        acl.with_sids_of(&before, &self.base.meta.volume().sid_rules)
+                    }
+                };
+                Ok((acl, scope))
+            }
             Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
             Err(error) => Err(error.into()),
         });

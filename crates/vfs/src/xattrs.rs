@@ -21,14 +21,24 @@ use crate::principals::Principals;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum XattrName {
     Acl(AclType),
-    Nfs4(Scope),
+    Nfs4(Scope, Sids),
     Stored(types::XattrName),
+}
+
+/// How an NFSv4 ACL shows the SIDs that the volume's rules map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sids {
+    Kept,
+    /// As users and groups, for a server that does not know the SIDs.
+    Mapped,
 }
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 pub(crate) const NFS4_ACL: &[u8] = b"system.nfs4_acl";
 pub(crate) const NFS4_DACL: &[u8] = b"system.nfs4_dacl";
+/// As [`NFS4_DACL`], with [`Sids::Mapped`]. It is not listed, so that no program copies an ACL twice.
+const NFS4_DACL_IDS: &[u8] = b"system.nfs4_dacl_ids";
 /// The volume stores no SELinux labels. EOPNOTSUPP makes `ls` stop requesting the label of each file.
 const SELINUX: &[u8] = b"security.selinux";
 const TRUSTED: &[u8] = b"trusted.";
@@ -45,8 +55,9 @@ impl XattrName {
         match bytes {
             ACCESS => Ok(XattrName::Acl(AclType::Access)),
             DEFAULT => Ok(XattrName::Acl(AclType::Default)),
-            NFS4_ACL => Ok(XattrName::Nfs4(Scope::Entries)),
-            NFS4_DACL => Ok(XattrName::Nfs4(Scope::Access)),
+            NFS4_ACL => Ok(XattrName::Nfs4(Scope::Entries, Sids::Kept)),
+            NFS4_DACL => Ok(XattrName::Nfs4(Scope::Access, Sids::Kept)),
+            NFS4_DACL_IDS => Ok(XattrName::Nfs4(Scope::Access, Sids::Mapped)),
             SELINUX => Err(Errno::EOPNOTSUPP),
             _ if STORED.contains(&bytes) => Err(Errno::EINVAL),
             _ if STORED.iter().any(|namespace| bytes.starts_with(namespace)) => {
@@ -87,7 +98,7 @@ impl Xattrs {
                 let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
                 Ok(acl_ids::posix_here(&self.base.access.ids, &acl)?.0.to_xattr().into())
             }
-            XattrName::Nfs4(scope) => Ok(self.nfs4_acl(caller, ino, scope)?.into()),
+            XattrName::Nfs4(scope, sids) => Ok(self.nfs4_acl(caller, ino, scope, sids)?.into()),
             XattrName::Stored(name) => {
                 if name.as_bytes().starts_with(USER) {
                     self.base.access.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
@@ -145,7 +156,7 @@ impl Xattrs {
                 };
                 self.set_acl(caller, held, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
-            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
+            XattrName::Nfs4(scope, sids) => self.set_nfs4_acl(caller, ino, scope, sids, Some(value), mode),
             XattrName::Stored(name) => self.base.change_inodes(
                 caller,
                 held,
@@ -168,7 +179,9 @@ impl Xattrs {
             XattrName::Acl(which) => {
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
-            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
+            XattrName::Nfs4(scope, sids) => {
+                self.set_nfs4_acl(caller, ino, scope, sids, None, XattrMode::Replace)
+            }
             XattrName::Stored(name) => {
                 self.base.change_inodes(caller, held, &RemoveXattr { ino, name }, [ino])
             }
