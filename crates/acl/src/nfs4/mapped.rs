@@ -48,23 +48,19 @@ impl Nfs4Acl {
     pub fn with_sids_of(&self, before: &Nfs4Acl, rules: &SidRules) -> Nfs4Acl {
         let sid_of = |who: Who| {
             let sid = rules.sid_of(who.id()?.to_system()?)?;
-            before.entries().iter().any(|entry| entry.who.id() == Some(sid)).then_some(sid)
+            before.entries().iter().map(|entry| entry.who).find(|who| who.id() == Some(sid))
         };
         let mut entries: Vec<Entry> = Vec::with_capacity(self.entries().len());
         for entry in self.entries() {
-            let Some(sid) = sid_of(entry.who) else {
-                entries.push(*entry);
-                continue;
-            };
-            // The entries of the user and of the group are those of one SID.
-            let is_same = |known: &Entry| {
-                let whose = Entry { who: entry.who, ..*known };
-                known.who.id() == Some(sid) && whose == *entry
-            };
-            if !entries.iter().any(is_same) {
-                let is_group = matches!(entry.who, Who::NamedGroup(_));
-                let who = if is_group { Who::NamedGroup(sid) } else { Who::User(sid) };
-                entries.push(Entry { who, ..*entry });
+            match sid_of(entry.who) {
+                None => entries.push(*entry),
+                Some(who) => {
+                    // The entries of the user and of the group become one.
+                    let entry = Entry { who, ..*entry };
+                    if !entries.contains(&entry) {
+                        entries.push(entry);
+                    }
+                }
             }
         }
         Self::of_few(self.flags(), entries)
@@ -87,9 +83,9 @@ mod tests {
         let origins: Vec<_> = (0..8).map(|at| mapped.origin(at)).collect();
         assert_eq!(origins, [Some(0), Some(0), Some(1), Some(2), Some(2), Some(3), Some(4), None]);
         let changed = Nfs4Acl::from_storage(
-            "A:fd:5007:r,A:fdg:5007:r,A::OWNER@:rw,D:g:5008:w,A:g:1-7:x,A::5009:r,A:g:5007:w",
+            "A:fd:5007:r,A:fdg:5007:r,A::OWNER@:rw,D::5008:w,D:g:5008:w,A:g:1-7:x,A::5009:r,A:g:5007:w",
         );
-        let expected = "A:fd:1-1007:r,A::OWNER@:rw,D:g:1-1008:w,A:g:1-7:x,A::5009:r,A:g:1-1007:w";
+        let expected = "A:fd:1-1007:r,A::OWNER@:rw,D:g:1-1008:w,A:g:1-7:x,A::5009:r,A::1-1007:w";
         assert_eq!(changed.unwrap().with_sids_of(&acl, &rules).to_storage(), expected);
         assert_eq!(acl.mapped(&SidRules::default()), None);
         assert_eq!(Nfs4Acl::from_storage("A::5007:r,A:g:1-7:x").unwrap().mapped(&rules), None);
