@@ -1,11 +1,11 @@
-//! What a new file gets from the ACL of its directory.
+//! The ACL and the mode that a new file gets from the ACL of its directory.
 
 use types::{FileType, Mode};
 
 use super::mode::{around, group_mask};
 use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl};
 
-/// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
+/// The rule by which entries pass to new children: the volume's `aclinherit`, `zfsprops(7)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AclInherit {
     /// No entry passes.

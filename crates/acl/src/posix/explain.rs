@@ -6,7 +6,7 @@ use super::check::class;
 use super::{Entry, FileAttrs, Perm, PosixAcl, Tag, decide};
 use crate::evaluate::Class;
 
-/// What decided a request.
+/// The reason for the decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The mode's bits of this class, because the file has no ACL, or the mode's group bits are clear, so that Linux
