@@ -27,7 +27,7 @@ const ASK_EVERY: Duration = Duration::from_secs(3600);
 /// A backup that takes longer, also because the machine is suspended, is given up, long before other mounts remove its
 /// parts.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
-/// What nice(1) adds: programs on this machine come first.
+/// The nice value of the thread, because programs on this machine come first.
 const NICENESS: i32 = 10;
 
 /// Fails if the store does not belong to this volume, or not to this database of it; the text says why.
