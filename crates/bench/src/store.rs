@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::figure::figure;
 use crate::mdtest::load::{self, Load};
 
-/// What to measure.
+/// The options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreOptions {
     /// The size of the large objects: the blocks that limenfs stores
@@ -143,8 +143,8 @@ impl Bench<'_> {
         format!("{}{kind}-{number}", self.prefix)
     }
 
-    /// What limenfs relies on: an object is read as it was stored, in whole or in part, replaced as a whole, listed, and
-    /// absent after it was removed.
+    /// Checks the properties that limenfs relies on: an object is read as it was stored, in whole or in part, is
+    /// replaced as a whole, is listed, and is absent after it was removed.
     fn check(&self) -> Result<(), CliError> {
         let key = self.key("check", 0);
         let (first, second) = (pattern(1, 100_000), pattern(2, 5000));
