@@ -29,7 +29,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
 
     /// The bytes that the disk of the store has free for this process; `None` if the store has no such bound, or does
-    /// not say it.
+    /// not report it.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
