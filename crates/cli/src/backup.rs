@@ -51,7 +51,7 @@ enum Action {
     Restore(RestoreArgs),
 }
 
-/// Where an object store is.
+/// The location of an object store.
 #[derive(Debug, clap::Args)]
 struct StoreLocationArgs {
     /// The kind of object store
@@ -172,7 +172,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     output::result(args.json, json, || to_text(&found, marker))
 }
 
-/// A backup with its note: `None` if it is not complete, or why its note cannot be read.
+/// A backup with its note. The note is `None` if the backup is not complete, and an error if it cannot be read.
 type Found = (BackupId, Result<Option<Note>, String>);
 
 /// Whether the database that made the backup is the one to which the store belongs now, or no marker names that.
@@ -440,7 +440,7 @@ fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), CliError> {
     }
 }
 
-/// Where an object store is, if no database says it.
+/// The location of an object store, if no database says it.
 #[derive(Debug)]
 struct StoreLocation {
     config: StorageConfig,

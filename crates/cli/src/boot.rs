@@ -106,8 +106,8 @@ fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// Refuses what works now only because of this process's environment or command line. No secret is written to fstab,
-/// which every user can read.
+/// Refuses a mount that works now only because of this process's environment or command line. No secret is written to
+/// fstab, which every user can read.
 fn require_secrets(url: &MetaUrl, options: &Options) -> Result<(), CliError> {
     if let MetaUrl::Network(network) = url {
         // Without that file, a password is from the URL or from the environment.

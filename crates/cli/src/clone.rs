@@ -113,7 +113,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     if fstatvfs(&opened)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(CliError::new("the mount is read-only").at(entry.mountpoint.display()));
     }
-    // What programs wrote into shared mappings is known to the kernel only.
+    // Only the kernel knows data that programs wrote into shared mappings.
     syncfs(&opened).at(parent.display())?;
     drop(opened);
     let clone =
@@ -265,7 +265,7 @@ impl<'a> OwnSession<'a> {
     }
 }
 
-/// Counts what is at and below a directory, while it is copied.
+/// Counts a directory and all inodes below it, while it is copied.
 fn count(engine: &dyn Engine, dir: Ino, total: &AtomicU64, is_over: &AtomicBool) -> Result<(), EngineError> {
     total.fetch_add(1, Ordering::Relaxed);
     let mut dirs = vec![dir];

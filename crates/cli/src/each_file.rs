@@ -23,10 +23,10 @@ const MAX_WAITING: usize = 10_000;
 /// Errors are shown for this many files; further ones are only counted.
 const MAX_SHOWN: u64 = 10;
 
-/// What could not be done for files or directories.
+/// The files and directories for which the command failed.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    /// What was to be done, for messages: "cannot VERB PATH".
+    /// The verb of messages: "cannot VERB PATH".
     verb: &'static str,
     count: AtomicU64,
     messages: Mutex<Vec<String>>,
@@ -126,7 +126,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// What to do for a path; other file systems that are mounted below are skipped.
+    /// The task for a path; other file systems that are mounted below are skipped.
     fn task(&self, path: PathBuf, metadata: &Metadata) -> Option<Task> {
         match metadata.is_dir() {
             _ if metadata.dev() != self.each.entry.device => None,

@@ -1,4 +1,4 @@
-//! The journals of this user's mounts on this machine: what a mount had answered when its process was killed.
+//! The journals of this user's mounts on this machine: they have the changes that a killed mount had answered.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
     Some(Arc::new(Directory::new(paths::lasting_directory(JOURNALS)?)))
 }
 
-/// Commits what killed mounts of this user on this machine had answered, and removes their sessions.
+/// Commits the changes that killed mounts of this user on this machine had answered, and removes their sessions.
 ///
 /// # Errors
 /// A journal cannot be read; errors of the database.

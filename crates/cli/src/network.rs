@@ -154,7 +154,7 @@ fn open_error(text: &str, has_password: bool) -> CliError {
     }
 }
 
-/// What libraries of clients write, and what it means.
+/// Texts of client libraries, and the text that replaces each.
 const RAW: &[(&str, &str)] = &[
     ("NOAUTH Authentication required.", "the server needs a password"),
     ("Redis server refused to switch database - ", ""),

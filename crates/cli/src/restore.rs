@@ -2,8 +2,8 @@
 //!
 //! An entry of the trash has the number of the directory from which it was removed ([`ops::TrashName`]), and a directory
 //! that is put back has the same number as before. So a tree is rebuilt from above: an entry goes back into the directory
-//! with that number, and then what was removed from it. Each step is an ordinary rename that replaces nothing, so the
-//! permissions of the user decide, and nothing is overwritten.
+//! with that number, and then the entries that were removed from it follow. Each step is an ordinary rename that
+//! replaces nothing, so the permissions of the user decide, and nothing is overwritten.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -124,7 +124,8 @@ impl Done {
     }
 }
 
-/// What is in the trash, by the directory from which it was removed. For each name only what was removed last.
+/// The entries of the trash, by the directory from which each was removed. For each name, only the entry that was
+/// removed last.
 struct Removed(HashMap<Ino, HashMap<Vec<u8>, Item>>);
 
 impl Removed {
@@ -239,7 +240,7 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Puts back what was removed from a directory and from those below it.
+    /// Puts back the entries that were removed from a directory and from those below it.
     fn below(&self, dir: &Path, ino: Ino, done: &mut Done) {
         let device = fs::symlink_metadata(dir).map(|there| there.dev()).ok();
         let mut dirs = vec![(dir.to_owned(), ino)];
@@ -247,8 +248,8 @@ impl Restore<'_> {
             if self.interrupt.is_set() {
                 return;
             }
-            // Directories that are there. What cannot be read is reported by nobody else, but is no failure of what
-            // was asked.
+            // Search the existing subdirectories too. An error here is ignored: the user asked for removed files, and a
+            // directory that cannot be read was not removed.
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|kind| kind.is_dir())
                     && let Ok(there) = entry.metadata()

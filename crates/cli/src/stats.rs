@@ -73,7 +73,7 @@ pub(crate) fn run(args: &StatsArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What a mount does within a second, as JSON. Sends no request to the mounted file system.
+/// The work of a mount within a second, as JSON. Sends no request to the mounted file system.
 ///
 /// # Errors
 /// The mount does not answer at its socket.

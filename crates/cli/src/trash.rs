@@ -34,7 +34,7 @@ use crate::users::Users;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A removed or overwritten file is kept in the trash for as many days as the volume says (limen format --trash-days, limen
-config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. What is in the trash counts in the
+config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. Files in the trash count in the
 usage of the volume and in the quota of its owner. If the volume is nearly full, the oldest files are deleted earlier.
 
 The trash is the directory .trash in the root of the volume. Listings of the root do not show it. In it, users see

@@ -39,7 +39,7 @@ pub(crate) struct WarmupArgs {
     /// Files or directories, on any file system
     #[arg(required_unless_present = "from", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
-    /// Also those that this file names, one path on each line; - for standard input
+    /// Also the paths in this file, one path on each line; - for standard input
     #[arg(short = 'f', long, value_name = "FILE", visible_alias = "file", value_hint = ValueHint::FilePath)]
     from: Option<PathBuf>,
     /// Read names and attributes only, not file data

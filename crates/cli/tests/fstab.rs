@@ -246,7 +246,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
         let first = [LIMEN, "mount", "--update-fstab", "--fstab", &fstab, "--log", &log];
         machine.run(&[&first[..], more, &[url, &mnt]].concat())
     };
-    // What cannot be mounted is not written.
+    // The line of a volume that cannot be mounted is not written.
     update(&[], &format!("sqlite://{}", place.text("none.db"))).failed(1, &["there is no volume here yet"]);
     assert_eq!(fs::read_to_string(&fstab).unwrap(), others);
     let said = update(&["-o", "nofail"], &url).ok();

@@ -17,8 +17,8 @@ use engine_sqlite::VERSION;
 
 const LAYOUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layouts");
 
-/// The size of a page of the database: so large that a conversion writes more than the index of SQLite's log, which has
-/// 32 KiB and so is not what [`killed_at`] meets first.
+/// The size of a page of the database. The index of SQLite's log has 32 KiB. With pages of this size, the log itself is
+/// the first file that reaches the limit of [`killed_at`].
 const PAGE_BYTES: u64 = 65536;
 
 /// A place with the volume of version `version`.
