@@ -106,7 +106,7 @@ impl Meta {
         }
     }
 
-    /// What this client has done since it was opened.
+    /// The work of this client since it was opened.
     pub fn activity(&self) -> Activity {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let [cache_hits, cache_misses] = self.cache.lookups();
@@ -213,7 +213,7 @@ impl Meta {
         self.terms.are_doubtful()
     }
 
-    /// What is left of the lease on cached records; zero without one.
+    /// The time left of the lease on cached records; zero without a lease.
     pub fn lease_left(&self) -> Duration {
         let until = self.current_until.load(Ordering::Acquire);
         Duration::from_nanos(until.saturating_sub(BootInstant::now().nanos()))

@@ -47,7 +47,7 @@ const MAX_DEPTH: u32 = 1 << 20;
 /// How many inodes or quotas are read at once.
 const ROWS: usize = 256;
 
-/// What a walk has done so far.
+/// The progress of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retagging {
     /// Inodes that were met.

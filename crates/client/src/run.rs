@@ -37,7 +37,7 @@ struct Attempt<R> {
     txn: Txn,
 }
 
-/// What a plan leads to.
+/// The result of planning.
 #[derive(Debug)]
 enum Planned<R> {
     Missing(Missing),
@@ -74,7 +74,7 @@ struct Run<'a, O: Op> {
     tried: Option<O::Reply>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
-    /// What the operation has read, in `reads` requests.
+    /// The records that the operation has read, in `reads` requests.
     fresh: OwnReads,
     reads: u32,
     all_reads: u32,
@@ -243,7 +243,7 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn read(&mut self, Missing { keys, as_one, climbs_from, oldest }: Missing) -> Result<(), Failure> {
         if as_one {
-            // The keys include all of these.
+            // The keys include every record that was read before.
             self.fresh.clear();
             self.reads = 0;
         }
