@@ -1,5 +1,5 @@
-//! Requests of tools about single files of a mount: to compact one, how much of it is cached, and to evict that. The
-//! mount's process serves them, because it has a session and the caches.
+//! Requests of tools about single files of a mount: to compact a file, to say how much of it is cached, and to remove
+//! it from the cache. The mount's process serves them, because it has a session and the caches.
 //!
 //! The first line that the client sends names the request ([`FileRequest`]), and the mount answers that it is ready. Each
 //! further line is the number of an inode, which the mount answers with a line of JSON.
@@ -24,7 +24,7 @@ const MAX_RUNNING: usize = 64;
 /// The longest line of a client: a number.
 const MAX_LINE_BYTES: u64 = 32;
 
-/// What is asked for each file.
+/// The request for each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRequest {
     /// To store chunks again that have several rows.
