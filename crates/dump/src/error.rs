@@ -21,7 +21,7 @@ pub enum DumpError {
     NotEmpty,
     #[error("another dump was loaded here in part")]
     OtherDump,
-    #[error("what another load stored here is removed only in part")]
+    #[error("the records of another load are removed only in part")]
     Discarded,
     #[error("no dump was loaded here in part")]
     NotLoading,

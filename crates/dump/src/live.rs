@@ -102,8 +102,8 @@ pub fn dump_live(
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
-    // What is below the root of an unfinished copy cannot be told from other files if the copy is completed meanwhile.
-    // The records of later copies are in the stream.
+    // If an unfinished copy is completed meanwhile, the files below its root cannot be told from other files. The
+    // records of later copies are in the stream.
     if !records::roots_of_copies(&mut *live.source)?.is_empty() {
         return Err(DumpError::Copying);
     }
@@ -198,7 +198,7 @@ impl LiveDump {
         }
     }
 
-    /// Reads changed records until everything is of one moment: what follows step 1.
+    /// Reads changed records until everything is of one moment: all steps after step 1.
     fn catch_up(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         self.look()?;
         self.read_until_few()?;

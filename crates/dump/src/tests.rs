@@ -120,7 +120,7 @@ fn rules() -> [(QuotaKey, QuotaRule); 3] {
 }
 
 #[test]
-fn quotas_are_loaded_with_what_their_inodes_count() {
+fn quotas_are_loaded_with_the_usage_of_their_inodes() {
     let target = empty();
     load_into(&*target, &written(&sample(), Form::Framed)).unwrap();
     let found = target.scan(&Scan::Quotas { after: None, limit: 10 }).unwrap().snapshot.records;
@@ -246,7 +246,7 @@ fn copy_during_a_live_dump_is_in_it_or_fails_it() {
             Effect::DropOrphan { session: orphan.0, ino: orphan.1 },
         ]
     };
-    // What was committed before the dump and during it, and whether the dump succeeds.
+    // The operations that were committed before the dump and during it, and whether the dump succeeds.
     for (before, during, succeeds) in [
         (vec![begin()], vec![end()], false),
         (vec![], vec![begin()], false),
