@@ -1,5 +1,5 @@
-//! Counts usage in the quotas of inodes. What an operation adds to quotas follows from its effects, so no operation
-//! computes it: [`plan`] adds the guards and charges to those of every plan.
+//! Counts usage in the quotas of inodes. The charges of an operation follow from its effects, so no operation
+//! computes them: [`plan`] adds the guards and charges to every plan.
 
 use meta::{Access, Effect, Guard, Inode, QuotaKey, QuotaTag};
 use types::{Errno, FileType, Ino, QuotaId};

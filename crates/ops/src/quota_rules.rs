@@ -3,9 +3,9 @@
 //! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
 //!
 //! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its entries, and
-//! entries only while they are in that directory. What comes into a directory that has the tag gets it at once,
-//! except a directory, which is refused (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
-//! use the tree meanwhile, and after a crash another walk can begin anew, because it passes over what is done.
+//! entries only while they are in that directory. An inode that gets a name in a directory with the tag gets the tag at
+//! once; a directory is refused there (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
+//! use the tree meanwhile, and after a crash another walk can begin anew, because it skips the inodes that are done.
 
 use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
 use types::{Errno, Ino, Name, QuotaId};
@@ -144,7 +144,7 @@ pub struct ChangeQuota {
 }
 
 impl Op for ChangeQuota {
-    /// What the quota counts, and the new rule.
+    /// The usage of the quota, and the new rule.
     type Reply = Quota;
     const NAME: &'static str = "change quota";
 
@@ -273,7 +273,7 @@ impl TagChange {
     }
 }
 
-/// Which inodes get other tags.
+/// The inodes that get other tags.
 #[derive(Debug)]
 pub enum RetagAt {
     /// This one, wherever its names are.
@@ -293,7 +293,7 @@ pub struct Retag {
     pub at: RetagAt,
 }
 
-/// What [`Retag`] did.
+/// The result of [`Retag`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retagged {
     /// The directories among the inodes that now have the tag.
@@ -336,7 +336,7 @@ impl Op for Retag {
             }
             RetagAt::Entries { dir, entries } => {
                 let Some(parent) = view.find_inode(*dir)? else { return Ok(Plan::answer(done)) };
-                // The directory was moved to another quota, and with it what is in it.
+                // The directory was moved to another quota together with its content.
                 if self.change.of(parent.quota) != Some(parent.quota) {
                     return Ok(Plan::answer(done));
                 }

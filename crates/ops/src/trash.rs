@@ -23,7 +23,7 @@ use crate::quota::move_between;
 use crate::trash_names::{TRASH_NAME, TrashHour, TrashName, is_in_trash};
 use crate::view::{PlanStop, View};
 
-/// Where an inode goes.
+/// The place to which an inode goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Into this directory of an hour.
@@ -32,10 +32,10 @@ pub(crate) enum Kept {
     NoDirectory,
 }
 
-/// Moves an inode into the trash, whose only name is `name` in `dir`. The caller removes or replaces this name, and has
-/// checked that a directory is empty. Returns `None` if the inode is to be deleted: the volume has no trash, the inode is
-/// in the trash already, is neither a regular file nor a symbolic link nor a directory, or is the directory of a quota,
-/// which could not get its tag back.
+/// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this name, and
+/// has checked that a directory is empty. Returns `None` if the inode is to be deleted: the volume has no trash, the
+/// inode is in the trash already, is neither a regular file nor a symbolic link nor a directory, or is the directory of
+/// a quota, which could not get its tag back.
 pub(crate) fn keep(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -117,7 +117,7 @@ impl Op for MakeTrash {
                     size: DIR_BYTES,
                     parent,
                     quota,
-                    // A directory that is created here has a new one for an hour in it.
+                    // A directory of a uid that is created here gets a directory of an hour as its first entry.
                     nlink: if parent == root.ino { 3 } else { 2 },
                     ..Inode::new(*ino, FileType::Directory, Mode::new(0o700), ctx.now)
                 };

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_not_assumed() {
+    fn a_record_that_was_read_is_not_assumed() {
         let (nothing, free) = (OwnReads::default(), records(false));
         for holds in CLAIMS {
             let mut view = View::new(&nothing, None, &free);
