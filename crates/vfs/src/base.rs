@@ -44,7 +44,7 @@ pub struct VfsOptions {
     pub nfs4_domain: Option<String>,
     /// New directories are held: changes below them are answered at once, and committed afterwards. Needs `journals`.
     pub holds_directories: bool,
-    /// The journals of the mounts of this machine. What is in those whose processes have ended is committed.
+    /// The journals of the mounts of this machine. Changes in the journals of ended processes are committed.
     pub journals: Option<Arc<dyn Journals>>,
     pub times: SessionTimes,
 }

@@ -153,7 +153,7 @@ impl Cleanup {
         }
     }
 
-    /// Commits what mounts of this machine had answered when their processes ended.
+    /// Commits the changes that mounts of this machine had answered but not committed when their processes ended.
     ///
     /// # Errors
     /// Those of [`Meta::replay`](client::Meta::replay).
@@ -161,7 +161,7 @@ impl Cleanup {
         let Some(journals) = &self.base.journals else { return Ok(()) };
         let replayed = self.base.meta.replay(&**journals, &self.base.commits.make_durable_by_client());
         let problem = replayed.as_ref().err().map(ToString::to_string);
-        // This is tried each second.
+        // The replay is tried each second, so a problem is logged only when it is new.
         let before = std::mem::replace(&mut *host::lock(&self.replay_problem), problem.clone());
         if let Some(error) = problem.filter(|problem| before.as_ref() != Some(problem)) {
             tracing::warn!(error, "cannot replay the journal of a mount whose process has ended; retrying");
@@ -587,7 +587,7 @@ mod tests {
         let seen = BootInstant::now();
         assert_eq!(cleanup.needed_marks(&[mark], seen).len(), 1);
         assert!(cleanup.needed_marks(&[mark], seen + MARK_NEEDED).is_empty());
-        // A mark that was removed is not remembered.
+        // A mark that was removed needs no entry.
         assert!(cleanup.needed_marks(&[], seen).is_empty());
         assert!(host::lock(&cleanup.marks).is_empty());
     }

@@ -61,7 +61,7 @@ enum Found {
     Ended,
     /// In clock ticks since boot.
     Started(u64),
-    /// It may run, but when it started cannot be read.
+    /// It may run, but its start time cannot be read.
     Unknown,
 }
 
