@@ -27,7 +27,8 @@ pub(crate) struct EtcdChanges {
     op_timeout: Duration,
     ready: VecDeque<Change>,
     progress: ProgressRequests,
-    /// When the last progress request was sent that the server answered. The clock runs during a suspend.
+    /// The time of the last progress request that the server answered. The clock also runs while the machine is
+    /// suspended.
     proved: BootInstant,
 }
 
