@@ -182,7 +182,7 @@ fn a_removed_session_commits_nothing_afterwards() {
             let change = txn(vec![session_is(4, None)], vec![put_xattr()]);
             let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
             wait_until(|| waiting() == 1);
-            // A renewal does not wait for it, but the removal does.
+            // A renewal does not wait for this commit, but the removal does.
             committed(engine, renewing(8));
             let removal = removing(&[session_is(5, None), session_is(4, Some(8))], &[]);
             let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
@@ -650,7 +650,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
         while found < count {
             found += changes.next(Duration::from_secs(60)).unwrap().len();
         }
-        // Until the stream knows that the numbers skipped by `age` never appear.
+        // Poll until the stream knows that the numbers skipped by `age` never appear.
         while !format!("{changes:?}").contains("delivered: {}") {
             assert_eq!(changes.next(wait).unwrap(), []);
         }
