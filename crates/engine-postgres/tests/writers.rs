@@ -1,4 +1,4 @@
-//! Hundreds of concurrent writers cause no deadlock and few retries, and below nested quotas no error in what these count.
+//! Hundreds of concurrent writers cause no deadlock and few retries, and the counters of nested quotas stay exact.
 //! If `LIMEN_LONG` is set, each test runs for ten minutes; the second one for `LIMEN_LONG_SECONDS`, if that is set.
 
 mod support;
