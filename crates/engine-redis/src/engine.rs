@@ -198,7 +198,7 @@ impl Engine for RedisEngine {
 
     fn wipe(&self) -> Result<(), EngineError> {
         let pattern = self.key("*");
-        // The last step removes the settings: without them, nobody would find a volume here to wipe again.
+        // The last step removes the settings, because a later wipe recognizes the volume by them.
         let kept = ["schema", "state", "settings"].map(|name| self.key(name));
         let mut cursor = 0_u64;
         loop {
