@@ -60,7 +60,7 @@ pub struct SqliteEngine {
     ample_for: AtomicU64,
 }
 
-/// The exclusive lock, and what may be cached while it is held.
+/// The exclusive lock, and the state that may be cached while it is held.
 #[derive(Debug)]
 struct Exclusive {
     /// Alive while the lock from this handle's [`SqliteEngine::lock_exclusive`] is held.
