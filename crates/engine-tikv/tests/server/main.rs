@@ -250,7 +250,7 @@ fn hanging_server_times_out_after_op_timeout() {
     server.stop(true);
     let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
-    // It takes its timestamp first, so it did not happen.
+    // A commit takes its timestamp first, so this one did not happen.
     let commit = engine.commit(&[add_file(11)]).unwrap_err();
     assert_eq!(commit.kind, ErrorKind::Determinate { transient: true }, "{commit}");
     let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);
