@@ -1,4 +1,4 @@
-//! Who checked access: the daemon itself, or a kernel whose revisions may be out of date.
+//! Operations whose access the daemon itself has checked, or a kernel whose revisions may be out of date.
 
 use ops::{
     AclType, Authority, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr,

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     ("the_directory_of_a_quota_moves_within_the_quota_around_it", the_directory_of_a_quota_moves),
     ("a_quota_counts_an_existing_tree_and_is_removed_from_it", an_existing_tree),
     ("an_interrupted_walk_is_completed_by_the_next_one", interrupted_walks),
-    ("a_walk_meets_what_others_move_meanwhile", a_walk_meets_what_others_move),
+    ("a_walk_reaches_inodes_that_others_move_meanwhile", a_walk_reaches_inodes_that_others_move),
     ("quotas_nest_from_the_outside_in", quotas_nest_from_the_outside_in),
     ("a_changed_limit_is_in_force_at_once_everywhere", changed_limits),
     ("users_and_groups_are_limited_and_the_superuser_is_not", users_and_groups),
@@ -359,7 +359,7 @@ fn interrupted_walks(factory: Factory<'_>) {
 
 /// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it
 /// has.
-fn a_walk_meets_what_others_move(factory: Factory<'_>) {
+fn a_walk_reaches_inodes_that_others_move(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
     let d = c.mkdir(ROOT, "d").unwrap();
