@@ -38,7 +38,7 @@ pub struct StoreOptions {
 
 /// The largest object: a block of limenfs has at most 4 MiB.
 const MAX_BYTES: u64 = 64 << 20;
-/// How much of a large object a request for a part reads.
+/// The size of the part that a request for a part of a large object reads.
 const PART_BYTES: u64 = 64 << 10;
 /// The objects of the test are below this prefix, which no volume uses.
 const PREFIX: &str = "objbench/";
