@@ -9,7 +9,7 @@ use crate::quotas::Counts;
 /// The largest number of inodes or slices in memory, at 50 to 100 bytes each.
 pub const WINDOW: usize = 1 << 20;
 
-/// How much a check has processed.
+/// The numbers of records that a check has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub inodes: u64,
