@@ -9,7 +9,7 @@ use journal::{Directory, Journals};
 /// Below `/var/lib/limen` for root, otherwise below the user's state directory.
 const JOURNALS: &str = "journals";
 
-/// Where this user's journals are; `None` if the user has no state directory.
+/// The directory of this user's journals; `None` if the user has no state directory.
 pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
     Some(Arc::new(Directory::new(paths::lasting_directory(JOURNALS)?)))
 }
