@@ -67,7 +67,7 @@ pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync
 pub(crate) struct Held {
     /// Set if new directories are to be held.
     pub(crate) make_durable: OnceLock<MakeDurable>,
-    /// Where the journals of this client's sessions are. Without a journal, nothing is held.
+    /// The place of the journals of this client's sessions. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued.
