@@ -27,11 +27,11 @@ const MAX_LINE_BYTES: u64 = 32;
 /// The request for each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRequest {
-    /// To store chunks again that have several rows.
+    /// Stores chunks that have several rows again, with fewer rows.
     Compact,
-    /// How much of it is cached.
+    /// Returns how much of the file is cached.
     Cached,
-    /// To remove it from the caches.
+    /// Removes the file from the caches.
     Evict,
 }
 
