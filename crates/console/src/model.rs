@@ -1,6 +1,6 @@
 //! The content of pages.
 
-/// How much attention a value needs.
+/// The attention that a value needs, which is shown by its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]
