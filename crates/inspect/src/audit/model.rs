@@ -21,7 +21,7 @@ impl View {
     }
 }
 
-/// Where an audit starts.
+/// The place at which an audit starts.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// A directory.
