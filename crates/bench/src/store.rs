@@ -165,7 +165,7 @@ impl Bench<'_> {
         self.store.delete(&key).map_err(failed)?;
         require(read(0, 10)?.is_none(), "an object that was removed is still there")?;
         self.store.delete(&key).map_err(failed)?;
-        require(self.store.list(&self.prefix).map_err(failed)?.is_empty(), "it lists what was removed")
+        require(self.store.list(&self.prefix).map_err(failed)?.is_empty(), "it lists removed objects")
     }
 
     fn measure(&self) -> Result<Vec<Phase>, CliError> {
