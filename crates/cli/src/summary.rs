@@ -72,7 +72,7 @@ pub(crate) struct SummaryArgs {
 /// Entries read in one request.
 const PAGE: usize = 1024;
 
-/// Threads that count what is below a directory for `limen info` and `limen console`.
+/// The number of threads that count the files below a directory for `limen info` and `limen console`.
 const INFO_THREADS: usize = 8;
 
 /// Entries of [`children`].
@@ -404,7 +404,7 @@ impl<'a> Walk<'a> {
         }
         node.found().0.add(sum);
         node.pending.fetch_add(tasks.len() + usize::from(page.more), Ordering::AcqRel);
-        // The rest of this directory is listed after what is below it, so that few tasks wait.
+        // The rest of this directory is listed after the directories of this page, so that few tasks wait.
         if page.more {
             let node = Arc::clone(node);
             queue.push(Task { dir: parent, after: last, node, is_own: *is_own });

@@ -40,7 +40,7 @@ pub(super) fn remedies(opened: &Opened<'_>, person: &Person, route: &Route) -> V
     remedies
 }
 
-/// Grants what is missing to this user alone, on each file that denies it.
+/// Grants the missing permission to this user alone, on each file that denies it.
 fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy> {
     let mut changed = route.clone();
     let mut steps: Vec<Step> = Vec::new();
