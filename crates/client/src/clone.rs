@@ -294,8 +294,8 @@ impl Cloner<'_> {
         }
     }
 
-    /// Copies what a directory contains, and what other waiting directories contain, as much as fits into one
-    /// transaction, or one page if that is more.
+    /// Copies the content of a directory, and of other waiting directories, as much as fits into one transaction, or
+    /// one page if that is more.
     fn copy_from(&self, first: Task) -> Result<(), CloneError> {
         let mut gathered = Gathered::default();
         let mut next = Some(first);

@@ -141,7 +141,7 @@ impl Meta {
     /// volume is open here. Only the first call has an effect.
     pub fn set_traversers(&self, traversers: Traversers) {
         let _ = self.traversers.set(traversers);
-        // Drop what was computed without them.
+        // Drop cached results that were computed without the traversers.
         self.forget_all();
     }
 
@@ -248,7 +248,7 @@ impl Meta {
             || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
-    /// Applies a remote change: invalidates what it changed, unless the cache reflects it already.
+    /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it already.
     pub fn apply_remote(&self, change: &Change) {
         if self.is_news(change) {
             change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
@@ -257,14 +257,14 @@ impl Meta {
         }
     }
 
-    /// Invalidates what a transaction changes, because it may have been committed or may still be.
+    /// Invalidates the records that a transaction changes, because it may have been committed or may still be.
     pub(crate) fn doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
         self.forget(txn);
     }
 
-    /// Invalidates what a transaction changes.
+    /// Invalidates the records that a transaction changes.
     pub(crate) fn forget(&self, txn: &Txn) {
         let invalidations = txn.invalidations();
         invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));

@@ -7,19 +7,19 @@
 //!
 //! While a directory is held, the truth about it is in memory: `records` has the inodes, entries and rows of everything
 //! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
-//! answered. The queue is committed in order, several transactions in a request. As nobody else changes what is held, no
-//! guard of a queued transaction can fail, except the one of the session.
+//! answered. The queue is committed in order, several transactions in a request. As nobody else changes held records,
+//! no guard of a queued transaction can fail, except the one of the session.
 //!
 //! All other transactions are sent to the engine at once. If such a transaction changes files at all, the queue is
 //! committed first, so the order of all changes is kept. If it also concerns something that is held, for example because
-//! it moves a file out of a held directory, nothing else happens to what is held meanwhile, and its effects are applied
+//! it moves a file out of a held directory, nothing else happens to `records` meanwhile, and its effects are applied
 //! to `records` after it.
 //!
 //! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
 //! directories' records. If the session is lost, the queue is lost too.
 //!
 //! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`). If this
-//! process is killed, the next mount on this machine commits what is in the journal (`replay.rs`).
+//! process is killed, the next mount on this machine commits the transactions in the journal (`replay.rs`).
 //!
 //! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged, because it may
 //! have been committed under its ids.
@@ -224,7 +224,7 @@ impl Queued {
 }
 
 impl State {
-    /// Whether the transaction concerns only what is held, so that its guards can be checked here.
+    /// Whether the transaction concerns only held records, so that its guards can be checked here.
     pub(crate) fn covers(&self, txn: &Txn, own: SessionId) -> bool {
         txn.guards.iter().all(|guard| self.covers_guard(guard, own))
             && txn.effects.iter().all(|effect| self.covers_effect(effect, &txn.effects, own))
@@ -312,7 +312,7 @@ impl State {
         }
     }
 
-    /// Applies effects to `records`, as far as they concern what is held, and notes which inodes are held after them.
+    /// Applies the effects on held records to `records`, and notes which inodes are held after them.
     pub(crate) fn apply(&mut self, txn: &Txn, own: SessionId) {
         let is_held = |effect: &&Effect| match effect {
             Effect::PutInode(inode) => inode.holder() == Some(own),
@@ -382,7 +382,7 @@ impl State {
         self.queued += 1;
     }
 
-    /// Removes the first transactions of the queue, which are committed. `sent` is what is left of the request.
+    /// Removes the first transactions of the queue, which are committed. `sent` is the rest of the request.
     pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
         self.committed += count as u64;
         // Do this before the tickets are dropped: then their terms can end, and a replay could not send them again.
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// Drops what is held, without the queue. Returns the directories.
+    /// Drops `records`, but not the queue. Returns the held directories.
     pub(crate) fn drop_records(&mut self, drops: &AtomicU64) -> HashSet<Ino> {
         drops.fetch_add(1, Ordering::AcqRel);
         self.records = MemEngine::default();

@@ -1,4 +1,5 @@
-//! Answers operations from the directories that a client holds, and decides what is sent to the engine; see `held.rs`.
+//! Answers operations from the directories that a client holds, and decides which transactions are sent to the engine;
+//! see `held.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ impl Meta {
     }
 
     /// Whether anything is held, and this client may answer from it: others may have removed a session that was not renewed
-    /// for a long time, and changed what it held.
+    /// for a long time, and changed its directories.
     fn may_answer_held(&self) -> bool {
         !self.held.is_idle()
             && !self.held.is_ending.load(Ordering::Acquire)
@@ -100,8 +101,8 @@ impl Meta {
         state.queue.iter().flat_map(|queued| slices_of(&queued.txn)).min()
     }
 
-    /// Applies a transaction to what is held, and queues it. `None` if it concerns anything else: it must then be sent to
-    /// the engine.
+    /// Applies a transaction to the held records, and queues it. `None` if it concerns anything else: it must then be
+    /// sent to the engine.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too long.
@@ -235,7 +236,7 @@ impl Meta {
                 drop(state.drop_records(&self.held.drops));
             }
         } else {
-            // A directory that is not held may name this session. If the transaction concerned what is held, that may
+            // A directory that is not held may name this session. If the transaction concerned held records, that may
             // have changed.
             state.strays.extend(&entered.births);
             if entered.is_alone {
@@ -337,7 +338,7 @@ impl Meta {
         }
     }
 
-    /// How often this client has given up what it held.
+    /// How often this client has given up its held directories.
     pub(crate) fn held_drops(&self) -> u64 {
         self.held.drops.load(Ordering::Acquire)
     }

@@ -53,7 +53,7 @@ impl Meta {
             Ok(unfinished) => unfinished,
             Err(Unusable::OtherFormat(format)) if self.session_of(session)?.is_some() => {
                 let message = format!(
-                    "{place}, the journal of a mount whose process has ended, has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it, or give up what is in it with limen fsck --repair --force",
+                    "{place}, the journal of a mount whose process has ended, has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it, or give its changes up with limen fsck --repair --force",
                     journal::FORMAT
                 );
                 return Err(EngineError::permanent(message).into());
@@ -157,7 +157,7 @@ impl Meta {
         // If the queue is empty, the transactions that were sent last were never answered.
         if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
-                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give up what is in it with limen fsck --repair --force";
+                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
             *host::lock(&client.held.sending) = Some(sent);
