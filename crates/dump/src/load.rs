@@ -277,7 +277,7 @@ fn marker(engine: &dyn Engine) -> Result<Option<String>, EngineError> {
 }
 
 impl Line {
-    /// Roughly the size of what the line stores.
+    /// The approximate size of the record that the line stores.
     fn bytes(&self) -> usize {
         match self {
             Line::Xattr { value, .. } => value.0.len() + 100,
