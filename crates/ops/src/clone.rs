@@ -2,7 +2,7 @@
 //!
 //! A copy is built below an inode without a name, which is an orphan of the session that makes it. So nobody can see
 //! the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends before that, the
-//! copy is removed like an unlinked file that was open ([`Prune`] for what is below it, then [`Reap`](crate::Reap)).
+//! copy is removed like an unlinked file that was open ([`Prune`] for the files below it, then [`Reap`](crate::Reap)).
 //!
 //! Several transactions make a copy. All that they read of the source is of one moment
 //! ([`View::prefetch_at_one_moment`]), and the copy is the source as of that moment, even if the source changes before

@@ -37,7 +37,7 @@ pub trait Op {
     }
 }
 
-/// The quotas that may refuse an operation. All quotas count what it does.
+/// The quotas that may refuse an operation. Its changes count in all quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundBy {
     AllQuotas,

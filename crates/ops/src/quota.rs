@@ -164,7 +164,7 @@ struct Charge {
 }
 
 impl Charges {
-    /// Adds what the inode counts, `sign` times.
+    /// Adds the usage of the inode, `sign` times.
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
         if is_in_trash(inode) {

@@ -191,8 +191,8 @@ impl Op for DropQuota {
     }
 }
 
-/// Corrects what quotas count, by the difference that a check has found. The difference does not depend on the moment,
-/// because each transaction changes inodes and counters by the same amount.
+/// Corrects the counters of quotas, by the difference that a check has found. The difference does not depend on the
+/// moment, because each transaction changes inodes and counters by the same amount.
 ///
 /// # Errors
 /// EAGAIN if a quota was corrected or a rule was changed since the check, which read `next`.

@@ -8,7 +8,7 @@
 //! So ordinary mode bits protect the trash, and all that users do there is done by the ordinary operations.
 //!
 //! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag of an inode
-//! says whether it is in the trash, and what is removed there is deleted.
+//! says whether it is in the trash. A file that is removed there is deleted.
 //!
 //! A plan must know the directory of the hour without a search. The client keeps a few in [`TrashDirs`](crate::TrashDirs). If the directory
 //! is not known or does not exist, the operation does nothing and replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then
@@ -144,7 +144,7 @@ impl Op for MakeTrash {
 #[derive(Debug)]
 pub struct MayTrash<'a, O> {
     pub op: &'a O,
-    /// If false, what the operation removes is deleted.
+    /// If false, files that the operation removes are deleted.
     pub is_on: bool,
 }
 
