@@ -1,4 +1,4 @@
-//! The base of a mounted volume: what its parts share.
+//! The base of a mounted volume: the state that its parts share.
 //!
 //! Each field is a part with its own state and locks, in a file of its own, and depends on earlier fields only. The methods
 //! of [`Base`], in `changes` and `flush`, are the sequences of calls that several of the other parts use.

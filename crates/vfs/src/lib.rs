@@ -7,7 +7,7 @@
 //! The fields of [`Vfs`] are its parts. The fields of `Base` are parts too, which all others share. Each part
 //! is a struct in a file of its own; the header of the file says what the part holds, and its lock order.
 
-// The volume, and what its parts share.
+// The volume, and the state that its parts share.
 mod base;
 mod vfs;
 

@@ -235,7 +235,7 @@ impl Locks {
     /// Those of a flush; those of the database.
     pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         let stored = self.commit_written(ino);
-        // The next holder on the same mount sees what is in memory.
+        // If this mount is alone, the next holder sees the data in memory, so an error does not matter here.
         if !self.base.meta.is_exclusive() {
             stored?;
         }
