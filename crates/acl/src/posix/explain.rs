@@ -38,7 +38,7 @@ fn deciding_entry(acl: &PosixAcl, cred: &Cred, in_owning_group: bool, want: Perm
     if let Some(perm) = acl.of_user(cred.uid) {
         return reason(Entry { tag: Tag::User(cred.uid), perm });
     }
-    // The first in the order in which the ACL is shown: the owning group, then named groups by id.
+    // The first entry in the order in which the ACL is shown: the owning group, then named groups by id.
     let first = |entries: &mut dyn Iterator<Item = Entry>| {
         entries.min_by_key(|entry| match entry.tag {
             Tag::Group(gid) => Some(gid),
