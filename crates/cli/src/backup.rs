@@ -34,8 +34,8 @@ use crate::url::MetaUrl;
 A mount of the volume writes all metadata to the volume's object store every hour, or as often as limen config
 --backup-interval says. If the database is lost, the object store is enough to restore the volume.
 
-Kept are the newest 24 backups, one of each hour of the last day, one of each day of the last month, and one of each month of
-the last year. Backups are compressed; those of an encrypted volume are encrypted.")]
+The newest 24 backups are kept, and also one of each hour of the last day, one of each day of the last month, and one of each
+month of the last year. Backups are compressed; those of an encrypted volume are encrypted.")]
 pub(crate) struct BackupArgs {
     #[command(subcommand)]
     action: Action,
@@ -97,7 +97,7 @@ struct CreateArgs {
 The database must not hold a volume. The backup is checked as a whole before anything is stored. If the command is
 interrupted, run it again: it goes on where it ended.
 
-The restored volume is as it was when the backup was made. What was changed later is lost: files that were created later do
+The restored volume is as it was when the backup was made. Later changes are lost: files that were created later do
 not exist, and reads of files that were changed or removed later can fail with EIO. limen fsck --data names them, and
 limen gc --delete removes objects that the volume does not use.
 

@@ -33,17 +33,17 @@ use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-No file data is read or copied: the copy refers to the same blocks, and only what is written later, to the source or to
-the copy, needs new ones. The copy has the same owners, modes, times (except ctime), ACLs, extended attributes, symbolic
+No file data is read or copied: the copy refers to the same blocks, and only data that is written later, to the source or
+to the copy, needs new ones. The copy has the same owners, modes, times (except ctime), ACLs, extended attributes, symbolic
 links, special files, hard links among its files, and holes. It appears as a whole: DST does not exist before, and no part
 of the copy is visible until all of it is. A copy that fails or is interrupted is removed.
 
 DST must not exist, and its directory must be on the same mount as SRC. Only root and the user that runs the mount can
 use this command, and not on a mount that maps callers to other users (--root-squash, --all-squash).
 
-What was written on this mount before the command began is in the copy. Each file is copied as of one moment (of a file
-of more than 16 GiB, each 16 GiB), but the tree is not a snapshot: what is changed while the command runs is in the copy
-or not. Quotas and the capacity of the volume count the copy like any files; if it does not fit, the command fails with
+The copy has all data that was written on this mount before the command began. Each file is copied as of one moment (of a
+file of more than 16 GiB, each 16 GiB), but the tree is not a snapshot: a change that is made while the command runs is in
+the copy or not. Quotas and the capacity of the volume count the copy like any files; if it does not fit, the command fails with
 EDQUOT or ENOSPC. docs/operations.md tells more.
 
 SRC and DST may also be META-URL:/PATH, both in one volume: on the embedded engine only while it is not mounted.

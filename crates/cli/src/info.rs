@@ -28,8 +28,8 @@ use crate::url::Database;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-For a directory, the entries in it are counted; --recursive counts all that is below it. What the volume or a quota counts
-anyway is always shown.
+For a directory, the entries in it are counted; --recursive counts all that is below it. Totals that the volume or a quota
+counts anyway are always shown.
 
 Examples:
   limen info /mnt/report.pdf

@@ -27,10 +27,10 @@ use crate::trash::{Item, hours_in, items_in, trash_of};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-PATH is the path that the file or directory had. If it does not exist, what was removed last under this path is put back,
-with everything that was removed below it, and with the directories above it if they were removed too. If PATH is a
-directory that exists, everything that was removed below it is put back. Nothing is overwritten: what has a newer file in its
-place stays in the trash (see --to).
+PATH is the path that the file or directory had. If it does not exist, the file or directory that was removed last under
+this path is put back, with everything that was removed below it, and with the directories above it if they were removed
+too. If PATH is a directory that exists, everything that was removed below it is put back. Nothing is overwritten: a file
+that has a newer one in its place stays in the trash (see --to).
 
 A user restores files of its own, where it may create files; root restores everything. Owners, modes, times, ACLs and
 extended attributes are as before. Hard links are not: a file with several names is removed with the last of them, and is
@@ -44,13 +44,13 @@ pub(crate) struct RestoreArgs {
     /// The former path of a file or directory, on a mount
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
-    /// Only what was removed in this time until now, e.g. 30m, 2h or 1d
+    /// Only files that were removed in this time until now, e.g. 30m, 2h or 1d
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     since: Option<Duration>,
-    /// Only what was removed in this hour (UTC)
+    /// Only files that were removed in this hour (UTC)
     #[arg(long, value_name = "YYYY-MM-DD-HH", value_parser = parse_hour)]
     hour: Option<TrashHour>,
-    /// Put what was removed into this directory instead, which must be on the same mount
+    /// Put the files into this directory instead, which must be on the same mount
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: Option<PathBuf>,
     /// Only show what would be put back

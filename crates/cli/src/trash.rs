@@ -78,7 +78,7 @@ struct PurgeArgs {
     /// A path on a mount, or where the volume's metadata is
     #[arg(value_name = "PATH|META-URL", value_hint = ValueHint::AnyPath)]
     volume: String,
-    /// Delete what was removed longer ago than this, e.g. 30m, 2h or 1d; whole hours are deleted
+    /// Delete files that were removed longer ago than this, e.g. 30m, 2h or 1d; whole hours are deleted
     #[arg(long, value_name = "TIME", value_parser = parse_span, required_unless_present = "all", conflicts_with = "all")]
     older: Option<Duration>,
     /// Delete everything

@@ -26,7 +26,7 @@ Data that is read goes through the caches of the kernel and of the mount, which 
 than memory, mount with -o cache_dir=DIR.
 
 --check counts whole blocks in the caches of the mount, in memory and on the local disk, not the kernel's cache and not
-what is stored in the metadata. --check and --evict work only on limenfs, for root and the user that runs the mount.
+data that is stored in the metadata. --check and --evict work only on limenfs, for root and the user that runs the mount.
 
 Examples:
   limen warmup /mnt/project

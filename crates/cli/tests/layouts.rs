@@ -126,7 +126,8 @@ fn a_kill_during_the_conversion_changes_nothing_and_the_next_open_converts() {
     for version in 1..VERSION {
         println!("version {version}");
         let place = volume(version);
-        // In the middle of the pages that the conversion writes when it commits: the last step alone changes two.
+        // The kill comes in the middle of the pages that the conversion writes when it commits: the last step alone
+        // changes two.
         let pages = if version + 1 == VERSION { 1 } else { 3 };
         killed_at(pages * PAGE_BYTES + PAGE_BYTES / 2, &place.path("vol.db"), &["status", &place.url()]);
         let log = fs::metadata(place.path("vol.db-wal")).unwrap().len();
