@@ -21,9 +21,9 @@ use crate::modes;
 use crate::target::show_name;
 use crate::users::Person;
 
-/// Names of a directory on a page.
+/// The maximum number of names of a directory on a page.
 const NAMES: usize = 200;
-/// Users on a page.
+/// The maximum number of users on a page.
 const USERS: usize = 100;
 
 pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access, Failure> {
