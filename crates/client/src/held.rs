@@ -5,7 +5,7 @@
 //! this client gives the directory back, nobody else reads or changes its content. Inodes that are created in a held
 //! directory are held too. A directory that was given back is never held again.
 //!
-//! While a directory is held, the truth about it is in memory: `records` has the inodes, entries and rows of everything
+//! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of everything
 //! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
 //! answered. The queue is committed in order, several transactions in a request. As nobody else changes held records,
 //! no guard of a queued transaction can fail, except the one of the session.
@@ -122,7 +122,7 @@ pub(crate) struct Queued {
     pub(crate) txn: Txn,
     /// Keeps the term of the transaction open.
     pub(crate) _ticket: Ticket,
-    /// Whether a guard may fail: then the transaction is not needed.
+    /// Whether a guard may fail. If one fails, the transaction is not needed.
     pub(crate) is_optional: bool,
 }
 
@@ -130,11 +130,11 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) txns: Vec<Txn>,
-    /// For each transaction, how it was made of queued ones.
+    /// For each transaction, how it was made from queued ones.
     pub(crate) merged: Vec<Merged>,
 }
 
-/// How a transaction was made of queued ones.
+/// How a transaction was made from queued ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Merged {
     pub(crate) count: usize,

@@ -22,7 +22,7 @@ use crate::ticket::Ticket;
 
 impl Meta {
     /// From the next session on, holds the directories that this client creates. A thread must call
-    /// [`Meta::commit_queued`] all the time. `make_durable` is called before a row is committed that names slices.
+    /// [`Meta::commit_queued`] in a loop. `make_durable` is called before a row is committed that names slices.
     /// Changes that are answered before they are committed are written to a journal. Only the first call has an effect.
     pub fn hold_new_directories(&self, make_durable: MakeDurable, journals: Arc<dyn Journals>) {
         let _ = self.held.journals.set(journals);
