@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn arguments_of_mount_are_parsed() {
-        // As libmount passes them.
+        // The arguments have the form in which libmount passes them.
         let all = call("redis://h/1?a=b /mnt -sfnv -o rw,_netdev,cache=1G -t limen");
         let options = vec!["rw,_netdev,cache=1G".to_owned()];
         let url = "redis://h/1?a=b".to_owned();

@@ -77,7 +77,7 @@ fn no_secret_is_in_the_archive() {
         thread::sleep(Duration::from_millis(50));
     }
     with_secrets(&["mount", "-d", "--log", &log, "--key-file", &key, &url, &mnt]).ok();
-    // As if an error message had them.
+    // Write them into the log, as if an error message contained them.
     let mut file = OpenOptions::new().append(true).open(&log).unwrap();
     writeln!(
         file,

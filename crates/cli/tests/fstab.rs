@@ -255,7 +255,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     let text = fs::read_to_string(&fstab).unwrap();
     assert_eq!(text, format!("{others}\n{line}\n"));
     assert_eq!(fs::metadata(&fstab).unwrap().permissions().mode() & 0o777, 0o640);
-    // Again, while it is mounted.
+    // Run the command again while the volume is mounted.
     let again = update(&["-o", "nofail"], &url);
     again.failed(0, &["already mounted"]);
     assert!(again.out.contains("has this line already") && !again.out.contains("Created"), "{again:?}");

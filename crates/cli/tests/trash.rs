@@ -259,7 +259,7 @@ fn the_trash_is_turned_on_and_off() {
     }
     fs::remove_dir_all(m.at("d")).unwrap();
     m.place.umount(&[]).ok();
-    // By the URL, without a mount.
+    // List the names by the URL, without a mount.
     assert_eq!(names(&url), ["a", "b", "d"]);
     limen(&["trash", "purge", "--older", "1h", &url]).ok();
     assert_eq!(names(&url).len(), 3);
