@@ -145,7 +145,7 @@ impl<'a> FileRequests<'a> {
         stream.set_read_timeout(Some(IDLE_EVERY))?;
         match self.answer(&stream)?["ready"] == true {
             true => Ok(stream),
-            // It has sent its statistics.
+            // An older version ignores the request and sends its statistics.
             false => {
                 Err(CliError::new("the mount belongs to an older version of limen").advise("mount it again"))
             }

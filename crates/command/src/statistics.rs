@@ -4,7 +4,8 @@
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
 //! `profile` with a line of JSON each second until the client closes the connection, `clone`, `compact`,
-//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
+//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect.
+//! `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
