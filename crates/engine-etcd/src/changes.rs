@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(progress.begin(), 2);
         assert!(!progress.answer());
         assert!(progress.answer());
-        // It arrives between two proofs.
+        // The answer arrives between two proofs.
         progress.answer();
         assert_eq!((progress.unanswered, progress.begin()), (0, 1));
         assert!(progress.answer());
