@@ -274,7 +274,7 @@ fn usage_is_right_after_an_exclusive_handle_ends() {
     assert_eq!((usage(&one), is_exact()), ((2, 2), true));
     commit(&one, add_file(12)).unwrap();
     assert!(!is_exact());
-    // As if the process were killed.
+    // Drop the handle without a sync, as if the process were killed.
     drop((one, lock));
     let two = open(&path).unwrap();
     let lock = two.lock_exclusive().unwrap();
