@@ -162,7 +162,7 @@ impl Kind {
 
     pub(crate) fn is_up(self, port: u16, settings: &Settings) -> bool {
         match self {
-            // It answers no command without encryption.
+            // With TLS, Redis answers no command without encryption.
             Kind::Redis if settings.arguments.iter().any(|argument| argument == "--tls-port") => {
                 connect(port).is_some()
             }
