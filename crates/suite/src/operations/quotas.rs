@@ -513,7 +513,7 @@ fn a_change_of_owner_moves_usage(factory: Factory<'_>) {
     c.chown(f, Some(8), Some(80), true).unwrap();
     let used = [QuotaKey::User(7), QuotaKey::Group(70), QuotaKey::User(8), QuotaKey::Group(80)];
     assert_eq!(used.map(|key| c.owned(key)), [(0, 0), (0, 0), (1, 3), (1, 3)]);
-    // With a new size in the same call.
+    // Change the owner and the size in the same call.
     let op = SetAttr { ino: f, uid: Some(7), size: Some(3 * 4096), ..SetAttr::default() };
     c.run(&op).unwrap();
     assert_eq!([QuotaKey::User(7), QuotaKey::User(8)].map(|key| c.owned(key)), [(1, 4), (0, 0)]);
