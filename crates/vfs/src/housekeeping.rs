@@ -173,7 +173,7 @@ impl Lifecycle {
                     tracing::debug!(%error, "cannot read the quotas; retrying");
                 }
             }
-            // It logs its errors.
+            // `replay` logs its errors.
             let _ = self.cleanup.replay();
             let is_due = self.cleanup.is_elected()
                 && !self.base.meta.is_exclusive()
