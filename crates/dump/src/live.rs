@@ -81,7 +81,8 @@ enum Key {
 /// as a dump. `progress` is called with the number of inodes that were read.
 ///
 /// # Errors
-/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one of `progress` and `each`.
+/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one
+/// of `progress` and `each`.
 pub fn dump_live(
     engine: &Arc<dyn Engine>,
     spool: File,
