@@ -91,8 +91,8 @@ impl Op for GetQuotasOf {
 ///
 /// # Errors
 /// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
-/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
-/// a walk for the quota around it is not done.
+/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in
+/// [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for the quota around it is not done.
 #[derive(Debug)]
 pub struct BeginQuota {
     pub dir: Ino,

@@ -10,9 +10,10 @@
 //! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag of an inode
 //! says whether it is in the trash. A file that is removed there is deleted.
 //!
-//! A plan must know the directory of the hour without a search. The client keeps a few in [`TrashDirs`](crate::TrashDirs). If the directory
-//! is not known or does not exist, the operation does nothing and replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then
-//! creates the directory ([`MakeTrash`]), and runs the operation again.
+//! A plan must know the directory of the hour without a search. The client keeps a few in
+//! [`TrashDirs`](crate::TrashDirs). If the directory is not known or does not exist, the operation does nothing and
+//! replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then creates the directory ([`MakeTrash`]), and runs the
+//! operation again.
 
 use meta::{DIR_BYTES, Effect, Inode, Quota, QuotaTag};
 use types::{Errno, FileType, Ino, Mode, Name, QuotaId};
