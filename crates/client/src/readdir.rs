@@ -10,7 +10,7 @@ use crate::listing::{Generation, WholeListing};
 
 impl Meta {
     /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
-    /// if `inodes`, its inode. ACLs that come along are cached.
+    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached.
     ///
     /// # Errors
     /// Those of the database.

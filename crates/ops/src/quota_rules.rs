@@ -261,7 +261,7 @@ impl TagChange {
     /// Requires that the quota is being built or removed by a walk that makes this change, and guards that.
     fn require_walk(self, view: &mut View<'_>) -> Result<(), PlanStop> {
         let TagChange::Directory { from, to } = self else { return Ok(()) };
-        // Every change of a rule increments it.
+        // Reading this setting adds a guard on it, and every change of a rule increments it.
         view.setting(NEXT)?;
         for (id, outer, state) in [(to, from, QuotaState::Building), (from, to, QuotaState::Removing)] {
             let quota = view.quota(QuotaKey::Directory(id))?;

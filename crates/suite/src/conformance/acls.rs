@@ -157,7 +157,7 @@ pub fn no_inode_begins_to_refer_to_a_condemned_acl(engine: &dyn Engine) {
 }
 
 /// Removes an ACL in the steps of `limen gc`, while other clients use the ACL.
-pub fn no_acl_is_dropped_that_an_inode_refers_to(engine: &dyn Engine) {
+pub fn an_acl_that_an_inode_refers_to_is_not_dropped(engine: &dyn Engine) {
     let (next, refused, ended) = (AtomicU64::new(100), AtomicU64::new(0), AtomicBool::new(false));
     apply(engine, vec![put(2, DIR)]);
     std::thread::scope(|scope| {

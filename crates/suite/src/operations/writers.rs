@@ -150,7 +150,7 @@ impl Writer<'_> {
                 self.client.rmdir(dir, &name)?;
                 return Ok(2);
             }
-            // Names that other writers use too.
+            // Other writers use these names too.
             70..80 => {
                 let (name, to) = (format!("shared{}", self.draw(20)), self.dir());
                 let done = match self.draw(3) {
