@@ -42,7 +42,7 @@ fn surplus(all: &[StoredBackup], made: BackupId) -> Vec<BackupId> {
     let mut kept: BTreeSet<u64> = complete.iter().take(NEWEST).copied().collect();
     for (span, period) in SPANS {
         let mut last = None;
-        // From the oldest on. The periods do not move, so the first backup of a period stays the first one.
+        // Begin with the oldest backup. The periods do not move, so the first backup of a period stays the first one.
         for &backup in complete.iter().rev().filter(|backup| age(**backup) <= span) {
             if last.replace(backup / period) != Some(backup / period) {
                 kept.insert(backup);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_others_need_are_known() {
+    fn dependencies_between_operations_are_known() {
         assert!(Op::Create.is_needed_by(&[Op::Rename]) && !Op::Create.is_needed_by(&[Op::Mkdir]));
         assert!(Op::ListLong.is_needed_by(&[Op::List]) && !Op::Chmod.is_needed_by(Op::value_variants()));
     }

@@ -140,7 +140,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn requests_begin_when_those_before_have_had_their_time() {
+    fn each_request_waits_for_the_time_of_earlier_requests() {
         let limit = Limit::new(NonZeroU64::new(1000).unwrap());
         let now = Instant::now();
         let begins = [500, 2000, 1].map(|bytes| limit.turn(now, bytes).saturating_duration_since(now));

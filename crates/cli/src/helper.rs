@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_the_program_decides() {
+    fn the_program_name_selects_the_mount_helper() {
         for (name, is) in [
             ("mount.limen", true),
             ("/sbin/mount.limen", true),

@@ -162,7 +162,7 @@ fn exit_codes_and_messages_are_those_of_mount() {
     fs::write(machine.place.path("mnt/f"), "").unwrap();
     mount(&url, "rw").failed(32, &["is not empty"]);
     fs::remove_file(machine.place.path("mnt/f")).unwrap();
-    // mount -f and -s.
+    // With -f, nothing is mounted. With -s, unknown options are ignored.
     machine.run(&["mount", "-f", "-t", "limen", &url, &mnt]).ok();
     assert_eq!(machine.mounts(), [""; 0]);
     let log = format!("frob=1,log={}", machine.place.text("log"));
@@ -263,7 +263,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     machine.umount(&mnt);
     machine.run(&["mount", "-T", &fstab, &mnt]).ok();
     machine.umount(&mnt);
-    // Another file system in the file.
+    // The file names another file system for this mount point.
     fs::write(&fstab, format!("tmpfs {mnt} tmpfs defaults 0 0\n")).unwrap();
     update(&[], &url).failed(1, &["another file system", "tmpfs", &fstab]);
     assert_eq!(machine.mounts(), [""; 0]);

@@ -376,7 +376,7 @@ mod tests {
 
     /// A change can be delivered long after `in_doubt_until`, because the process may have been stopped.
     #[test]
-    fn own_change_in_doubt_is_news_until_the_stream_has_covered_that_time() {
+    fn own_change_in_doubt_counts_as_new_until_the_stream_has_passed_it() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         Volume::in_memory("test").format(&*engine).unwrap();
         let meta = Meta::open(engine, 1000).unwrap();

@@ -397,7 +397,7 @@ impl LiveDump {
                 continue;
             };
             if !is_read {
-                // It came with a directory entry. If it is not known yet, it is new.
+                // The inode was read with a directory entry. If it is not known yet, it is new.
                 let is_known = self.found.contains_key(&key) || self.scanned.binary_search(&ino.0).is_ok();
                 match is_known {
                     true => {}

@@ -857,7 +857,7 @@ fn written_live(busy: Busy) -> Result<Vec<u8>, DumpError> {
 }
 
 #[test]
-fn dump_of_a_volume_that_changes_is_of_one_moment() {
+fn dump_of_a_changing_volume_shows_one_moment() {
     for changes in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89] {
         let inner = sample();
         let busy = Busy { inner: Arc::clone(&inner), left: AtomicU64::new(changes), next: Mutex::new(0) };
@@ -871,7 +871,7 @@ fn dump_of_a_volume_that_changes_is_of_one_moment() {
 }
 
 #[test]
-fn dump_of_a_volume_that_never_rests_fails() {
+fn dump_of_a_volume_that_changes_without_pause_fails() {
     let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
     let error = written_live(busy).unwrap_err();
     assert!(matches!(error, DumpError::TooFast), "{error}");
@@ -969,7 +969,7 @@ fn dump_of_busy_file(chunks: u64, grows: bool) -> Result<String, DumpError> {
 }
 
 #[test]
-fn large_file_that_never_rests_is_of_one_moment() {
+fn dump_of_a_large_busy_file_shows_one_moment() {
     for grows in [false, true] {
         let dump = dump_of_busy_file(1000, grows).unwrap();
         checked(dump.as_bytes()).unwrap();
@@ -994,7 +994,7 @@ fn large_file_that_never_rests_is_of_one_moment() {
 }
 
 #[test]
-fn larger_file_that_never_rests_is_named() {
+fn a_busy_file_that_is_too_large_is_named() {
     let error = dump_of_busy_file(5000, false).unwrap_err();
     assert!(matches!(error, DumpError::BusyFile { ino: 7 }), "{error}");
 }

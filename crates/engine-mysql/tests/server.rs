@@ -80,7 +80,7 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&batch).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        // Far from the limit, and up to its last inode.
+        // The first batch stays far from the limit; the second one reaches it exactly.
         for (first, max_inodes) in [(400, 1 << 40), (500, 20 + 2 * 16)] {
             cost("a batch of 16 with a limit", &|| {
                 let limited = |ino| {

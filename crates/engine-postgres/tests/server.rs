@@ -881,7 +881,7 @@ fn creates_within_a_limit_are_one_server_transaction() {
         shared().sql(&count).parse().unwrap()
     };
     let before = transactions();
-    // Far from the limit, and up to its last inode.
+    // The first batch stays far from the limit; the second one reaches it exactly.
     for (first, max_inodes) in [(100, 1 << 40), (200, 1 + 64)] {
         let outcomes = engine.commit(&limited(first, max_inodes)).unwrap();
         assert!(outcomes.iter().all(is_committed), "{outcomes:?}");

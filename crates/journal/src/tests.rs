@@ -134,7 +134,7 @@ fn a_journal_says_what_is_queued_and_how_it_was_sent() {
 
 /// A change of the stored form needs another [`FORMAT`].
 #[test]
-fn the_form_is_pinned() {
+fn the_stored_form_does_not_change() {
     let (memory, mut journal) = begin();
     assert!(journal.queued(&whole(), false));
     journal.sent(&[1]);

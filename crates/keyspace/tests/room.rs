@@ -228,7 +228,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
                         let gone = files[at].swap_remove(0);
                         (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)
                     }
-                    // A client with a lower limit; and, far below the limit, one without a limit.
+                    // Some transactions have a lower limit; far below the limit, some have none.
                     9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
                     12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
                     _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),

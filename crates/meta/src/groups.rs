@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(ahead_of_quota(&txns, key), (2, 4));
         assert_eq!(ahead_of_quota(&txns[..1], key), (0, 0));
         assert_eq!(ahead_of_quota(&txns, QuotaKey::Group(7)), (0, 0), "nobody checks it");
-        // A new rule, and a removal, come between those before and after.
+        // A removal of the quota separates the transactions before it from those after it.
         txns[1].effects = vec![Effect::DropQuota { key }];
         assert_eq!(lengths(&txns), [1, 1, 2]);
     }

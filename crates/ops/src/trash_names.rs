@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_have_names_that_only_they_have() {
+    fn each_hour_has_one_name() {
         for (sec, text) in
             [(0, "1970-01-01-00"), (951_782_400 - 1, "2000-02-28-23"), (951_868_799, "2000-02-29-23")]
         {

@@ -571,7 +571,7 @@ mod tests {
     fn the_mark_of_a_tool_is_kept_while_the_tool_may_read_it() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
-        // The first number of an operation of a client without a session. The waits of sessions that have ended are removed.
+        // `mark` is that of an operation that no term guards. The other two waits, of ended sessions, are removed.
         let wait = |session, owner, end| {
             let owner = LockOwner { session: SessionId(session), owner, kind: LockKind::Flock };
             LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end, owner, exclusive: false, pid: 0 } }
@@ -669,7 +669,7 @@ mod tests {
         for (vfs, is_removed) in [(&youngest, false), (&oldest, true)] {
             let mut watch = Watch::default();
             let long = (own.heartbeat, Duration::MAX);
-            // Silent for longer than any limit.
+            // The session has been silent for longer than any limit.
             watch.silent.insert(id, long);
             vfs.lifecycle.cleanup.watch_sessions(&mut watch).unwrap();
             assert_eq!(shared.session(id).is_none(), is_removed);

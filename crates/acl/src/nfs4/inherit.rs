@@ -182,7 +182,7 @@ mod tests {
     const OWN_644: &str = "A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy";
 
     #[test]
-    fn policies_choose_what_passes() {
+    fn policies_select_the_inherited_entries() {
         let parent = "flags:ap,A:fd:5:rwxCo,D:f:6:w,A::7:r,A:d:8:r";
         let file = |how| made(parent, 0o666, FILE, how, AclMode::Discard);
         assert_eq!(file(AclInherit::Discard), (0o644, "none".into()));

@@ -215,7 +215,7 @@ impl Engine for SetsQuota {
 }
 
 #[test]
-fn a_quota_that_is_set_meanwhile_makes_no_other_wrong() {
+fn a_quota_set_during_the_count_makes_no_other_quota_wrong() {
     let tree = Tree::new();
     let client = Client::new(&tree.engine);
     let inside = client.make(tree.dirs[2], "inside", MakeKind::Directory).unwrap();

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_hangs_is_left() {
+    fn a_command_that_hangs_is_abandoned() {
         let begun = Instant::now();
         let error = run("sleep", &["60"], Duration::from_secs(1)).unwrap_err();
         assert_eq!(error, "no answer within 1 s");

@@ -21,7 +21,7 @@ const ENDS: &[char] = &['"', '\'', '`', '<', '>', ',', ';', ')', '\0'];
 /// Secrets that must not be in an archive.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
-    /// The longest first, because one can be a part of another.
+    /// Ordered from the longest to the shortest, because one can be a part of another.
     values: Vec<String>,
 }
 

@@ -104,7 +104,7 @@ fn lost_requests_and_answers_of_a_commit_repeat_and_lose_nothing() {
 /// A client locks keys in several regions at the same time. If it dies before it has locked the primary key, the
 /// cluster has no record of the outcome of its transaction.
 #[test]
-fn transaction_that_never_locked_its_primary_key_blocks_nobody_for_long() {
+fn transaction_without_a_lock_on_its_primary_key_is_soon_rolled_back() {
     if !support::is_there() {
         return;
     }

@@ -174,7 +174,7 @@ fn moves_between_quotas(factory: Factory<'_>) {
     assert_eq!((c.used(qa), c.used(qb)), ((2, 4), (2, 1)));
     c.rename(b, "f", a, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.used(qb)), ((2, 1), (1, 0)));
-    // A move to a directory without a quota, and back.
+    // Move a file to a directory without a quota, and back.
     c.rename(a, "g", free, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.inode(g).quota), ((1, 0), c.inode(free).quota));
     c.rename(free, "g", a, "g", REPLACE).unwrap();

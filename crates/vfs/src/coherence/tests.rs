@@ -270,7 +270,7 @@ fn reply_overtaken_by_the_end_of_the_stream_is_invalidated() {
 }
 
 #[test]
-fn lifetime_is_that_of_the_start_of_the_request() {
+fn lifetime_is_fixed_at_the_start_of_a_request() {
     let mut pair = Pair::new(true);
     let before = pair.b.caches.begin_reply();
     let short = pair.b.meta().lifetime();
