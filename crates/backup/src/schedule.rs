@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(schedule.claim(), ASK_EVERY);
         }
         assert_eq!(store.backups().unwrap(), []);
-        // Nobody has made one since.
+        // No mount has made a backup since.
         let (known, at) = schedule.known.unwrap();
         let hour = Duration::from_secs(3600);
         schedule.known = Some((KnownBackup { age: known.age + hour, ..known }, at));

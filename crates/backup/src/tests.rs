@@ -58,7 +58,7 @@ fn a_backup_of_many_parts_is_restored() {
     dump::load(&target, &checked, open(&store, backup, &note).unwrap(), "x", &mut |_| {}).unwrap();
     let mut live = dump::Live(Arc::new(target));
     dump::compare(&checked, &mut open(&store, backup, &note).unwrap(), &mut live, &mut |_| {}).unwrap();
-    // A part less, and nothing is restored.
+    // If a part is missing, nothing is restored.
     let short = Note { bytes: note.bytes - 1, ..note };
     assert!(check(&store, backup, &short).is_err());
 }

@@ -158,7 +158,7 @@ impl Share {
             Op::Chmod => self.each_file("files", stop, renamed, &mut done, |dir, _, name| {
                 chmodat(dir, name, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP, AtFlags::empty())
             })?,
-            // By path, because setxattrat(2) does not exist on all kernels that limenfs supports.
+            // Use the path, because setxattrat(2) does not exist on all kernels that limenfs supports.
             Op::Setxattr => self.each_file("files", stop, renamed, &mut done, |_, path, name| {
                 let path = [path.as_os_str().as_bytes(), b"/", name.to_bytes()].concat();
                 setxattr(path, ATTRIBUTE, VALUE, XattrFlags::empty())

@@ -177,7 +177,7 @@ impl Bench<'_> {
         };
         let get = |kind, len: u64| {
             move |number: u64| {
-                // Parts at different offsets, as random reads have them.
+                // Read parts at different offsets, as random reads do.
                 let offset = (number * 7 % block_size.div_ceil(part)) * part;
                 let offset = if len == part && kind == "large" { offset.min(block_size - len) } else { 0 };
                 let found = self.store.get(&self.key(kind, number), offset, len as usize).map_err(failed)?;

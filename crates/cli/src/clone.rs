@@ -122,7 +122,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     let bar = output::progress_of("cloned", 0);
     let (total, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let done = thread::scope(|scope| {
-        // The count is for the time left only.
+        // The count is needed only to estimate the time left.
         if !bar.is_hidden() && source.is_dir() {
             scope.spawn(|| {
                 if let Ok((database, _)) = volume_behind(parent, dir.dev()) {

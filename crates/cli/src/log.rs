@@ -277,7 +277,7 @@ mod tests {
                 fail();
                 tracing::warn!("another problem");
             }
-            // As if a minute had passed, in which the problem lasted.
+            // Pretend that the problem has lasted for a minute.
             let ago = |secs: u64| begin.checked_sub(Duration::from_secs(secs)).unwrap();
             for known in repeats.0.lock().unwrap().values_mut() {
                 (known.shown, known.seen) = (ago(61), ago(1));

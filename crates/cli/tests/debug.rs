@@ -122,7 +122,8 @@ fn no_secret_is_in_the_archive() {
             assert!(!text.contains(secret), "{secret} is in {name}: {text}");
         }
     }
-    // By its mount point, without the password, and with a database that is down: parts are missing, and it succeeds.
+    // Name the volume by its mount point, without the password, while its database is down: the command succeeds, but
+    // parts are missing.
     drop(server);
     let archive = place.text("b.tar.gz");
     limen(&["debug", &mnt, "--no-logs", "-o", &archive]).ok();

@@ -107,7 +107,7 @@ fn a_removed_tree_is_restored() {
     restore(&[text(&top.join("sub/deep/er/f"))]);
     assert_eq!(fs::read(top.join("sub/deep/er/f")).unwrap(), b"deep");
     assert!(!top.join("small").exists() && !top.join("sub/large").exists());
-    // The rest of a directory that exists.
+    // Restore the rest of a directory that exists.
     restore(&[text(&top)]);
     assert_eq!(shown(&top), before);
     fsck(&m.place);

@@ -550,8 +550,8 @@ mod tests {
             assert_eq!(progress.inodes.into_inner(), 1001 + directories);
             // One page of the root, then each directory in pages of 512 entries.
             assert_eq!(cost.scans, 1 + scans, "{directories} directories");
-            // The source, the begin with what it reads, the end, four leases of numbers, a transaction for the
-            // directories, and four for the files, which have two records each.
+            // These are requests for the source, for the begin and the end of the copy, for four leases of numbers, and
+            // for five transactions: one has the directories, and four have the files, each with two records.
             assert!(cost.reads <= 17 && cost.commits <= 14, "{directories} directories: {cost:?}");
         }
     }

@@ -175,7 +175,7 @@ impl<'a, O: Op> Run<'a, O> {
         Some(Attempt { answer, txn })
     }
 
-    // Called once, in the loop. Inlined because its result is large.
+    // This is called once, in the loop. It is inlined because its result is large.
     #[inline(always)]
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();

@@ -106,7 +106,7 @@ fn refused(what: &str, error: &CloneError, is_removed: bool) -> CliError {
 pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Result<()> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     let Some(request) = parse(request.trim_end()) else { return Err(ErrorKind::InvalidData.into()) };
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
         let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
@@ -217,8 +217,8 @@ fn expire(
 ) -> io::Result<()> {
     loop {
         let event = events.recv_timeout(LOOK_FOR);
-        // At the end once more: the kernel may have read the attributes of the directory before the copy was there, and
-        // stored them after that.
+        // Do this once more at the end: the kernel may have read the attributes of the directory before the copy was
+        // there, and stored them after that.
         if let Some(vfs) = vfs.upgrade() {
             vfs.expire_entry(request.parent, &request.name);
         }

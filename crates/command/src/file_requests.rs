@@ -66,7 +66,7 @@ impl FileRequest {
 /// Starts a thread that serves a client. If there are too many, closes the connection.
 pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) -> io::Result<()> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
         let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;

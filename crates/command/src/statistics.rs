@@ -323,7 +323,7 @@ fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
 /// Serves a profiler on a thread of its own. If there are too many, closes the connection.
 fn start_profile(stream: UnixStream, counters: &Counters) -> io::Result<()> {
     let Some(profiler) = counters.profile.attach() else { return Ok(()) };
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(&counters.vfs);
     let work = move || {
         if let Err(error) = profile::serve(stream, &profiler, &vfs) {

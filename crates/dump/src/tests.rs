@@ -70,7 +70,7 @@ fn sample() -> Arc<dyn Engine> {
         entry(2, b"l", 5, FileType::Symlink),
         Effect::PutInode(Inode { rdev: 77, ..inode(6, FileType::BlockDevice) }),
         entry(2, b"b", 6, FileType::BlockDevice),
-        // Sparse, and so large that its rows are read by a scan.
+        // This file is sparse, and so large that its rows are read by a scan.
         Effect::PutInode(file(7, CHUNK_BYTES * 1000)),
         entry(2, b"sparse", 7, FileType::Regular),
     ];
@@ -78,7 +78,7 @@ fn sample() -> Arc<dyn Engine> {
     effects.push(append(4, 0, Slice { pos: 0, len: 3, source: SliceSource::Inline(b"\xff12"[..].into()) }));
     effects.push(append(4, 0, Slice { pos: 1, len: 1, source: SliceSource::Hole }));
     effects.extend([1, 500, 999].map(|chunk| append(7, chunk, blocks(chunk))));
-    // One slice with many rows, in an order that matters.
+    // This file has one slice with many rows, whose order matters.
     for row in 0..=u64::from(MOST_SHARES) * 2 {
         effects.push(append(7, 2, Slice { pos: row as u32, ..blocks(40) }));
         effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40), rows: 1 }));
@@ -789,7 +789,7 @@ impl Busy {
         let old = match count % 5 {
             0 => Effect::SetTimes { ino: Ino(3), atime: None, mtime: Some(Time::from_nanos(9)), ctime: None },
             1 => Effect::AppendSlice { ino: Ino(7), chunk: ChunkIndex(count), slice: blocks(40) },
-            // Only one, because an ACL that nothing uses any more may be left out.
+            // Only one ACL is stored, because an ACL that nothing uses any more may be left out.
             2 => Effect::PutAcl { id: AclId(12), text: "new".into() },
             3 => Effect::PutXattr {
                 ino: Ino(2),
@@ -815,7 +815,7 @@ impl Busy {
             _ => {}
         }
         effects.push(old);
-        // A rename of a new file into another directory.
+        // Rename a new file into another directory.
         if count > 3 {
             let (from, to) = (format!("new {}", count - 3), format!("moved {}", count - 3));
             let ino = Ino(5000 + count - 3);
@@ -980,7 +980,7 @@ fn dump_of_a_large_busy_file_shows_one_moment() {
         let moment = inode["inode"]["mtime"].as_u64().unwrap();
         let size = 1000 + if grows { moment } else { 0 };
         assert_eq!(inode["inode"]["size"], size * CHUNK_BYTES);
-        // The rows of every change up to that moment, and of no later one.
+        // The dump has the rows of every change up to that moment, and of no later one.
         let rows = lines
             .iter()
             .filter(|line| of_file(line, "rows"))

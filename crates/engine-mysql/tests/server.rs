@@ -634,7 +634,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
     add_directory(&engine);
     let mut root = support::shared().root();
-    // Few enough that this alone does not trim the log.
+    // Each call makes so few commits that they alone do not trim the log.
     let add = || {
         let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
         engine.commit(&std::array::from_fn::<_, 400, _>(|_| add())).unwrap();
@@ -690,7 +690,7 @@ fn trimming_the_log_does_not_scan_kept_rows() {
     let engine = MysqlEngine::open(&server.url("table_prefix=t_"), true).unwrap();
     let mut root = server.root();
     root.query_drop("USE limen").unwrap();
-    // Twice as many rows as are always kept, and all of them young.
+    // Insert twice as many rows as are always kept. All of them are young.
     root.query_drop(
         "INSERT INTO t_log (op_id, at, invalidations) WITH RECURSIVE n (n) AS (
              SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 255)

@@ -283,7 +283,8 @@ impl Gathered {
             let t = i64::from(number) << 16 | t;
             stage.drops.iter().for_each(|ino| self.drops.push(&[t, int(ino.0)], &[]));
             stage.puts.iter().for_each(|inode| self.puts.line(&[t], &Line::inode(inode)));
-            // In the server's order, because the server finds the position of each inode by binary search.
+            // Send the inodes in the server's order, because the server finds the position of each inode by binary
+            // search.
             let changes = stage.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
             for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
                 self.head.sized |= change.moves_usage();

@@ -222,7 +222,7 @@ impl Engine for RedisEngine {
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         let connector = self.pool.connector();
-        // A separate connection, because it blocks in XREAD most of the time.
+        // Use a separate connection, because it blocks in XREAD most of the time.
         Ok(Some(Box::new(Watcher::new(connector.connect()?, &connector.config)?)))
     }
 }

@@ -193,7 +193,7 @@ fn far_from_the_limit_writers_do_not_conflict() {
     let (before, limit_reads): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
     for _ in 0..300 {
         for client in &mut clients {
-            // A single step, although the others have written in the meantime.
+            // The commit takes a single step, although the others have written in the meantime.
             assert_eq!(client.step(&mut store, &create()), Step::Done);
         }
     }

@@ -43,7 +43,7 @@ impl TrashHour {
         if !(1970..=2262).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
-        // The inverse of the algorithm in [`Time`]'s display.
+        // This is the inverse of the algorithm in [`Time`]'s display.
         let year = if month <= 2 { year - 1 } else { year };
         let month = if month <= 2 { month + 9 } else { month - 3 };
         let days =

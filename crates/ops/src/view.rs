@@ -501,7 +501,7 @@ impl<'a> View<'a> {
         STEPS.set(STEPS.get() + self.guards.len() as u64);
         if self.is_guarded && !self.guards.contains(&guard) {
             if self.guards.is_empty() {
-                // Enough for most operations.
+                // This is enough for most operations.
                 self.guards.reserve(8);
             }
             self.guards.push(guard);

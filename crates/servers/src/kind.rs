@@ -176,7 +176,7 @@ impl Kind {
                 first_bytes(port, &[&length, &parameters[..]].concat())
                     .is_some_and(|[first, ..]| first == b'R')
             }
-            // A packet that begins with the protocol version.
+            // The server first sends a packet that begins with the protocol version.
             Kind::Mariadb => first_bytes(port, b"").is_some_and(|[.., version]| version == 10),
             Kind::Etcd => get(port, "/health").is_some_and(|answer| answer.contains("\"true\"")),
             Kind::Tikv => get(port, "/counts").is_some(),
@@ -196,7 +196,7 @@ impl Kind {
     fn url_with_timeouts(self, port: u16, database: &str, timeouts: &str) -> String {
         let address = match self {
             Kind::Redis => format!("redis://127.0.0.1:{port}/?"),
-            // No TLS, because the proxy has to read the data of the connection.
+            // Use no TLS, because the proxy has to read the data of the connection.
             Kind::Postgres => format!("postgres://limen@127.0.0.1:{port}/postgres?sslmode=disable&"),
             Kind::Mariadb => format!("mysql://root@127.0.0.1:{port}/limen?"),
             Kind::Etcd => format!("etcd://127.0.0.1:{port}/?"),

@@ -93,7 +93,7 @@ fn check(allowed: bool, what: &str) -> Result<(), String> {
 
 fn say(how: &str, why: &str) {
     let line = line(how, &test_name(), why);
-    // A single write, so that lines of several threads do not mix.
+    // Use a single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 

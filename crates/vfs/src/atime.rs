@@ -92,7 +92,7 @@ impl Accesses {
             return Ok(());
         }
         self.commits.change(&Accessed(batch.clone()))?;
-        // Removed only after the commit: until here getattr sees the times in both places rather than in
+        // Remove the times only after the commit: until here getattr sees the times in both places rather than in
         // neither.
         let mut noted = host::lock(&self.noted);
         for (ino, time) in batch {

@@ -244,7 +244,7 @@ mod tests {
         let shared = Shared::new();
         let times = SessionTimes { heartbeat: Duration::from_millis(20), ..NO_WAIT };
         let vfs = shared.mount(times);
-        // More slices than are removed in parallel, so more are requested as soon as the store answers.
+        // There are more slices than are removed in parallel, so more are requested as soon as the store answers.
         for n in 0..2 * COLLECTORS {
             let name = n.to_string();
             let ino = make(&vfs, &name);

@@ -11,7 +11,7 @@
 mod base;
 mod vfs;
 
-// Shared by the parts.
+// Modules that several parts use.
 mod activity;
 mod attr;
 mod caller;

@@ -67,7 +67,7 @@ impl Nfs4Acl {
         if count > Self::MAX_ENTRIES {
             return Err(AclError::TooLong);
         }
-        // Checked before memory is reserved, so that a small value cannot reserve much.
+        // Check this before memory is reserved, so that a small value cannot reserve much.
         if reader.0.len() < count * ENTRY_BYTES_MIN {
             return Err(AclError::Size);
         }

@@ -38,7 +38,7 @@ pub(super) fn add_secrets(pid: u32, secrets: &mut Secrets) {
     for path in after.chain(listed) {
         let mut key = String::new();
         let read = File::open(path).and_then(|file| file.take(MAX_KEY_BYTES).read_to_string(&mut key));
-        // A key of 32 bytes that are not text is in no text.
+        // A key that is not text cannot occur in a text.
         if read.is_ok() {
             secrets.add_all([key]);
         }

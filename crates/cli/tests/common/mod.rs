@@ -224,7 +224,7 @@ impl Drop for Place {
             if !self.is_mounted() {
                 return;
             }
-            // Forced, so that a file left open by a failed test does not keep the mount.
+            // Force the unmount, so that a file left open by a failed test does not keep the mount.
             self.umount(&["--force"]);
             let _ = Command::new("umount").args(["-l", &self.mnt()]).stderr(Stdio::null()).status();
         }

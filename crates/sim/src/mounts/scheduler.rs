@@ -133,7 +133,7 @@ impl Machine for ThreadMachine {
             thread::yield_now();
             return;
         }
-        // Random, so that no two threads wake up at the same moment.
+        // Add a random time, so that no two threads wake up at the same moment.
         let jitter = Duration::from_nanos(DICE.with_borrow_mut(|dice| dice.below(20_000)) as u64);
         let until = self.clocks.now() + time + jitter;
         let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();

@@ -92,7 +92,7 @@ fn a_directory_quota_limits_what_is_below_it(factory: Factory<'_>) {
     assert_eq!(c.used(id), (3, 2));
     let copy = ops::CopyRange { from: f, offset: 0, to: f, to_offset: 10 * 4096, len: 1 };
     assert_eq!(c.run(&copy), Err(Errno::EDQUOT));
-    // The same for inodes.
+    // The same holds for inodes.
     c.symlink(d, "l", "target").unwrap();
     c.create(d, "g").unwrap();
     for refused in [c.create(d, "h"), c.mkdir(sub, "h"), c.symlink(d, "h", "t")] {

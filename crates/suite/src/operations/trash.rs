@@ -152,7 +152,7 @@ fn a_removed_file_gets_a_name(factory: Factory<'_>) {
     c.link(file, dir, "b").unwrap();
     assert_eq!(c.trash(dir, "a").fate, Fate::Linked);
     hour_of(c.trash(dir, "b"));
-    // A symbolic link and a long name.
+    // Remove a symbolic link with a long name.
     let long = "é".repeat(120);
     let link = c.symlink(dir, &long, "target").unwrap();
     let hour = hour_of(c.trash(dir, &long));
