@@ -149,7 +149,7 @@ impl OpenFile {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Records that the kernel will cache the bytes of a read. To be called before that read takes the lock.
+    /// Records that the kernel will cache the bytes of a read. Call it before that read takes the lock.
     pub(crate) fn set_cached(&self) {
         if !self.cached.load(Ordering::Relaxed) {
             self.cached.store(true, Ordering::Relaxed);
