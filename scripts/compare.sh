@@ -32,7 +32,7 @@ url_of() { # ENGINE WHICH
     esac
 }
 
-# One line per phase: which, phase, operations per second, CPU microseconds and round trips per operation.
+# One line per phase: the version, the phase, operations per second, CPU microseconds and round trips per operation.
 measure() { # ENGINE WHICH LIMEN
     if [[ $1 == *-mount ]]; then
         "$3" mount -d --log "$work/$2.log" "$(url_of "${1%-mount}" "$2")" "$work/mnt" >/dev/null

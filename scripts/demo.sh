@@ -156,7 +156,7 @@ may_not $cleo "list the directory" ls "$project"
 setfacl -x "u:$cleo" "$project"
 may_not $cleo "read it right after the access is revoked" cat "$project/plan"
 
-step "5. What it looks like"
+step "5. How the files look"
 # shellcheck disable=SC2012  # people read ls
 ls -l "$project" | shown
 getfacl --absolute-names "$project/plan" | sed '/^$/d' | shown

@@ -5,8 +5,8 @@
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
-# DELAY adds so many microseconds to each round trip to a server, TRANSPORT is that of the mounts (default dev), TREE another
-# directory than /usr/include.
+# DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts (default dev),
+# and TREE names another directory than /usr/include.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -45,7 +45,7 @@ acknowledged() { # ROUND
     find "$notes" -name "kept-$1-*" -exec cat {} + | wc -l
 }
 
-# Prints differences from what was acknowledged.
+# Prints differences from the acknowledged files.
 verify() { # ROUND
     local file name
     while read -r file; do

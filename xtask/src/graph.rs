@@ -124,7 +124,7 @@ fn forbidden(manifest: &Manifest, rows: &[Row]) -> Vec<Problem> {
         if !is_allowed {
             problem(
                 format!("its tests import `{import}`"),
-                "tests import what is below the crate, or what FOR_TESTS in xtask/src/graph.rs allows",
+                "tests import crates below the crate, and those that FOR_TESTS in xtask/src/graph.rs allows",
             );
         }
     }

@@ -2,9 +2,9 @@
 //! reason.
 //!
 //! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
-//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Which entry of an
-//! ACL decided is a separate question, which only reports to people need:
-//! [`posix::explain`](crate::posix::explain) and [`nfs4::explain`](crate::nfs4::explain) answer it.
+//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Only reports to people
+//! also need the entry of an ACL that decided: [`posix::explain`](crate::posix::explain) and
+//! [`nfs4::explain`](crate::nfs4::explain) find it.
 
 use types::{Caps, Errno, Mode};
 

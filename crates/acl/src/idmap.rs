@@ -141,7 +141,7 @@ fn check_overlap(
     Ok(())
 }
 
-/// Which callers become the anonymous user. No caller keeps capabilities.
+/// The callers that become the anonymous user. No caller keeps capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
     /// User 0 becomes the anonymous user. Group 0 becomes the anonymous group, also as a supplementary group; other

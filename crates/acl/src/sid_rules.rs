@@ -19,7 +19,7 @@ use crate::identity::{Domain, DomainIndex, Id, ParseIdError};
 /// A range of a domain's RIDs, and the uids and gids that they are mapped to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SidRule {
-    /// In the volume's table of domains; never [`DomainIndex::SYSTEM`].
+    /// The index in the volume's table of domains; never [`DomainIndex::SYSTEM`].
     pub domain: DomainIndex,
     /// The RID that is mapped to the first number.
     pub first_rid: u32,

@@ -1,8 +1,8 @@
 //! Compares four ways to decide, for random ACLs, callers and requests of both families: a naive implementation, the
 //! walk over the entries, the compiled ACL and the cache.
 //!
-//! Quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that many
-//! requests.
+//! The tests are quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that
+//! many requests.
 
 mod common;
 
@@ -156,7 +156,7 @@ fn nfs4_decisions_agree() {
     assert!(granted > compared / 10 && denied > compared / 50);
 }
 
-/// The maximum number of groups of a process on Linux, and of entries of an ACL.
+/// The caller has as many groups as a process can have on Linux, and the ACL as many entries as it can have.
 #[test]
 fn decisions_agree_for_the_longest_lists() {
     let mut rng = Rng::new("decisions_agree_for_the_longest_lists");
@@ -207,9 +207,9 @@ fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
     rules
 }
 
-/// A caller that is known by uid and gids only gets by the mapped ACL what a caller that also has the SIDs of
-/// these numbers gets by the stored ACL: from the step-by-step, compiled and cached decision and the explanation.
-/// Entries that name the numbers instead of the SIDs decide the same.
+/// Compares two callers: one that has only a uid and gids, by the mapped ACL, and one that also has the SIDs of
+/// these numbers, by the stored ACL. Both must get the same from the step-by-step, compiled and cached decision, and
+/// from the explanation.
 #[test]
 fn mapped_sids_decide_like_the_sids_of_the_caller() {
     let mut rng = Rng::new("mapped_sids_decide_like_the_sids_of_the_caller");

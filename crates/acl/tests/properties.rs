@@ -60,7 +60,7 @@ fn cred() -> impl Strategy<Value = Cred> {
         .prop_map(|(uid, gid, groups, caps)| Cred::new(uid, gid, &groups, caps))
 }
 
-/// `capabilities(7)`: `CAP_DAC_READ_SEARCH` and `CAP_DAC_OVERRIDE`.
+/// A naive check with `CAP_DAC_READ_SEARCH` and `CAP_DAC_OVERRIDE`, as `capabilities(7)` describes them.
 fn naive_with_caps(cred: &Cred, want: Perm, inode: &FileAttrs<'_>) -> bool {
     let bypass_read = want == Perm::READ || inode.is_dir && !want.has(Perm::WRITE);
     let bypass_all = inode.is_dir || !want.has(Perm::EXECUTE) || inode.mode.bits() & 0o111 != 0;

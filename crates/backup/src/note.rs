@@ -1,4 +1,4 @@
-//! What the store says about a backup without its key.
+//! The note of a backup, which the store holds and which can be read without the backup's key.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The JSON object of a complete backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// That of the dump.
+    /// The version of the dump's format.
     pub(crate) version: u32,
     /// The UUID and the name of the volume.
     pub volume: String,

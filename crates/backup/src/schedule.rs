@@ -27,7 +27,7 @@ const ASK_EVERY: Duration = Duration::from_secs(3600);
 /// A backup that takes longer, also because the machine is suspended, is given up, long before other mounts remove its
 /// parts.
 const LONGEST: Duration = Duration::from_nanos(ABANDONED / 2);
-/// What nice(1) adds: programs on this machine come first.
+/// The nice value of the thread, because programs on this machine come first.
 const NICENESS: i32 = 10;
 
 /// Fails if the store does not belong to this volume, or not to this database of it; the text says why.
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(schedule.claim(), ASK_EVERY);
         }
         assert_eq!(store.backups().unwrap(), []);
-        // Nobody has made one since.
+        // No mount has made a backup since.
         let (known, at) = schedule.known.unwrap();
         let hour = Duration::from_secs(3600);
         schedule.known = Some((KnownBackup { age: known.age + hour, ..known }, at));

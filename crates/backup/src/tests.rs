@@ -58,7 +58,7 @@ fn a_backup_of_many_parts_is_restored() {
     dump::load(&target, &checked, open(&store, backup, &note).unwrap(), "x", &mut |_| {}).unwrap();
     let mut live = dump::Live(Arc::new(target));
     dump::compare(&checked, &mut open(&store, backup, &note).unwrap(), &mut live, &mut |_| {}).unwrap();
-    // A part less, and nothing is restored.
+    // If a part is missing, nothing is restored.
     let short = Note { bytes: note.bytes - 1, ..note };
     assert!(check(&store, backup, &short).is_err());
 }
@@ -112,7 +112,7 @@ fn a_backup_that_loses_a_part_or_the_store_is_not_completed() {
     let error = thinned.unwrap_err().to_string();
     assert!(error.contains("another mount removed it") && error.contains("backups/"), "{error}");
     assert_eq!(backups().iter().map(|backup| backup.id).collect::<Vec<_>>(), [kept]);
-    // Before the first part, and before the end.
+    // The check fails before the first part is written, or before the backup is finished.
     for times in 0..2 {
         let left = std::sync::atomic::AtomicI32::new(times);
         let check = || match left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
@@ -136,7 +136,7 @@ fn notes_name_the_database() {
     let store = store(StoreOptions::default());
     let (backup, note) = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap();
     assert_eq!((&note.loaded[..], Note::read(&store, backup).unwrap()), ("random id", Some(note.clone())));
-    // A note of an earlier version.
+    // Notes of earlier versions lack the field `loaded`.
     let old = note.encode().unwrap().replace(",\"loaded\":\"random id\"", "");
     store.finish_backup(BackupId(5), old).unwrap();
     assert_eq!(Note::read(&store, BackupId(5)).unwrap(), Some(Note { loaded: String::new(), ..note }));

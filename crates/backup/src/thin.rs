@@ -1,8 +1,9 @@
-//! Which old backups are removed.
+//! Removes old backups.
 //!
-//! Kept are the newest 24, the first of each hour of the last day, the first of each day of the last month, and the first
-//! of each month of the last year. A month has 31 days here. Ages are those at the time of the backup that was just made,
-//! which is kept, as are all that seem to be made later: another machine's clock may be wrong, or this one's.
+//! The newest 24 backups remain, and also the first of each hour of the last day, the first of each day of the last
+//! month, and the first of each month of the last year. A month has 31 days here. Ages are those at the time of the
+//! backup that was just made. This backup remains, and so do all that seem to be made later, because the clock of this
+//! machine or of another one may be wrong.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ const DAY: u64 = 24 * HOUR;
 const MONTH: u64 = 31 * DAY;
 const YEAR: u64 = 366 * DAY;
 
-/// So many of the newest backups are kept whatever their age, also if a wrong clock has named the last one.
+/// The number of newest backups that are kept whatever their age, even if a wrong clock has named the last one.
 const NEWEST: usize = 24;
 
 /// The spans of time, each with the length of the periods of which one backup is kept.
@@ -41,7 +42,7 @@ fn surplus(all: &[StoredBackup], made: BackupId) -> Vec<BackupId> {
     let mut kept: BTreeSet<u64> = complete.iter().take(NEWEST).copied().collect();
     for (span, period) in SPANS {
         let mut last = None;
-        // From the oldest on. The periods do not move, so the first backup of a period stays the first one.
+        // Begin with the oldest backup. The periods do not move, so the first backup of a period stays the first one.
         for &backup in complete.iter().rev().filter(|backup| age(**backup) <= span) {
             if last.replace(backup / period) != Some(backup / period) {
                 kept.insert(backup);

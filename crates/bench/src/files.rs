@@ -1,4 +1,4 @@
-//! `limen bench PATH`: the operations, alone or in alternation with the mount in memory, and the big file.
+//! `limen bench PATH`: measures file operations, alone or in alternation with a mount in memory, and one big file.
 
 use std::path::{Path, PathBuf};
 

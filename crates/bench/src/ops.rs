@@ -158,7 +158,7 @@ impl Share {
             Op::Chmod => self.each_file("files", stop, renamed, &mut done, |dir, _, name| {
                 chmodat(dir, name, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP, AtFlags::empty())
             })?,
-            // By path, because setxattrat(2) does not exist on all kernels that limenfs supports.
+            // Use the path, because setxattrat(2) does not exist on all kernels that limenfs supports.
             Op::Setxattr => self.each_file("files", stop, renamed, &mut done, |_, path, name| {
                 let path = [path.as_os_str().as_bytes(), b"/", name.to_bytes()].concat();
                 setxattr(path, ATTRIBUTE, VALUE, XattrFlags::empty())
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_others_need_are_known() {
+    fn dependencies_between_operations_are_known() {
         assert!(Op::Create.is_needed_by(&[Op::Rename]) && !Op::Create.is_needed_by(&[Op::Mkdir]));
         assert!(Op::ListLong.is_needed_by(&[Op::List]) && !Op::Chmod.is_needed_by(Op::value_variants()));
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::figure::figure;
 use crate::mdtest::load::{self, Load};
 
-/// What to measure.
+/// The options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreOptions {
     /// The size of the large objects: the blocks that limenfs stores
@@ -38,7 +38,7 @@ pub struct StoreOptions {
 
 /// The largest object: a block of limenfs has at most 4 MiB.
 const MAX_BYTES: u64 = 64 << 20;
-/// How much of a large object a request for a part reads.
+/// The size of the part that a request for a part of a large object reads.
 const PART_BYTES: u64 = 64 << 10;
 /// The objects of the test are below this prefix, which no volume uses.
 const PREFIX: &str = "objbench/";
@@ -143,8 +143,8 @@ impl Bench<'_> {
         format!("{}{kind}-{number}", self.prefix)
     }
 
-    /// What limenfs relies on: an object is read as it was stored, in whole or in part, replaced as a whole, listed, and
-    /// absent after it was removed.
+    /// Checks the properties that limenfs relies on: an object is read as it was stored, in whole or in part, is
+    /// replaced as a whole, is listed, and is absent after it was removed.
     fn check(&self) -> Result<(), CliError> {
         let key = self.key("check", 0);
         let (first, second) = (pattern(1, 100_000), pattern(2, 5000));
@@ -165,7 +165,7 @@ impl Bench<'_> {
         self.store.delete(&key).map_err(failed)?;
         require(read(0, 10)?.is_none(), "an object that was removed is still there")?;
         self.store.delete(&key).map_err(failed)?;
-        require(self.store.list(&self.prefix).map_err(failed)?.is_empty(), "it lists what was removed")
+        require(self.store.list(&self.prefix).map_err(failed)?.is_empty(), "it lists removed objects")
     }
 
     fn measure(&self) -> Result<Vec<Phase>, CliError> {
@@ -177,7 +177,7 @@ impl Bench<'_> {
         };
         let get = |kind, len: u64| {
             move |number: u64| {
-                // Parts at different offsets, as random reads have them.
+                // Read parts at different offsets, as random reads do.
                 let offset = (number * 7 % block_size.div_ceil(part)) * part;
                 let offset = if len == part && kind == "large" { offset.min(block_size - len) } else { 0 };
                 let found = self.store.get(&self.key(kind, number), offset, len as usize).map_err(failed)?;

@@ -18,7 +18,7 @@ use super::{WINDOW, walk};
 /// ACLs condemned or dropped by one commit: an etcd server may permit only 100 comparisons in a transaction.
 const AT_ONCE: usize = 24;
 
-/// What [`unused_acls`] and [`drop_unused_acls`] found.
+/// The result of [`unused_acls`] and [`drop_unused_acls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AclCounts {
     pub stored: u64,

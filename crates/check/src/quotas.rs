@@ -13,7 +13,7 @@ use super::{Problem, walk};
 #[derive(Debug, Default)]
 pub(crate) struct Counts(BTreeMap<QuotaKey, (i64, i64)>);
 
-/// What an inode counts.
+/// The usage of an inode, which counts in its quotas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InodeUsage {
     pub(crate) tag: QuotaTag,
@@ -43,7 +43,7 @@ impl Counts {
         self.add_usage(&InodeUsage::from(inode), 1);
     }
 
-    /// Adds what an inode counts, `sign` times.
+    /// Adds the usage of an inode, `sign` times.
     pub(crate) fn add_usage(&mut self, usage: &InodeUsage, sign: i64) {
         let used = (sign, sign.wrapping_mul(usage.blocks as i64));
         if usage.tag.directory() != QuotaId(0) {
@@ -65,7 +65,7 @@ impl Counts {
     }
 }
 
-/// Compares what quotas say with what their inodes count.
+/// Compares the counters of quotas with the usage of their inodes.
 pub(crate) fn check(
     engine: &dyn Engine,
     counts: &Counts,
@@ -84,7 +84,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The quotas that count something else than their inodes do, in the order of their keys.
+/// The quotas whose counters differ from the usage of their inodes, in the order of their keys.
 pub(crate) fn compare(counts: &Counts, quotas: &BTreeMap<QuotaKey, Quota>) -> Vec<Difference> {
     let mut actual = Counts::default();
     for (key, used) in &counts.0 {

@@ -1,18 +1,18 @@
 //! Counts all quotas again while the volume is in use, exactly.
 //!
-//! Every transaction that changes what an inode counts changes the counters by the same amount. So the difference between
-//! a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any later
-//! moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some engines
-//! show the records of one moment for as long as the count takes ([`Engine::frozen`]).
+//! Every transaction that changes the usage of an inode changes the counters by the same amount. So the difference
+//! between a counter and the sum over its inodes does not depend on the moment, and a correction can be applied at any
+//! later moment ([`ops::CorrectQuotas`]). To find it, the counter and all inodes must be known as of one moment. Some
+//! engines show the records of one moment for as long as the count takes ([`Engine::frozen`]).
 //!
-//! On the others, all inodes are read one page after another, and what each of them counts is kept in a file, while the
-//! stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. If the
-//! engine shows a moment for a short time, the last changed inodes and the counters are read as of that moment. If not,
-//! one request reads the last few changed inodes together with the counters. The result is correct for the moment of this
-//! request if no other inode had changed before it. To verify that, the stream is polled once more; if it names another
-//! inode, the last request is repeated. The stream does not name a new inode, but it names the new directory entry. A file
-//! that is created without a name has no entry: such files are in the list of unlinked files, which is read before the
-//! last poll.
+//! On the others, all inodes are read one page after another, and the usage of each of them is kept in a file, while
+//! the stream of changes tells which inodes change. These are read again, and the new counts replace the old ones. If
+//! the engine shows a moment for a short time, the last changed inodes and the counters are read as of that moment. If
+//! not, one request reads the last few changed inodes together with the counters. The result is correct for the moment
+//! of this request if no other inode had changed before it. To verify that, the stream is polled once more; if it names
+//! another inode, the last request is repeated. The stream does not name a new inode, but it names the new directory
+//! entry. A file that is created without a name has no entry: such files are in the list of unlinked files, which is
+//! read before the last poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -262,7 +262,7 @@ impl Live {
         Err(RecountError::TooFast)
     }
 
-    /// Takes all changes from the stream. Returns what changed.
+    /// Takes all changes from the stream. Returns the keys that changed.
     fn poll(&mut self) -> Result<BTreeSet<Key>, RecountError> {
         let mut news = BTreeSet::new();
         for answer in 0.. {

@@ -1,4 +1,4 @@
-//! A check in progress: how much it has in memory, and what it has found.
+//! A check in progress: its window in memory, and its totals.
 
 use meta::{Engine, Usage};
 use types::{Ino, SessionId, SliceId};
@@ -9,7 +9,7 @@ use crate::quotas::Counts;
 /// The largest number of inodes or slices in memory, at 50 to 100 bytes each.
 pub const WINDOW: usize = 1 << 20;
 
-/// How much a check has processed.
+/// The numbers of records that a check has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub inodes: u64,
@@ -17,7 +17,8 @@ pub struct Checked {
     pub rows: u64,
 }
 
-/// The largest numbers found, and the usage that follows from the inodes.
+/// The totals of a check: the numbers of records, the largest numbers found, and the usage that follows from the
+/// inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) checked: Checked,

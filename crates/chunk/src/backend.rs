@@ -29,12 +29,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
 
     /// The bytes that the disk of the store has free for this process; `None` if the store has no such bound, or does
-    /// not say it.
+    /// not report it.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Creates the directories that the store itself needs, if they are missing. To be called only for a
+    /// Creates the directories that the store itself needs, if they are missing. Call it only for a
     /// store that is known to be the right one, because nothing may be written into a directory whose file
     /// system is not mounted yet.
     fn prepare(&self) -> Result<(), Refusal> {
@@ -61,7 +61,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes the store's own directories and temporary objects. To be called when no other object is left.
+    /// Removes the store's own directories and temporary objects. Call it only when no other object is left.
     fn remove_root(&self) -> Result<(), Refusal> {
         Ok(())
     }

@@ -18,7 +18,7 @@ pub struct BareStore {
 }
 
 impl BareStore {
-    /// Opens the store that `config` names. `create`: the directory of a `file` store is created if it is absent.
+    /// Opens the store that `config` names. With `create`, creates the directory of a `file` store if it is absent.
     ///
     /// # Errors
     /// As for [`BlockStore::open_with`](crate::BlockStore::open_with).

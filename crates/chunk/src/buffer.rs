@@ -283,7 +283,7 @@ impl WriteBuffer {
             let members = || members.iter().map(|&member| found[member]);
             let id = (self.context.new_id)().map_err(ChunkError::SliceId)?;
             let size = members().map(|index| self.extents[index].shown as usize).sum();
-            // Exactly what the extents have reserved: a buffer of the pool would be larger.
+            // The block gets exactly the size that the extents have reserved: a buffer of the pool would be larger.
             let (mut block, mut held) = (Vec::with_capacity(size), self.context.budget.reserve(0));
             members().for_each(|index| self.extents[index].move_to(&mut block, &mut held));
             let upload = Upload::new(id, 0, pool::freeze(block), held);

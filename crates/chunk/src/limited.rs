@@ -17,8 +17,8 @@ pub struct TrafficLimits {
     pub download: Option<NonZeroU64>,
 }
 
-/// The traffic in one direction. Requests take turns: each begins when the bytes of those before it have had their time.
-/// So a request is never cut into parts, and an idle store saves no bytes for later.
+/// The limit of the traffic in one direction. Requests take turns: each delays the next one by the time that its bytes
+/// take at the limit. So a request is never cut into parts, and an idle time does not permit a burst afterwards.
 #[derive(Debug)]
 struct Limit {
     bytes_per_second: NonZeroU64,
@@ -86,7 +86,7 @@ impl Backend for Limited {
     }
 
     fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
-        // How long the object is, is not known before.
+        // The length of the object is unknown before it is read, so the wait follows the read.
         let data = self.inner.get_whole(key, at_most)?;
         if let Some(limit) = &self.download {
             limit.wait(data.len());
@@ -140,7 +140,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn requests_begin_when_those_before_have_had_their_time() {
+    fn each_request_waits_for_the_time_of_earlier_requests() {
         let limit = Limit::new(NonZeroU64::new(1000).unwrap());
         let now = Instant::now();
         let begins = [500, 2000, 1].map(|bytes| limit.turn(now, bytes).saturating_duration_since(now));

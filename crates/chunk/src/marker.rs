@@ -37,7 +37,7 @@ impl BlockStore {
         put.map_err(|refusal| store_error("write", MARKER, refusal))
     }
 
-    /// Removes the marker, and the store's own directories and temporary objects. To be called when no block
+    /// Removes the marker, and the store's own directories and temporary objects. Call it only when no block
     /// is left.
     ///
     /// # Errors

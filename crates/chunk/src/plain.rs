@@ -26,7 +26,7 @@ const S3_CODES: &[(&str, &str)] = &[
     ("QuotaExceeded", "the quota of the bucket is used up"),
 ];
 
-/// What failed, in one sentence without the context of the request.
+/// Describes an error in one sentence, without the context of the request.
 pub(crate) fn plain(error: &opendal::Error) -> String {
     let text = error.to_string();
     // `KIND (STATUS) at OPERATION, context: { ... } => MESSAGE`

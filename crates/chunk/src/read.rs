@@ -93,7 +93,7 @@ impl Inner {
             self.counts.misses.fetch_add(1, Relaxed);
             let data = self.verified_pages(name, pages.clone())?;
             for (page, bytes) in pages.clone().zip(data.chunks(PAGE_BYTES as usize)) {
-                // A copy, because a part would keep all of `data` in memory.
+                // Store a copy, because a part would keep all of `data` in memory.
                 self.blocks.insert(page_key(name, page), Bytes::copy_from_slice(bytes), bytes.len() as u64);
             }
             let skip = (from - pages.start * PAGE_BYTES) as usize;

@@ -352,7 +352,7 @@ impl BlockStore {
             .map_err(|error| ChunkError::Config(format!("cannot start the upload threads: {error}")))
     }
 
-    /// The bytes that the disk of the store has free; `None` if the store has no such bound, or does not say it.
+    /// The bytes that the disk of the store has free; `None` if the store has no such bound, or does not report it.
     pub fn free_bytes(&self) -> Option<u64> {
         self.inner.backend.free_bytes()
     }

@@ -15,8 +15,8 @@ use crate::records::next_slice;
 use crate::store::{open_without_key, store_error};
 use crate::url::{Database, MetaUrl};
 
-/// So many slice numbers are skipped: more than mounts of another database can have used since the dump from which this
-/// one was loaded.
+/// The number of slice numbers that are skipped: more than mounts of another database can have used since the dump
+/// from which this one was loaded.
 const SKIPPED_SLICES: u64 = 1 << 40;
 
 /// No volume has a slice with such a number. Later numbers would not fit into the databases.
@@ -34,11 +34,11 @@ pub(crate) fn configure(
 }
 
 /// Marks the object store as this volume's, at the user's request. Unless `tool` is forced, no mount of this machine may
-/// use the store by another database. Returns the volume's new
-/// settings.
+/// use the store by another database. Returns the volume's new settings.
 ///
 /// # Errors
-/// The volume is mounted, by this database or another one; the store is another volume's, or does not work; errors of the database.
+/// The volume is mounted, by this database or another one; the store is another volume's, or does not work; errors of
+/// the database.
 pub(crate) fn adopt_store(
     url: &MetaUrl,
     database: &Database,

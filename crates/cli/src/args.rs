@@ -75,7 +75,7 @@ fn stores() -> String {
             [] => ("", &[][..]),
             [(_, first), others @ ..] => (*first, others),
         };
-        // Only what precedes a semicolon: the rest is in the help of limen format.
+        // Show only the text before the semicolon; the rest is in the help of limen format.
         let about = store.about.split(';').next().unwrap_or_default();
         text.push_str(&format!("  {:<8}{first:<36}{about}\n", store.name));
         others.iter().for_each(|(_, example)| text.push_str(&format!("  {:<8}{example}\n", "")));

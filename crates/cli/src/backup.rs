@@ -34,8 +34,8 @@ use crate::url::MetaUrl;
 A mount of the volume writes all metadata to the volume's object store every hour, or as often as limen config
 --backup-interval says. If the database is lost, the object store is enough to restore the volume.
 
-Kept are the newest 24 backups, one of each hour of the last day, one of each day of the last month, and one of each month of
-the last year. Backups are compressed; those of an encrypted volume are encrypted.")]
+The newest 24 backups are kept, and also one of each hour of the last day, one of each day of the last month, and one of each
+month of the last year. Backups are compressed; those of an encrypted volume are encrypted.")]
 pub(crate) struct BackupArgs {
     #[command(subcommand)]
     action: Action,
@@ -51,7 +51,7 @@ enum Action {
     Restore(RestoreArgs),
 }
 
-/// Where an object store is.
+/// The location of an object store.
 #[derive(Debug, clap::Args)]
 struct StoreLocationArgs {
     /// The kind of object store
@@ -97,7 +97,7 @@ struct CreateArgs {
 The database must not hold a volume. The backup is checked as a whole before anything is stored. If the command is
 interrupted, run it again: it goes on where it ended.
 
-The restored volume is as it was when the backup was made. What was changed later is lost: files that were created later do
+The restored volume is as it was when the backup was made. Later changes are lost: files that were created later do
 not exist, and reads of files that were changed or removed later can fail with EIO. limen fsck --data names them, and
 limen gc --delete removes objects that the volume does not use.
 
@@ -172,7 +172,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     output::result(args.json, json, || to_text(&found, marker))
 }
 
-/// A backup with its note: `None` if it is not complete, or why its note cannot be read.
+/// A backup with its note. The note is `None` if the backup is not complete, and an error if it cannot be read.
 type Found = (BackupId, Result<Option<Note>, String>);
 
 /// Whether the database that made the backup is the one to which the store belongs now, or no marker names that.
@@ -440,7 +440,7 @@ fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), CliError> {
     }
 }
 
-/// Where an object store is, if no database says it.
+/// The location of an object store, if no database says it.
 #[derive(Debug)]
 struct StoreLocation {
     config: StorageConfig,

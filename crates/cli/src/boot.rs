@@ -48,7 +48,7 @@ pub(crate) fn edit(args: &MountArgs) -> Result<Edit, CliError> {
 pub(crate) fn write(edit: &Edit) -> Result<(), CliError> {
     let Edit { path, old, new } = edit;
     if new.text != *old {
-        // The file as it is now, so that a change that another program made during the mount is kept.
+        // Read the file again, so that a change that another program made during the mount is kept.
         let now = fstab::read(path)?;
         if now != *old {
             return Err(CliError::new("another program changed this file at the same time")
@@ -106,8 +106,8 @@ fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// Refuses what works now only because of this process's environment or command line. No secret is written to fstab,
-/// which every user can read.
+/// Refuses a mount that works now only because of this process's environment or command line. No secret is written to
+/// fstab, which every user can read.
 fn require_secrets(url: &MetaUrl, options: &Options) -> Result<(), CliError> {
     if let MetaUrl::Network(network) = url {
         // Without that file, a password is from the URL or from the environment.
@@ -157,7 +157,7 @@ fn link(path: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     match fs::symlink_metadata(path) {
-        // A link to a limen that was removed.
+        // This is a link to a limen binary that was removed.
         Ok(old) if old.is_symlink() => {
             fs::remove_file(path).what("cannot replace the link").at(path.display())?
         }

@@ -33,17 +33,17 @@ use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-No file data is read or copied: the copy refers to the same blocks, and only what is written later, to the source or to
-the copy, needs new ones. The copy has the same owners, modes, times (except ctime), ACLs, extended attributes, symbolic
+No file data is read or copied: the copy refers to the same blocks, and only data that is written later, to the source or
+to the copy, needs new ones. The copy has the same owners, modes, times (except ctime), ACLs, extended attributes, symbolic
 links, special files, hard links among its files, and holes. It appears as a whole: DST does not exist before, and no part
 of the copy is visible until all of it is. A copy that fails or is interrupted is removed.
 
 DST must not exist, and its directory must be on the same mount as SRC. Only root and the user that runs the mount can
 use this command, and not on a mount that maps callers to other users (--root-squash, --all-squash).
 
-What was written on this mount before the command began is in the copy. Each file is copied as of one moment (of a file
-of more than 16 GiB, each 16 GiB), but the tree is not a snapshot: what is changed while the command runs is in the copy
-or not. Quotas and the capacity of the volume count the copy like any files; if it does not fit, the command fails with
+The copy has all data that was written on this mount before the command began. Each file is copied as of one moment (of a
+file of more than 16 GiB, each 16 GiB), but the tree is not a snapshot: a change that is made while the command runs is in
+the copy or not. Quotas and the capacity of the volume count the copy like any files; if it does not fit, the command fails with
 EDQUOT or ENOSPC. docs/operations.md tells more.
 
 SRC and DST may also be META-URL:/PATH, both in one volume: on the embedded engine only while it is not mounted.
@@ -113,7 +113,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     if fstatvfs(&opened)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(CliError::new("the mount is read-only").at(entry.mountpoint.display()));
     }
-    // What programs wrote into shared mappings is known to the kernel only.
+    // Only the kernel knows data that programs wrote into shared mappings.
     syncfs(&opened).at(parent.display())?;
     drop(opened);
     let clone =
@@ -122,7 +122,7 @@ fn on_mount(args: &CloneArgs, from: &Path, to: &Path) -> Result<Counted, CliErro
     let bar = output::progress_of("cloned", 0);
     let (total, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let done = thread::scope(|scope| {
-        // The count is for the time left only.
+        // The count is needed only to estimate the time left.
         if !bar.is_hidden() && source.is_dir() {
             scope.spawn(|| {
                 if let Ok((database, _)) = volume_behind(parent, dir.dev()) {
@@ -265,7 +265,7 @@ impl<'a> OwnSession<'a> {
     }
 }
 
-/// Counts what is at and below a directory, while it is copied.
+/// Counts a directory and all inodes below it, while it is copied.
 fn count(engine: &dyn Engine, dir: Ino, total: &AtomicU64, is_over: &AtomicBool) -> Result<(), EngineError> {
     total.fetch_add(1, Ordering::Relaxed);
     let mut dirs = vec![dir];

@@ -16,10 +16,10 @@ use crate::each_file::{EachFile, Failures};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each write that is stored adds a row to the chunk of 64 MiB that it is in, and what it covers of earlier rows stays stored
-until all of a row is covered. A mount compacts chunks with many rows by itself, after it has read or written them. This
+Each write that is stored adds a row to the chunk of 64 MiB that it is in. Overwritten data of an earlier row stays stored
+until the whole row is overwritten. A mount compacts chunks with many rows by itself, after it has read or written them. This
 command compacts all chunks that have more rows than runs of data, at once: reads of the files then need fewer requests, and
-limen gc and the mounts remove what is not referred to any more.
+limen gc and the mounts remove data that no file refers to any more.
 
 It is safe while programs use the files, here and on other mounts: a chunk that is changed meanwhile is tried again, and
 stays as it is after three attempts. Only root and the user that runs the mount can use this command.

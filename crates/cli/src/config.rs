@@ -160,7 +160,7 @@ fn has_trash(database: &Database) -> Result<bool, EngineError> {
     Ok(matches!(records.first(), Some(Record::Inode(_, Some(_)))))
 }
 
-/// What an error of [`Configure`] means that the system's text for it does not say.
+/// Replaces an error of [`Configure`] that does not tell the user the cause.
 fn explain(error: CliError, args: &ConfigArgs, url: &MetaUrl) -> CliError {
     if args.trash_days.is_none_or(|days| days == 0) || !error.to_string().contains(&Errno::EEXIST.to_string())
     {

@@ -1,6 +1,6 @@
 //! `limen console`: a local web page that shows a volume, and above all who can reach what.
 //!
-//! The crate `console` has the pages. Here is where their content comes from: the functions of the other commands.
+//! The crate `console` has the pages. This module gets their content from the functions of the other commands.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -128,7 +128,7 @@ impl Source for OfVolume {
         effect::effect(&self.place.open()?, query, change)
     }
 
-    /// Users of the local files who are people: with a uid of people, or root.
+    /// The names of the users of the local files that are people, by their uids.
     fn people(&self) -> Vec<String> {
         const PEOPLE: usize = 200;
         const NOBODY: u32 = 65_534;

@@ -22,7 +22,7 @@ use crate::url::MetaUrl;
 /// The maximum length of a report. A longer one is truncated.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// What an error says if no process could be started.
+/// The message if no process could be started.
 pub(crate) const CANNOT_START: &str = "cannot start the background process";
 
 /// Starts the background process, and returns when it serves requests. Returns what to tell the user.

@@ -1,4 +1,4 @@
-//! Asks a mount about each file of a tree, with several threads: for `limen compact` and `limen warmup`.
+//! Sends a request to a mount for each file of a tree, with several threads: for `limen compact` and `limen warmup`.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -18,15 +18,15 @@ use serde_json::Value;
 
 use crate::target::mount_of;
 
-/// If this many tasks wait, a thread that finds another file asks for that file itself.
+/// If this many tasks wait, a thread that finds another file sends the request for that file itself.
 const MAX_WAITING: usize = 10_000;
 /// Errors are shown for this many files; further ones are only counted.
 const MAX_SHOWN: u64 = 10;
 
-/// What could not be done for files or directories.
+/// The files and directories for which the command failed.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    /// What was to be done, for messages: "cannot VERB PATH".
+    /// The verb of messages: "cannot VERB PATH".
     verb: &'static str,
     count: AtomicU64,
     messages: Mutex<Vec<String>>,
@@ -104,13 +104,13 @@ impl<'a> EachFile<'a> {
         }
     }
 
-    /// Asks for each regular file that is not empty. `take` gets the answers.
+    /// Sends the request for each regular file that is not empty. `take` gets the answers.
     ///
     /// # Errors
-    /// The mount cannot be asked at all.
+    /// The mount does not answer.
     pub(crate) fn run(&self, threads: usize, take: &(dyn Fn(&Value) + Sync)) -> Result<(), CliError> {
         let requests = FileRequests::new(&self.entry, self.request, self.interrupt);
-        // Whether the mount answers is found out before the walk.
+        // Find out before the walk whether the mount answers.
         requests.connect_first().at(self.entry.mountpoint.display())?;
         let walk = Walk { each: self, requests, take };
         let first = walk.task(self.path.clone(), &self.metadata);
@@ -126,7 +126,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// What to do for a path; other file systems that are mounted below are skipped.
+    /// The task for a path; other file systems that are mounted below are skipped.
     fn task(&self, path: PathBuf, metadata: &Metadata) -> Option<Task> {
         match metadata.is_dir() {
             _ if metadata.dev() != self.each.entry.device => None,
@@ -168,7 +168,7 @@ impl Walk<'_> {
                     Some(task) => queue.push(task),
                     None => {}
                 },
-                // It was removed meanwhile.
+                // The file was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => self.each.failures.note(&path, &error),
             }

@@ -16,7 +16,7 @@ pub(crate) const TYPE: &str = "limen";
 /// The type of a mounted volume, which some people write into fstab.
 const MOUNTED_TYPE: &str = "fuse.limen";
 
-/// What a line says.
+/// The fields of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) source: String,
@@ -103,7 +103,7 @@ fn is_same_path(one: &str, other: &str) -> bool {
     bare(one) == bare(other)
 }
 
-/// Writes what would end a field, and backslashes, as a backslash and three octal digits.
+/// Writes characters that would end a field, and backslashes, as a backslash and three octal digits.
 fn encode(field: &str) -> String {
     let mut encoded = String::new();
     for letter in field.chars() {
@@ -116,7 +116,7 @@ fn encode(field: &str) -> String {
     if encoded.starts_with('#') { encoded.replacen('#', "\\043", 1) } else { encoded }
 }
 
-/// Undoes [`encode`], and what other programs encode in the same way.
+/// Undoes [`encode`], and the same encoding by other programs.
 fn decode(field: &str) -> String {
     let mut parts = field.split('\\');
     let mut decoded = parts.next().unwrap_or_default().to_owned();
@@ -152,7 +152,7 @@ pub(crate) fn read(path: &Path) -> Result<String, CliError> {
 /// # Errors
 /// The directory or the file cannot be written; nothing was changed.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), CliError> {
-    // Not the link is replaced, but the file to which it leads.
+    // If the path is a link, replace the file to which it leads, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut part: OsString = path.clone().into_os_string();
     part.push(format!(".limen-{}", std::process::id()));

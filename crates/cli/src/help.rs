@@ -152,7 +152,7 @@ mod tests {
         top.build();
         let mut long = Vec::new();
         for command in all(top) {
-            // What clap shows if standard output is not a terminal, whatever the test runs on.
+            // This is the width that clap uses if standard output is not a terminal.
             let mut command = command.term_width(WIDTH);
             for text in [command.render_help(), command.render_long_help()] {
                 let text = text.to_string();

@@ -50,7 +50,7 @@ const FAILED: u8 = 32;
 /// The exit code of a [`CliError`] for a wrong command line.
 const USAGE_OF_LIMEN: u8 = 2;
 
-/// What mount(8) asked for.
+/// The request of mount(8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Call {
     url: String,
@@ -142,7 +142,7 @@ fn mount_args(call: &Call) -> Result<MountArgs, CliError> {
     }
 }
 
-/// What can be checked without mounting.
+/// Checks the arguments as far as possible without mounting.
 fn check(args: &MountArgs) -> Result<(), CliError> {
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     options.apply(args)?;
@@ -151,8 +151,8 @@ fn check(args: &MountArgs) -> Result<(), CliError> {
     paths::mountpoint(&args.mountpoint).map(drop)
 }
 
-/// From here on, a signal ends this process with the exit code for that. The background process finds that nobody waits
-/// for it, and does not mount.
+/// From here on, a signal ends this process with the exit code of mount(8) for an interruption. The background process
+/// finds that nobody waits for it, and does not mount.
 fn end_at_signals() -> Result<(), CliError> {
     let system = |error: CliError| error.with_code(SYSTEM_OF_HELPER);
     let mut signals =
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_the_program_decides() {
+    fn the_program_name_selects_the_mount_helper() {
         for (name, is) in [
             ("mount.limen", true),
             ("/sbin/mount.limen", true),
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn arguments_of_mount_are_parsed() {
-        // As libmount passes them.
+        // The arguments have the form in which libmount passes them.
         let all = call("redis://h/1?a=b /mnt -sfnv -o rw,_netdev,cache=1G -t limen");
         let options = vec!["rw,_netdev,cache=1G".to_owned()];
         let url = "redis://h/1?a=b".to_owned();
@@ -271,7 +271,7 @@ mod tests {
                 is_verbose: true
             }
         );
-        // As people type them.
+        // Users write options in this way.
         let typed = call("-oro -o nosuid mem:// -n /mnt -tlimen -r");
         assert_eq!(typed.options, ["ro", "nosuid", "ro"]);
         assert!(!typed.is_sloppy && !typed.is_fake && !typed.is_verbose);

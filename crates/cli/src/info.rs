@@ -28,8 +28,8 @@ use crate::url::Database;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-For a directory, the entries in it are counted; --recursive counts all that is below it. What the volume or a quota counts
-anyway is always shown.
+For a directory, the entries in it are counted; --recursive counts all that is below it. Totals that the volume or a quota
+counts anyway are always shown.
 
 Examples:
   limen info /mnt/report.pdf
@@ -104,7 +104,7 @@ struct Shower<'a> {
 }
 
 impl Shower<'_> {
-    /// Shows an inode, which is named so for people, and so in JSON.
+    /// Shows an inode. The names are its path as text for people, and its unescaped path for JSON.
     fn show(
         &mut self,
         engine: &dyn Engine,
@@ -127,7 +127,7 @@ impl Shower<'_> {
     }
 }
 
-/// What is in a directory.
+/// The numbers of inodes in and below a directory.
 #[derive(Debug)]
 struct Totals {
     /// Entries that are not directories, and directories.

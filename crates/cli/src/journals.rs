@@ -1,4 +1,4 @@
-//! The journals of this user's mounts on this machine: what a mount had answered when its process was killed.
+//! The journals of this user's mounts on this machine: they have the changes that a killed mount had answered.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use journal::{Directory, Journals};
 /// Below `/var/lib/limen` for root, otherwise below the user's state directory.
 const JOURNALS: &str = "journals";
 
-/// Where this user's journals are; `None` if the user has no state directory.
+/// The directory of this user's journals; `None` if the user has no state directory.
 pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
     Some(Arc::new(Directory::new(paths::lasting_directory(JOURNALS)?)))
 }
 
-/// Commits what killed mounts of this user on this machine had answered, and removes their sessions.
+/// Commits the changes that killed mounts of this user on this machine had answered, and removes their sessions.
 ///
 /// # Errors
 /// A journal cannot be read; errors of the database.

@@ -102,7 +102,7 @@ pub(crate) fn load(
         });
         bar.finish_and_clear();
         same.map_err(failed)?;
-        output::note("the volume is what the dump says");
+        output::note("the volume agrees with the dump");
     }
     Ok((database, checked))
 }
@@ -137,7 +137,7 @@ fn discard(url: &MetaUrl) -> Result<(), CliError> {
     if let MetaUrl::Sqlite(path) = url {
         url::remove_database(path)?;
     }
-    output::print("Removed what was loaded.\n")
+    output::print("Removed the loaded records.\n")
 }
 
 /// A dump that is read several times.

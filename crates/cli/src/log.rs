@@ -34,8 +34,8 @@ const ROTATE_BYTES: u64 = 16 << 20;
 /// A part of the subscriber: the log, or the export of spans.
 pub(crate) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set. `spans` takes
-/// the spans, if anything does.
+/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set. `spans` is the
+/// layer that exports spans, if there is one.
 ///
 /// # Errors
 /// The filter in `LIMEN_LOG` is malformed.
@@ -206,7 +206,8 @@ fn unnumbered_path(volume: &str) -> Result<PathBuf, CliError> {
     Ok(state.join(format!("{volume}.log")))
 }
 
-/// Opens the log file of a background mount again, whose standard error it is: after log rotation has renamed it.
+/// Opens the log file of a background mount again, after log rotation has renamed it. The file is the standard error of
+/// the process.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -276,7 +277,7 @@ mod tests {
                 fail();
                 tracing::warn!("another problem");
             }
-            // As if a minute had passed, in which the problem lasted.
+            // Pretend that the problem has lasted for a minute.
             let ago = |secs: u64| begin.checked_sub(Duration::from_secs(secs)).unwrap();
             for known in repeats.0.lock().unwrap().values_mut() {
                 (known.shown, known.seen) = (ago(61), ago(1));
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_filter_drops_is_not_built() {
+    fn spans_and_events_that_the_filter_drops_are_not_built() {
         assert_eq!(level("off", None), LevelFilter::OFF);
         assert_eq!(level("info", None), LevelFilter::INFO);
         assert_eq!(level("info,vfs=debug", None), LevelFilter::DEBUG);

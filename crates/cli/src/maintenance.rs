@@ -82,7 +82,7 @@ impl Exclusive {
             return Ok(exclusive);
         }
         if let Err(error) = journals::replay(&exclusive.meta) {
-            output::note(format!("cannot commit what killed mounts of this machine had answered: {error}"));
+            output::note(format!("cannot commit the answered changes of killed mounts here: {error}"));
         }
         let alive = living(&*engine).at(url)?;
         match tool.force {

@@ -112,8 +112,8 @@ fn later_check(volume: Volume) -> StoreCheck {
     })
 }
 
-/// Marks the store as this volume's. `before` is called first, unless the store is marked so already: what it does is
-/// done whenever the volume can be mounted, even if this process is killed.
+/// Marks the store as this volume's. `before` is called first, unless the store has this mark already. So the work of
+/// `before` is done whenever the volume can be mounted, even if this process is killed.
 ///
 /// # Errors
 /// The store is another volume's, or does not work; those of `before`.

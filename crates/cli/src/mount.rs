@@ -393,7 +393,7 @@ fn stop(mountpoint: &Path) {
     }
     tracing::warn!("the mount is in use: unmounting it anyway; programs that use it get errors");
     if let Err(error) = File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?)) {
-        tracing::error!(%error, "cannot store what programs wrote into shared memory mappings");
+        tracing::error!(%error, "cannot store data that programs wrote into shared memory mappings");
     }
     // This call aborts the connection. The unmount fails if the mount is still in use, which is expected
     // here.

@@ -134,7 +134,7 @@ impl NetworkUrl {
     }
 }
 
-/// The error of a server, without names of types of its client library, and with what to do.
+/// The error of a server, without names of types of its client library, and with advice.
 fn open_error(text: &str, has_password: bool) -> CliError {
     let mut text = text.to_owned();
     for (raw, plain) in RAW {
@@ -154,7 +154,7 @@ fn open_error(text: &str, has_password: bool) -> CliError {
     }
 }
 
-/// What libraries of clients write, and what it means.
+/// Texts of client libraries, and the text that replaces each.
 const RAW: &[(&str, &str)] = &[
     ("NOAUTH Authentication required.", "the server needs a password"),
     ("Redis server refused to switch database - ", ""),
@@ -170,7 +170,7 @@ enum Advice {
     Text(&'static str),
 }
 
-/// Parts of errors, and what to do.
+/// Parts of errors, each with advice.
 const ADVICE: &[(&[&str], Advice)] = &[
     (
         &[

@@ -81,7 +81,7 @@ fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Cli
     let what = format!("volume '{name}' is already in use");
     let alive = living(&*engine).unwrap_or_default();
     if alive.is_empty() {
-        // A tool, or a mount that is just beginning or ending.
+        // The holder is a tool, or a mount that is just beginning or ending.
         return CliError::new(format!("{what} by process {holder}"))
             .advise("wait until that process has ended");
     }

@@ -87,8 +87,8 @@ pub(crate) struct MountArgs {
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
-    /// Mount this directory of the volume, named by its path from the volume's root, instead of the root. What is above it
-    /// cannot be reached through the mount, nor can the trash
+    /// Mount this directory of the volume, named by its path from the volume's root, instead of the root. The
+    /// directories above it and the trash cannot be reached through the mount
     #[arg(long, value_name = "DIR")]
     pub(crate) subdir: Option<PathBuf>,
     /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the
@@ -312,7 +312,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Which reads update access times; none on a read-only mount.
+    /// The reads that update access times; none on a read-only mount.
     pub(crate) fn atime(&self) -> AtimeMode {
         if self.fuse.read_only { AtimeMode::Never } else { self.atime }
     }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_added_up_by_what_is_asked_for() {
+    fn rows_are_summed_by_the_requested_columns() {
         let mut recorded = Recorded::default();
         recorded.add(&line(), &[By::Op]).unwrap();
         recorded.add(&line(), &[By::Op]).unwrap();

@@ -286,7 +286,7 @@ pub(crate) fn of(used: i64, soft: u64, hard: u64, show: &dyn Fn(u64) -> String) 
     format!("{} / {} / {}", show(used.max(0).unsigned_abs()), limit(soft), limit(hard))
 }
 
-/// What is to be said about a quota.
+/// The state of a quota in words; empty if there is nothing to say.
 pub(crate) fn notes(quota: &Quota) -> String {
     let state = match quota.rule.state {
         QuotaState::Settled => "",

@@ -2,8 +2,8 @@
 //!
 //! An entry of the trash has the number of the directory from which it was removed ([`ops::TrashName`]), and a directory
 //! that is put back has the same number as before. So a tree is rebuilt from above: an entry goes back into the directory
-//! with that number, and then what was removed from it. Each step is an ordinary rename that replaces nothing, so the
-//! permissions of the user decide, and nothing is overwritten.
+//! with that number, and then the entries that were removed from it follow. Each step is an ordinary rename that
+//! replaces nothing, so the permissions of the user decide, and nothing is overwritten.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -27,10 +27,10 @@ use crate::trash::{Item, hours_in, items_in, trash_of};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-PATH is the path that the file or directory had. If it does not exist, what was removed last under this path is put back,
-with everything that was removed below it, and with the directories above it if they were removed too. If PATH is a
-directory that exists, everything that was removed below it is put back. Nothing is overwritten: what has a newer file in its
-place stays in the trash (see --to).
+PATH is the path that the file or directory had. If it does not exist, the file or directory that was removed last under
+this path is put back, with everything that was removed below it, and with the directories above it if they were removed
+too. If PATH is a directory that exists, everything that was removed below it is put back. Nothing is overwritten: a file
+that has a newer one in its place stays in the trash (see --to).
 
 A user restores files of its own, where it may create files; root restores everything. Owners, modes, times, ACLs and
 extended attributes are as before. Hard links are not: a file with several names is removed with the last of them, and is
@@ -44,13 +44,13 @@ pub(crate) struct RestoreArgs {
     /// The former path of a file or directory, on a mount
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
-    /// Only what was removed in this time until now, e.g. 30m, 2h or 1d
+    /// Only files that were removed in this time until now, e.g. 30m, 2h or 1d
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     since: Option<Duration>,
-    /// Only what was removed in this hour (UTC)
+    /// Only files that were removed in this hour (UTC)
     #[arg(long, value_name = "YYYY-MM-DD-HH", value_parser = parse_hour)]
     hour: Option<TrashHour>,
-    /// Put what was removed into this directory instead, which must be on the same mount
+    /// Put the files into this directory instead, which must be on the same mount
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: Option<PathBuf>,
     /// Only show what would be put back
@@ -124,7 +124,8 @@ impl Done {
     }
 }
 
-/// What is in the trash, by the directory from which it was removed. For each name only what was removed last.
+/// The entries of the trash, by the directory from which each was removed. For each name, only the entry that was
+/// removed last.
 struct Removed(HashMap<Ino, HashMap<Vec<u8>, Item>>);
 
 impl Removed {
@@ -239,7 +240,7 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Puts back what was removed from a directory and from those below it.
+    /// Puts back the entries that were removed from a directory and from those below it.
     fn below(&self, dir: &Path, ino: Ino, done: &mut Done) {
         let device = fs::symlink_metadata(dir).map(|there| there.dev()).ok();
         let mut dirs = vec![(dir.to_owned(), ino)];
@@ -247,8 +248,8 @@ impl Restore<'_> {
             if self.interrupt.is_set() {
                 return;
             }
-            // Directories that are there. What cannot be read is reported by nobody else, but is no failure of what
-            // was asked.
+            // Search the existing subdirectories too. An error here is ignored: the user asked for removed files, and a
+            // directory that cannot be read was not removed.
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|kind| kind.is_dir())
                     && let Ok(there) = entry.metadata()

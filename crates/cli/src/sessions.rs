@@ -1,4 +1,4 @@
-//! The sessions of a volume: which there are, which can still change the volume, and their times.
+//! The sessions of a volume, those of them that can still change the volume, and their times.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &StatsArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What a mount does within a second, as JSON. Sends no request to the mounted file system.
+/// The work of a mount within a second, as JSON. Sends no request to the mounted file system.
 ///
 /// # Errors
 /// The mount does not answer at its socket.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_difference_of_two_moments() {
+    fn a_row_shows_the_difference_of_two_samples() {
         let at = Instant::now();
         let before = moment(at, &[9_000_000], 1000);
         let after = moment(at + Duration::from_secs(2), &[9_000_000, 1_000_000, 2_000_000, 3_000_000], 5000);

@@ -171,13 +171,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     output::print(&table.render())
 }
 
-/// How many quotas there are.
+/// The numbers of quotas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quotas {
     pub(crate) all: u64,
     pub(crate) above_soft_limit: u64,
     pub(crate) full: u64,
-    /// The inodes and bytes in the trash, without its root. A quota counts them that is not one of the others.
+    /// The inodes and bytes in the trash, without its root. The quota of the trash counts them; `all` does not include
+    /// it.
     pub(crate) trash: (u64, u64),
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, CliError> {
     found.map_err(|error| CliError::new(error).advise("create a key with: openssl rand -hex 32 >FILE"))
 }
 
-/// Where [`secret`] takes the key from, if there is one.
+/// The option or environment variable from which [`secret`] takes the key, if there is one.
 pub(crate) fn key_source(keys: &KeyArgs) -> Option<&'static str> {
     let file = keys.key_file.is_some().then_some("--key-file");
     file.or_else(|| [PASSPHRASE, KEY].into_iter().find(|name| env::var_os(name).is_some()))

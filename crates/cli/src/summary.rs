@@ -36,7 +36,7 @@ directories, with the directory itself. A file with several names counts where i
 The quota of a directory, and the volume for its root, count USED and INODES exactly at any time. A directory below the
 shown depth that has a quota is not listed, so FILES and DIRECTORIES are unknown (-) there and above; --walk lists it. The
 counters include files that are open without a name. All other directories are read from the database, 1,024 entries a
-request. What changes meanwhile may count or not. The size of a file that is being written can be about five seconds old.
+request. A concurrent change may count or not. The size of a file that is being written can be about five seconds old.
 
 META-URL:PATH is a path from the root of a volume, mounted or not.
 
@@ -72,7 +72,7 @@ pub(crate) struct SummaryArgs {
 /// Entries read in one request.
 const PAGE: usize = 1024;
 
-/// Threads that count what is below a directory for `limen info` and `limen console`.
+/// The number of threads that count the files below a directory for `limen info` and `limen console`.
 const INFO_THREADS: usize = 8;
 
 /// Entries of [`children`].
@@ -139,8 +139,8 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<(), CliError> {
     }
 }
 
-/// What is below a directory, with the directory itself: of its whole tree if `walk` is set, and otherwise `None` unless
-/// a counter knows it.
+/// The sum of a directory and everything below it. With `walk`, the whole tree is counted; otherwise the result is
+/// `None` unless a counter knows the sum.
 ///
 /// # Errors
 /// Those of the database; a signal.
@@ -160,7 +160,7 @@ pub(crate) fn sum(engine: &dyn Engine, ino: Ino, walk: bool) -> Result<Option<Su
     found
 }
 
-/// What is below a directory and below each of its entries, within a limit.
+/// The sums of a directory and of each of its entries, within a limit.
 ///
 /// # Errors
 /// Those of the database; the file does not exist.
@@ -176,7 +176,7 @@ pub(crate) fn children(engine: &dyn Engine, ino: Ino, limit: Limit) -> Result<Ch
     Ok(Children { sum, entries, others: row.others, cut_after: row.sum.is_cut.then_some(names) })
 }
 
-/// What is below a directory, with the directory itself.
+/// The sum of a directory and everything below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) inodes: u64,
@@ -189,7 +189,7 @@ pub(crate) struct Sum {
     pub(crate) is_cut: bool,
 }
 
-/// What is below a directory, and below each of its entries.
+/// The sums of a directory and of each of its entries.
 #[derive(Debug)]
 pub(crate) struct Children {
     pub(crate) sum: Sum,
@@ -311,7 +311,7 @@ impl<'a> Walk<'a> {
         Ok(all.into_iter().collect())
     }
 
-    /// What a counter says about a directory at this moment; `None` if nothing counts it.
+    /// The sum that a counter has for a directory at this moment; `None` if nothing counts the directory.
     fn counter(&self, dir: Ino) -> Result<Option<Sum>, EngineError> {
         let of = |inodes, blocks| Sum { inodes, blocks, is_mixed: true, ..Sum::default() };
         let used = |count: i64| count.max(0).unsigned_abs();
@@ -378,7 +378,7 @@ impl<'a> Walk<'a> {
                     if is_shown { node.take_in(row, self.entries) } else { sum.add(row.sum) }
                 }
             } else if inode.parent != parent {
-                // It could lead into a circle.
+                // The directory is damaged, and could lead into a circle.
                 self.damaged.fetch_add(1, Ordering::Relaxed);
             } else {
                 let is_deepest = !is_shown || node.depth + 1 == self.depth;
@@ -404,7 +404,7 @@ impl<'a> Walk<'a> {
         }
         node.found().0.add(sum);
         node.pending.fetch_add(tasks.len() + usize::from(page.more), Ordering::AcqRel);
-        // The rest of this directory is listed after what is below it, so that few tasks wait.
+        // The rest of this directory is listed after the directories of this page, so that few tasks wait.
         if page.more {
             let node = Arc::clone(node);
             queue.push(Task { dir: parent, after: last, node, is_own: *is_own });
@@ -506,7 +506,7 @@ impl Sum {
         self.is_cut |= more.is_cut;
     }
 
-    /// What entries are ordered by.
+    /// The key by which entries are ordered.
     fn size(&self) -> (u64, u64) {
         (self.blocks, self.inodes)
     }

@@ -34,7 +34,7 @@ use crate::users::Users;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A removed or overwritten file is kept in the trash for as many days as the volume says (limen format --trash-days, limen
-config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. What is in the trash counts in the
+config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. Files in the trash count in the
 usage of the volume and in the quota of its owner. If the volume is nearly full, the oldest files are deleted earlier.
 
 The trash is the directory .trash in the root of the volume. Listings of the root do not show it. In it, users see
@@ -78,7 +78,7 @@ struct PurgeArgs {
     /// A path on a mount, or where the volume's metadata is
     #[arg(value_name = "PATH|META-URL", value_hint = ValueHint::AnyPath)]
     volume: String,
-    /// Delete what was removed longer ago than this, e.g. 30m, 2h or 1d; whole hours are deleted
+    /// Delete files that were removed longer ago than this, e.g. 30m, 2h or 1d; whole hours are deleted
     #[arg(long, value_name = "TIME", value_parser = parse_span, required_unless_present = "all", conflicts_with = "all")]
     older: Option<Duration>,
     /// Delete everything

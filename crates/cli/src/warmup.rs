@@ -26,7 +26,7 @@ Data that is read goes through the caches of the kernel and of the mount, which 
 than memory, mount with -o cache_dir=DIR.
 
 --check counts whole blocks in the caches of the mount, in memory and on the local disk, not the kernel's cache and not
-what is stored in the metadata. --check and --evict work only on limenfs, for root and the user that runs the mount.
+data that is stored in the metadata. --check and --evict work only on limenfs, for root and the user that runs the mount.
 
 Examples:
   limen warmup /mnt/project
@@ -39,7 +39,7 @@ pub(crate) struct WarmupArgs {
     /// Files or directories, on any file system
     #[arg(required_unless_present = "from", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
-    /// Also those that this file names, one path on each line; - for standard input
+    /// Also the paths in this file, one path on each line; - for standard input
     #[arg(short = 'f', long, value_name = "FILE", visible_alias = "file", value_hint = ValueHint::FilePath)]
     from: Option<PathBuf>,
     /// Read names and attributes only, not file data

@@ -83,7 +83,7 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Vec<PathBuf> {
         }
         all.push(path);
     }
-    // From the bottom up, so that the permissions of a directory are set after its entries were changed.
+    // Go from the bottom up, so that the permissions of a directory are set after its entries were changed.
     for path in all.iter().rev() {
         let metadata = fs::symlink_metadata(path).unwrap();
         let (uid, gid) = (id(random), id(random));

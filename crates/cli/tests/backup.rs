@@ -308,7 +308,7 @@ fn restore_takes_a_backup_of_the_database_that_uses_the_objects() {
     let second = create(&place.url());
     assert_eq!(restored(&[]), second);
     limen(&["config", "--adopt-store", &new]).ok();
-    // The second backup is newer, but it is not what the new database has.
+    // The second backup is newer, but the new database was not restored from it.
     assert_eq!(restored(&[]), first);
     assert_eq!(restored(&["--id", &second.to_string()]), second);
     limen(&["backup", "create", &place.url()]).failed(1, &["belongs to another database"]);

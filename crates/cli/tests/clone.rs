@@ -126,7 +126,7 @@ fn a_copy_looks_like_its_source_and_outlives_it() {
     assert_eq!(fs::metadata(dst.join("sub/deep/link")).unwrap().len(), 5 * MIB as u64 + 3);
     assert_eq!(fs::read(src.join("sparse")).unwrap()[0], 0);
     let copied = shown(&dst);
-    // Copies of single files, of a symbolic link, and of the copy.
+    // Copy single files, a symbolic link, and the copy itself.
     for name in ["small", "symlink", "fifo", "sparse"] {
         clone(&src.join(name), &volume.at(&format!("a/{name}")));
     }
@@ -198,7 +198,7 @@ fn a_clone_that_cannot_be_made_changes_nothing() {
     volume.remount_with(&["--root-squash"]);
     limen(&["clone", from, &at("x")]).failed(1, &["Operation not permitted", "META-URL:/PATH"]);
     volume.place.umount(&[]).ok();
-    // By the URL, while the volume is not mounted.
+    // Name the volume by its URL while it is not mounted.
     limen(&["clone", &format!("{mounted}src"), &format!("{mounted}by-url")]).ok();
     limen(&["clone", &format!("{mounted}src"), &format!("{mounted}by-url")]).failed(1, &["File exists"]);
     limen(&["clone", &format!("{mounted}src/d/f"), &format!("{mounted}by-url/d/g")]).ok();

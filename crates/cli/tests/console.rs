@@ -903,7 +903,7 @@ fn three_clicks_say_why_a_colleague_cannot_open_a_file() {
     assert_eq!(browser.address(), format!("{base}/"), "the token stays in the address");
     picture("overview.png", 1200, 860, false);
 
-    // By the tree: Access, ann, payroll.
+    // Find the answer by the tree: Access, ann, payroll.
     browser.click_link("Access");
     browser.click_link("ann");
     picture("tree.png", 1200, 900, false);
@@ -913,7 +913,7 @@ fn three_clicks_say_why_a_colleague_cannot_open_a_file() {
     assert!(verdict.contains("drwx------") && verdict.contains("dave"), "{verdict}");
     assert!(fs::metadata(volume.at("payroll")).is_ok() && !opens("payroll"));
 
-    // By name: Access, Explain, and what the remedy would open.
+    // Find the answer by name: Access, Explain, and then the effect of the remedy.
     browser.click_link("Access");
     browser.type_into("input[name=user]", "ann");
     browser.type_into("input[name=path]", "/projects/apollo/brief.pdf");

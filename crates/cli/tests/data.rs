@@ -211,7 +211,7 @@ fn holes_and_truncated_ranges_read_as_zeros() {
     let mut end = Vec::new();
     sparse.read_to_end(&mut end).unwrap();
     assert!(end.len() == 100 && zeros(&end));
-    // Near the maximum file size.
+    // Write far beyond the end, at 16 TiB.
     let file = read_write(&volume.at("far"));
     file.write_all_at(b"x", 1 << 44).unwrap();
     file.sync_all().unwrap();

@@ -77,7 +77,7 @@ fn no_secret_is_in_the_archive() {
         thread::sleep(Duration::from_millis(50));
     }
     with_secrets(&["mount", "-d", "--log", &log, "--key-file", &key, &url, &mnt]).ok();
-    // As if an error message had them.
+    // Write them into the log, as if an error message contained them.
     let mut file = OpenOptions::new().append(true).open(&log).unwrap();
     writeln!(
         file,
@@ -122,7 +122,8 @@ fn no_secret_is_in_the_archive() {
             assert!(!text.contains(secret), "{secret} is in {name}: {text}");
         }
     }
-    // By its mount point, without the password, and with a database that is down: parts are missing, and it succeeds.
+    // Name the volume by its mount point, without the password, while its database is down: the command succeeds, but
+    // parts are missing.
     drop(server);
     let archive = place.text("b.tar.gz");
     limen(&["debug", &mnt, "--no-logs", "-o", &archive]).ok();

@@ -346,7 +346,7 @@ fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     fs::rename(&second, &pipe).unwrap();
     check.write_all(&[*last]).unwrap();
     drop(check);
-    // What was written is read, except for what fits into a pipe and a buffer.
+    // The load has read everything, except for what fits into a pipe and a buffer.
     let mut records = open();
     records.write_all(&dump[..dump.len() / 4 * 3]).unwrap();
     load.kill().unwrap();

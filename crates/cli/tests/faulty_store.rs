@@ -96,7 +96,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if let Some((_, mut mounted)) = self.mount.take() {
-            // Lazily, because a failed test may have left files open.
+            // Unmount lazily, because a failed test may have left files open.
             let _ = mounted.unmount(fuse::UnmountMode::Lazy);
         }
     }
@@ -128,7 +128,7 @@ fn wrong_data_from_the_store_is_an_error_and_never_returned() {
                 wrong += 1;
             }
         }
-        // Makes the kernel read the data again.
+        // Make the kernel read the data again.
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     }
     assert!(right > 30 && wrong > 30, "{right} {wrong} {}", served.faults.injected());

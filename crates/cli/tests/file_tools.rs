@@ -195,7 +195,7 @@ fn a_directory_of_a_volume_is_mounted_alone() {
         assert_eq!(names(at), ["below", "f"]);
         assert_eq!(fs::metadata(at).unwrap().ino(), fs::metadata(&dir).unwrap().ino());
         assert_eq!(fs::read(at.join("f")).unwrap(), b"content");
-        // What is above the mount is the directory of the mount point.
+        // The directory above the mount is the parent of the mount point.
         assert_eq!(
             fs::canonicalize(at.join("below/../..")).unwrap(),
             fs::canonicalize(place.path(".")).unwrap()

@@ -162,7 +162,7 @@ fn exit_codes_and_messages_are_those_of_mount() {
     fs::write(machine.place.path("mnt/f"), "").unwrap();
     mount(&url, "rw").failed(32, &["is not empty"]);
     fs::remove_file(machine.place.path("mnt/f")).unwrap();
-    // mount -f and -s.
+    // With -f, nothing is mounted. With -s, unknown options are ignored.
     machine.run(&["mount", "-f", "-t", "limen", &url, &mnt]).ok();
     assert_eq!(machine.mounts(), [""; 0]);
     let log = format!("frob=1,log={}", machine.place.text("log"));
@@ -246,7 +246,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
         let first = [LIMEN, "mount", "--update-fstab", "--fstab", &fstab, "--log", &log];
         machine.run(&[&first[..], more, &[url, &mnt]].concat())
     };
-    // What cannot be mounted is not written.
+    // The line of a volume that cannot be mounted is not written.
     update(&[], &format!("sqlite://{}", place.text("none.db"))).failed(1, &["there is no volume here yet"]);
     assert_eq!(fs::read_to_string(&fstab).unwrap(), others);
     let said = update(&["-o", "nofail"], &url).ok();
@@ -255,7 +255,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     let text = fs::read_to_string(&fstab).unwrap();
     assert_eq!(text, format!("{others}\n{line}\n"));
     assert_eq!(fs::metadata(&fstab).unwrap().permissions().mode() & 0o777, 0o640);
-    // Again, while it is mounted.
+    // Run the command again while the volume is mounted.
     let again = update(&["-o", "nofail"], &url);
     again.failed(0, &["already mounted"]);
     assert!(again.out.contains("has this line already") && !again.out.contains("Created"), "{again:?}");
@@ -263,7 +263,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     machine.umount(&mnt);
     machine.run(&["mount", "-T", &fstab, &mnt]).ok();
     machine.umount(&mnt);
-    // Another file system in the file.
+    // The file names another file system for this mount point.
     fs::write(&fstab, format!("tmpfs {mnt} tmpfs defaults 0 0\n")).unwrap();
     update(&[], &url).failed(1, &["another file system", "tmpfs", &fstab]);
     assert_eq!(machine.mounts(), [""; 0]);

@@ -17,8 +17,8 @@ use engine_sqlite::VERSION;
 
 const LAYOUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layouts");
 
-/// The size of a page of the database: so large that a conversion writes more than the index of SQLite's log, which has
-/// 32 KiB and so is not what [`killed_at`] meets first.
+/// The size of a page of the database. The index of SQLite's log has 32 KiB. With pages of this size, the log itself is
+/// the first file that reaches the limit of [`killed_at`].
 const PAGE_BYTES: u64 = 65536;
 
 /// A place with the volume of version `version`.
@@ -126,7 +126,8 @@ fn a_kill_during_the_conversion_changes_nothing_and_the_next_open_converts() {
     for version in 1..VERSION {
         println!("version {version}");
         let place = volume(version);
-        // In the middle of the pages that the conversion writes when it commits: the last step alone changes two.
+        // The kill comes in the middle of the pages that the conversion writes when it commits: the last step alone
+        // changes two.
         let pages = if version + 1 == VERSION { 1 } else { 3 };
         killed_at(pages * PAGE_BYTES + PAGE_BYTES / 2, &place.path("vol.db"), &["status", &place.url()]);
         let log = fs::metadata(place.path("vol.db-wal")).unwrap().len();

@@ -13,7 +13,7 @@ use common::{Place, Server, limen, until_unused};
 fn wait_for(what: &str, done: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !done() {
-        assert!(Instant::now() < until, "waited in vain: {what}");
+        assert!(Instant::now() < until, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

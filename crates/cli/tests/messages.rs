@@ -1,5 +1,5 @@
-//! What people meet who type something slightly wrong, or look at a volume that is not well: messages, help, and
-//! arguments that name a volume in another way.
+//! Messages and help for a user who types something slightly wrong or looks at a damaged volume, and arguments that
+//! name a volume in another way.
 
 mod common;
 

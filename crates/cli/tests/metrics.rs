@@ -359,7 +359,7 @@ fn held_directories_and_queued_changes_are_counted() {
     fs::create_dir(&directory).unwrap();
     scrape_until(address, |families| families.value("limen_held_directories", &[]) == 1.0);
     server.stop(true);
-    // Answered although the server does not.
+    // The call is answered although the server does not answer.
     let made = fs::create_dir(directory.join("e"));
     scrape_until(address, |families| queued(families) > 0.0);
     server.stop(false);

@@ -914,8 +914,8 @@ fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
 }
 
 /// A mount that holds a directory is stopped until another mount has removed its session: the other mount can use the
-/// directory, and sees a prefix of what was done there. What the stopped mount had not committed does not reappear when it
-/// continues, and the program that made it gets an error.
+/// directory, and sees a prefix of the changes there. Changes that the stopped mount had not committed do not reappear
+/// when it continues, and the program that made them gets an error.
 fn stopped_holder_loses_its_directories(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, true) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());

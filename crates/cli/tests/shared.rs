@@ -719,7 +719,7 @@ fn rows_compacted_on_one_mount_read_correctly_on_the_other() {
             writer.write_all_at(&[at as u8; RECORD], (at * RECORD) as u64).unwrap();
             writer.sync_data().unwrap();
         }
-        // Until rows were compacted, and the file was read several times meanwhile.
+        // Wait until rows were compacted and the file was read several times.
         let until = Instant::now() + Duration::from_secs(60);
         let is_done = || rows() < RECORDS / 2 && reads.load(Ordering::Relaxed) > 5;
         while !is_done() && !reading.is_finished() && Instant::now() < until {

@@ -241,7 +241,7 @@ fn shared() -> Option<Mounted> {
     Some(volume)
 }
 
-/// What the callers may do by the entries of [`shared`], if they are mapped.
+/// Checks the access of mapped callers by the entries of [`shared`].
 #[track_caller]
 fn entries_decide(volume: &Mounted) {
     let (team, f) = (volume.at("team"), volume.at("team/f"));

@@ -46,7 +46,7 @@ impl Volume {
 
     fn mount_command(&self) -> Command {
         let (log, url, mnt) = (self.place.text("log"), self.place.url(), self.place.mnt());
-        // Only what the store has is read after a mount.
+        // Without a cache directory, a new mount reads file data only from the store.
         self.command(&["mount", "-d", "--log", &log, &url, &mnt])
     }
 

@@ -107,7 +107,7 @@ fn a_removed_tree_is_restored() {
     restore(&[text(&top.join("sub/deep/er/f"))]);
     assert_eq!(fs::read(top.join("sub/deep/er/f")).unwrap(), b"deep");
     assert!(!top.join("small").exists() && !top.join("sub/large").exists());
-    // The rest of a directory that exists.
+    // Restore the rest of a directory that exists.
     restore(&[text(&top)]);
     assert_eq!(shown(&top), before);
     fsck(&m.place);
@@ -151,7 +151,7 @@ fn users_see_and_purge_only_their_own() {
     as_user(NOBODY, NOBODY, || {
         assert_eq!(kind(m.at(".trash/1000")), Some(ErrorKind::PermissionDenied));
     });
-    // A name that a user could make there, root would restore.
+    // Root would restore a name that a user could create there.
     as_user(1000, 1000, || {
         let hour = fs::read_dir(m.at(".trash/1000")).unwrap().next().unwrap().unwrap().path();
         assert_eq!(fs::write(hour.join("1-5-evil"), "x").unwrap_err().kind(), ErrorKind::NotFound);
@@ -259,7 +259,7 @@ fn the_trash_is_turned_on_and_off() {
     }
     fs::remove_dir_all(m.at("d")).unwrap();
     m.place.umount(&[]).ok();
-    // By the URL, without a mount.
+    // List the names by the URL, without a mount.
     assert_eq!(names(&url), ["a", "b", "d"]);
     limen(&["trash", "purge", "--older", "1h", &url]).ok();
     assert_eq!(names(&url).len(), 3);
@@ -286,7 +286,7 @@ fn the_trash_is_turned_on_and_off() {
     }
 }
 
-/// Two mounts on a server: what one removes, the other restores.
+/// Two mounts on a server: one restores files that the other has removed.
 #[test]
 fn two_mounts_share_the_trash() {
     if !skip::is_root() {

@@ -65,7 +65,7 @@ fn umount_times_out_if_another_mount_namespace_holds_the_mount() {
     let said = place.umount(&["--timeout", "2"]);
     said.failed(3, &["unmounted here", &named, "no data waits to be stored", "nsenter -t", &place.mnt()]);
     assert!(!place.is_mounted());
-    // A second umount, when nothing is mounted here any more.
+    // Run umount again when nothing is mounted here any more.
     place.umount(&["--timeout", "0"]).failed(3, &["unmounted here", &named]);
     holder.end();
     place.umount(&[]);

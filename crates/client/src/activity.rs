@@ -1,4 +1,4 @@
-//! What a client has done since it was opened, and what it holds in memory.
+//! The work of a client since it was opened, and the memory that it uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -52,7 +52,7 @@ pub(crate) struct Cache {
     /// When the cache was created.
     origin: Instant,
     shards: Vec<Mutex<Shard>>,
-    /// By directory number modulo [`COUNTERS`].
+    /// Indexed by directory number modulo [`COUNTERS`].
     counters: Vec<Counters>,
     hasher: RandomState,
     shard_capacity: usize,
@@ -79,7 +79,7 @@ pub(crate) struct DirCounters {
     invalidations: u64,
 }
 
-/// Where a value comes from.
+/// How a value came into the cache.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     /// A read that began at this time.
@@ -147,7 +147,7 @@ impl Cache {
         }
     }
 
-    /// What the cache knows of an inode's xattrs after one was set to `value` or removed (`None`).
+    /// The value to cache for an inode's xattrs after one was set to `value` or removed (`None`).
     pub(crate) fn xattrs_after(&self, ino: Ino, name: &XattrName, value: Option<&[u8]>) -> Value {
         let blocks = |value: &[u8]| xattr_blocks(value.len());
         let mut sizes = match self.get(&Key::Xattrs(ino), None) {

@@ -1,6 +1,6 @@
 //! Decides whether the answer of a plan is certain, so that nothing need be committed.
 
-/// What a plan has decided.
+/// The decision of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decided {
     /// To change something.
@@ -15,7 +15,7 @@ pub(crate) enum Decided {
     Stale,
 }
 
-/// What is known about the records that the plan has used.
+/// The facts about the records that the plan has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     /// An earlier attempt of the operation may have been committed.
@@ -32,7 +32,7 @@ pub(crate) struct Evidence {
     pub(crate) reread: bool,
 }
 
-/// What to do with a decision.
+/// The next step after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// It is the answer.
@@ -43,7 +43,7 @@ pub(crate) enum Next {
     Commit,
 }
 
-/// What makes an answer certain. The first row that matches decides; an empty cell matches anything.
+/// Decides whether an answer is certain. The first row that matches decides; an empty cell matches anything.
 ///
 /// | decided | in doubt | read | assumed | exclusive | one moment | reread | next | because |
 /// |---|---|---|---|---|---|---|---|---|

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_grows_makes_room_for_itself() {
+    fn growing_records_stay_within_the_bound() {
         const RECORDS: usize = 1 << 12;
         let cache = Cache::new(RECORDS, AclKind::Posix);
         let keys = || (0..4_000).map(|ino| Key::Xattrs(Ino(ino)));

@@ -40,7 +40,7 @@ pub struct CloneRequest {
     pub threads: usize,
 }
 
-/// What was copied so far. Another thread may read it meanwhile.
+/// The amount copied so far. Another thread may read it meanwhile.
 #[derive(Debug, Default)]
 pub struct CloneProgress {
     pub inodes: AtomicU64,
@@ -72,8 +72,8 @@ pub struct CloneFailure {
 
 impl Meta {
     /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name at one
-    /// moment. `stop` ends the work. What was copied is then removed until `leave` returns true: the clean-up after
-    /// the session removes the rest.
+    /// moment. `stop` ends the work. The parts that were already copied are then removed until `leave` returns true;
+    /// the clean-up after the session removes the rest.
     ///
     /// # Errors
     /// Those of [`BeginClone`], [`CloneEntries`], [`CloneChunks`] and [`EndClone`]; [`CloneError`].
@@ -260,7 +260,7 @@ impl Cloner<'_> {
         }
     }
 
-    /// Does tasks until none is left.
+    /// Runs tasks until none is left.
     fn work(&self) {
         while let Some(task) = self.take() {
             let mut running = Running { cloner: self, is_done: false };
@@ -294,8 +294,8 @@ impl Cloner<'_> {
         }
     }
 
-    /// Copies what a directory contains, and what other waiting directories contain, as much as fits into one
-    /// transaction, or one page if that is more.
+    /// Copies the content of a directory, and of other waiting directories, as much as fits into one transaction, or
+    /// one page if that is more.
     fn copy_from(&self, first: Task) -> Result<(), CloneError> {
         let mut gathered = Gathered::default();
         let mut next = Some(first);
@@ -332,7 +332,7 @@ impl Cloner<'_> {
                 return Err(Failure::from(Errno::EIO).into());
             };
             if inode.kind.is_dir() && inode.parent != from {
-                // It could lead into a circle. If it was just renamed, it is not in this directory any more.
+                // The directory was renamed or is damaged. If it is damaged, the walk could go in a circle.
                 continue;
             }
             let is_linked = !inode.kind.is_dir() && inode.nlink > 1;
@@ -373,8 +373,8 @@ impl Cloner<'_> {
         Ok(number)
     }
 
-    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns what became
-    /// of each entry, and how many chunks of each file were copied at most.
+    /// Copies entries, in as many transactions as needed. Adds the directories among them to `below`. Returns the
+    /// result for each entry, and the most chunks of each file that were copied.
     fn copy(
         &self,
         gathered: &Gathered,
@@ -550,8 +550,8 @@ mod tests {
             assert_eq!(progress.inodes.into_inner(), 1001 + directories);
             // One page of the root, then each directory in pages of 512 entries.
             assert_eq!(cost.scans, 1 + scans, "{directories} directories");
-            // The source, the begin with what it reads, the end, four leases of numbers, a transaction for the
-            // directories, and four for the files, which have two records each.
+            // These are requests for the source, for the begin and the end of the copy, for four leases of numbers, and
+            // for five transactions: one has the directories, and four have the files, each with two records.
             assert!(cost.reads <= 17 && cost.commits <= 14, "{directories} directories: {cost:?}");
         }
     }

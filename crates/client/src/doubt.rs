@@ -43,7 +43,7 @@ impl Doubt {
         self.txn.op_id.session()
     }
 
-    /// What to send first: the transaction, and the error that it records, if any.
+    /// The transaction to send first, and the error that it records, if any.
     pub(crate) fn resumed(&self) -> (Option<Errno>, Txn) {
         let is_mark = matches!(self.txn.effects[..], [Effect::PutWait(wait)] if wait == mark(self.txn.op_id));
         let recorded = self.recorded.filter(|_| is_mark);
@@ -69,8 +69,8 @@ pub(crate) fn mark(id: OpId) -> LockWait {
     LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: 0, owner, exclusive: false, pid: 0 } }
 }
 
-/// Whether this is the mark of an operation that no term guards. The session in it has no record, so its record does not
-/// tell whether the operation still needs the mark. It does not when [`MARK_NEEDED`] has passed since the mark was seen.
+/// Whether this is the mark of an operation that no term guards. No session record tells whether the operation still
+/// needs the mark. The mark is no longer needed when [`MARK_NEEDED`] has passed since it was seen.
 pub fn is_mark_without_term(wait: &LockWait) -> bool {
     let LockOwner { session, owner, .. } = wait.lock.owner;
     let id = OpId(u128::from(session.0) << 64 | u128::from(owner));

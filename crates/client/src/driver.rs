@@ -106,7 +106,7 @@ impl Meta {
         }
     }
 
-    /// What this client has done since it was opened.
+    /// The work of this client since it was opened.
     pub fn activity(&self) -> Activity {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let [cache_hits, cache_misses] = self.cache.lookups();
@@ -141,7 +141,7 @@ impl Meta {
     /// volume is open here. Only the first call has an effect.
     pub fn set_traversers(&self, traversers: Traversers) {
         let _ = self.traversers.set(traversers);
-        // Drop what was computed without them.
+        // Drop cached results that were computed without the traversers.
         self.forget_all();
     }
 
@@ -213,7 +213,7 @@ impl Meta {
         self.terms.are_doubtful()
     }
 
-    /// What is left of the lease on cached records; zero without one.
+    /// The time left of the lease on cached records; zero without a lease.
     pub fn lease_left(&self) -> Duration {
         let until = self.current_until.load(Ordering::Acquire);
         Duration::from_nanos(until.saturating_sub(BootInstant::now().nanos()))
@@ -248,7 +248,7 @@ impl Meta {
             || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
-    /// Applies a remote change: invalidates what it changed, unless the cache reflects it already.
+    /// Applies a remote change: invalidates the records that it changed, unless the cache reflects it already.
     pub fn apply_remote(&self, change: &Change) {
         if self.is_news(change) {
             change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
@@ -257,14 +257,14 @@ impl Meta {
         }
     }
 
-    /// Invalidates what a transaction changes, because it may have been committed or may still be.
+    /// Invalidates the records that a transaction changes, because it may have been committed or may still be.
     pub(crate) fn doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
         self.forget(txn);
     }
 
-    /// Invalidates what a transaction changes.
+    /// Invalidates the records that a transaction changes.
     pub(crate) fn forget(&self, txn: &Txn) {
         let invalidations = txn.invalidations();
         invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));
@@ -376,7 +376,7 @@ mod tests {
 
     /// A change can be delivered long after `in_doubt_until`, because the process may have been stopped.
     #[test]
-    fn own_change_in_doubt_is_news_until_the_stream_has_covered_that_time() {
+    fn own_change_in_doubt_counts_as_new_until_the_stream_has_passed_it() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         Volume::in_memory("test").format(&*engine).unwrap();
         let meta = Meta::open(engine, 1000).unwrap();

@@ -2,24 +2,24 @@
 //!
 //! A directory that this client creates is held by its session from the start: its record names the session
 //! ([`Inode::holder`]). Other clients that come across the record stop and recall the directory (`recall.rs`). So until
-//! this client gives the directory back, nobody else reads or changes what is in it. What is created in a held directory
-//! is held too; a directory is held once, and given back for ever.
+//! this client gives the directory back, nobody else reads or changes its content. Inodes that are created in a held
+//! directory are held too. A directory that was given back is never held again.
 //!
-//! While a directory is held, the truth about it is in memory: `records` has the inodes, entries and rows of everything
+//! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of everything
 //! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
-//! answered. The queue is committed in order, several transactions in a request. As nobody else changes what is held, no
-//! guard of a queued transaction can fail, except the one of the session.
+//! answered. The queue is committed in order, several transactions in a request. As nobody else changes held records,
+//! no guard of a queued transaction can fail, except the one of the session.
 //!
 //! All other transactions are sent to the engine at once. If such a transaction changes files at all, the queue is
 //! committed first, so the order of all changes is kept. If it also concerns something that is held, for example because
-//! it moves a file out of a held directory, nothing else happens to what is held meanwhile, and its effects are applied
+//! it moves a file out of a held directory, nothing else happens to `records` meanwhile, and its effects are applied
 //! to `records` after it.
 //!
 //! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
-//! directories' records. If the session is lost, so is what was not committed.
+//! directories' records. If the session is lost, the queue is lost too.
 //!
 //! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`). If this
-//! process is killed, the next mount on this machine commits what is in the journal (`replay.rs`).
+//! process is killed, the next mount on this machine commits the transactions in the journal (`replay.rs`).
 //!
 //! The transactions of a request are merged (`merge.rs`). A request that failed is sent again unchanged, because it may
 //! have been committed under its ids.
@@ -45,7 +45,7 @@ use crate::ticket::Ticket;
 
 /// The most transactions that wait to be committed; further callers wait.
 pub(crate) const MAX_QUEUED: usize = 1000;
-/// The most transactions in one request, and about the most bytes.
+/// The most transactions in one request, and roughly the most bytes.
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// If more inodes are held, all are given back.
@@ -63,11 +63,11 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Makes the blocks of slices durable, before a row that names them is committed.
 pub type MakeDurable = Arc<dyn Fn(&[SliceId]) -> Result<(), Errno> + Send + Sync>;
 
-/// What this client holds.
+/// The directories that this client holds, and the queue of changes below them.
 pub(crate) struct Held {
     /// Set if new directories are to be held.
     pub(crate) make_durable: OnceLock<MakeDurable>,
-    /// Where the journals of this client's sessions are. Without a journal, nothing is held.
+    /// The place of the journals of this client's sessions. Without a journal, nothing is held.
     pub(crate) journals: OnceLock<Arc<dyn Journals>>,
     pub(crate) has_journal: AtomicBool,
     /// Whether anything is held or queued.
@@ -110,7 +110,7 @@ pub(crate) struct State {
     pub(crate) losses: u64,
     /// Whether everything is being given back: nothing new is answered from `records`.
     pub(crate) is_closing: bool,
-    /// Whether a transaction that concerns what is held is under way at the engine.
+    /// Whether the engine is processing a transaction that concerns held records.
     pub(crate) is_alone: bool,
     pub(crate) must_give_back: bool,
     pub(crate) last_break: Option<(Instant, Duration)>,
@@ -122,7 +122,7 @@ pub(crate) struct Queued {
     pub(crate) txn: Txn,
     /// Keeps the term of the transaction open.
     pub(crate) _ticket: Ticket,
-    /// Whether a guard may fail: then the transaction is not needed.
+    /// Whether a guard may fail. If one fails, the transaction is not needed.
     pub(crate) is_optional: bool,
 }
 
@@ -130,11 +130,11 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) txns: Vec<Txn>,
-    /// For each transaction, how it was made of queued ones.
+    /// For each transaction, how it was made from queued ones.
     pub(crate) merged: Vec<Merged>,
 }
 
-/// How a transaction was made of queued ones.
+/// How a transaction was made from queued ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Merged {
     pub(crate) count: usize,
@@ -142,12 +142,12 @@ pub(crate) struct Merged {
     pub(crate) is_optional: bool,
 }
 
-/// A transaction that is under way at the engine. If it concerns what is held, nothing else happens to that meanwhile.
+/// A transaction that the engine is processing. If it concerns held records, nothing else changes them meanwhile.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     pub(crate) held: &'a Held,
     pub(crate) is_alone: bool,
-    /// The directories that it creates and that will be held. Nothing happens in them before they are.
+    /// The directories that it creates and that will be held. No other transaction uses them before that.
     pub(crate) births: Vec<Ino>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) enum HeldRead {
     All(Snapshot),
     /// As `All`, but entries among them lead to these inodes, which are not held.
     Linked(Snapshot, Vec<RecordKey>),
-    /// Some are held. Everything is committed that was queued, so the engine can be asked.
+    /// Some are held. All queued changes have been committed, so the engine can be asked.
     Some,
 }
 
@@ -200,14 +200,14 @@ impl Drop for Entered<'_> {
 }
 
 impl Entered<'_> {
-    /// Whether the transaction concerns what is held, so that the engine has everything that was answered.
+    /// Whether the transaction concerns held records, so that the engine has every change that was answered.
     pub(crate) fn is_alone(&self) -> bool {
         self.is_alone
     }
 }
 
 impl Queued {
-    /// About how many bytes the transaction adds to a request.
+    /// The approximate number of bytes that the transaction adds to a request.
     fn bytes(&self) -> usize {
         let effect = |effect: &Effect| match effect {
             Effect::PutAcl { text, .. } => text.len(),
@@ -224,7 +224,7 @@ impl Queued {
 }
 
 impl State {
-    /// Whether the transaction concerns only what is held, so that its guards can be checked here.
+    /// Whether the transaction concerns only held records, so that its guards can be checked here.
     pub(crate) fn covers(&self, txn: &Txn, own: SessionId) -> bool {
         txn.guards.iter().all(|guard| self.covers_guard(guard, own))
             && txn.effects.iter().all(|effect| self.covers_effect(effect, &txn.effects, own))
@@ -255,7 +255,7 @@ impl State {
             all.iter().any(|effect| matches!(effect, Effect::PutInode(inode) if inode.ino == *ino))
         };
         match effect {
-            // Only with a name, and all names are in held directories.
+            // The inode must get a name in the same transaction. The guards and effects for names check the directory.
             Effect::PutInode(inode) => {
                 !self.inodes.contains(&inode.ino)
                     && (!inode.kind.is_dir() || inode.holder() == Some(own))
@@ -312,7 +312,7 @@ impl State {
         }
     }
 
-    /// Applies effects to `records`, as far as they concern what is held, and notes which inodes are held after them.
+    /// Applies the effects on held records to `records`, and notes which inodes are held after them.
     pub(crate) fn apply(&mut self, txn: &Txn, own: SessionId) {
         let is_held = |effect: &&Effect| match effect {
             Effect::PutInode(inode) => inode.holder() == Some(own),
@@ -352,7 +352,7 @@ impl State {
                         self.directories.insert(inode.ino);
                     }
                 }
-                // That it does not exist is held too: the engine may still have it.
+                // The inode stays in `inodes`: its absence is held too, because the engine may still have its record.
                 Effect::DropInode { ino } => _ = self.directories.remove(ino),
                 _ => {}
             }
@@ -382,10 +382,10 @@ impl State {
         self.queued += 1;
     }
 
-    /// Removes the first transactions of the queue, which are committed. `sent` is what is left of the request.
+    /// Removes the first transactions of the queue, which are committed. `sent` is the rest of the request.
     pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
         self.committed += count as u64;
-        // Before the tickets are dropped: after that their terms can end, and a replay could not send them again.
+        // Do this before the tickets are dropped: then their terms can end, and a replay could not send them again.
         if let Some(journal) = &mut self.journal {
             let left = self.queue.range(count.min(self.queue.len())..);
             journal.committed(count, left.map(|queued| (&queued.txn, queued.is_optional)), &counts(sent));
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// Drops what is held, without the queue. Returns the directories.
+    /// Drops `records`, but not the queue. Returns the held directories.
     pub(crate) fn drop_records(&mut self, drops: &AtomicU64) -> HashSet<Ino> {
         drops.fetch_add(1, Ordering::AcqRel);
         self.records = MemEngine::default();
@@ -431,8 +431,8 @@ impl State {
         sent
     }
 
-    /// The first part of the queue, merged as a journal says that it was sent. Transactions that are not in the queue were
-    /// never answered.
+    /// The first part of the queue, merged in the way in which a journal says that it was sent. Transactions that are
+    /// not in the queue were never answered.
     pub(crate) fn group_of(&self, counts: &[u32]) -> Option<Sent> {
         let (mut sent, mut queue) = (Sent { txns: Vec::new(), merged: Vec::new() }, self.queue.iter());
         for &count in counts {
@@ -456,7 +456,7 @@ impl State {
         self.only_held(self.records.read(keys).unwrap_or_default())
     }
 
-    /// Without the records that come along, of ACLs and of inodes that are not held.
+    /// Removes the records that come along: ACLs, and inodes that are not held.
     pub(crate) fn only_held(&self, mut snapshot: Snapshot) -> Snapshot {
         snapshot.records.retain(|record| match record {
             Record::Acl(..) => false,
@@ -466,7 +466,7 @@ impl State {
         snapshot
     }
 
-    /// No new directory is held for a while. Returns the time.
+    /// Holds no new directory for a while. Returns for how long.
     pub(crate) fn take_a_break(&mut self) -> Duration {
         let now = Instant::now();
         let time = match self.last_break {
@@ -499,7 +499,7 @@ impl Held {
 
     /// The value of a record that is held.
     pub(crate) fn get(&self, key: &Key, kind: AclKind) -> Option<Value> {
-        // Locks are at the engine.
+        // Locks are not held: the engine has them.
         let key = key.to_read().filter(|key| !matches!(key, RecordKey::Locks(_)))?;
         let state = host::lock(&self.state);
         if !state.is_held(&key) {

@@ -1,4 +1,5 @@
-//! Answers operations from the directories that a client holds, and decides what is sent to the engine; see `held.rs`.
+//! Answers operations from the directories that a client holds, and decides which transactions are sent to the engine;
+//! see `held.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,9 +21,9 @@ use crate::held::{
 use crate::ticket::Ticket;
 
 impl Meta {
-    /// From the next session on, holds the directories that it creates. Some thread must call [`Meta::commit_queued`] all
-    /// the time. `make_durable` is called before a row is committed that names slices. What is answered before it is
-    /// committed is written to a journal. Only the first call has an effect.
+    /// From the next session on, holds the directories that this client creates. A thread must call
+    /// [`Meta::commit_queued`] in a loop. `make_durable` is called before a row is committed that names slices.
+    /// Changes that are answered before they are committed are written to a journal. Only the first call has an effect.
     pub fn hold_new_directories(&self, make_durable: MakeDurable, journals: Arc<dyn Journals>) {
         let _ = self.held.journals.set(journals);
         let _ = self.held.make_durable.set(make_durable);
@@ -84,7 +85,7 @@ impl Meta {
     }
 
     /// Whether anything is held, and this client may answer from it: others may have removed a session that was not renewed
-    /// for long, and changed what it held.
+    /// for a long time, and changed its directories.
     fn may_answer_held(&self) -> bool {
         !self.held.is_idle()
             && !self.held.is_ending.load(Ordering::Acquire)
@@ -100,8 +101,8 @@ impl Meta {
         state.queue.iter().flat_map(|queued| slices_of(&queued.txn)).min()
     }
 
-    /// Applies a transaction to what is held, and queues it. `None` if it concerns anything else: it must then be sent to
-    /// the engine.
+    /// Applies a transaction to the held records, and queues it. `None` if it concerns anything else: it must then be
+    /// sent to the engine.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too long.
@@ -160,8 +161,8 @@ impl Meta {
         Ok(Some(outcome))
     }
 
-    /// The transaction with effects in place of its guards of ACLs, which might fail later: the effect stores the ACL.
-    /// `None` if an ACL is not known.
+    /// The transaction with an effect that stores the ACL in place of each guard of an ACL, because such a guard might
+    /// fail later. `None` if an ACL is not known.
     fn with_acls(&self, txn: &Txn) -> Option<Txn> {
         let mut queued = txn.clone();
         queued.guards.retain(|guard| !matches!(guard, Guard::Acl { .. }));
@@ -178,7 +179,7 @@ impl Meta {
     }
 
     /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is
-    /// committed first. If it concerns what is held, nothing else happens to that as long as the result exists.
+    /// committed first. If it concerns held records, nothing else changes them as long as the result exists.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -216,8 +217,8 @@ impl Meta {
         }
     }
 
-    /// Takes over the result of a transaction that was sent to the engine. `is_known` tells whether it is certain that the
-    /// transaction was committed.
+    /// Takes over the result of a transaction that was sent to the engine. `is_known` says whether the transaction was
+    /// certainly committed.
     pub(crate) fn leave(&self, entered: Option<Entered<'_>>, txn: &Txn, is_known: bool) {
         let Some(entered) = entered.filter(|entered| entered.is_alone || !entered.births.is_empty()) else {
             return;
@@ -235,7 +236,7 @@ impl Meta {
                 drop(state.drop_records(&self.held.drops));
             }
         } else {
-            // A directory that is not held may name this session. If the transaction concerned what is held, that may
+            // A directory that is not held may name this session. If the transaction concerned held records, that may
             // have changed.
             state.strays.extend(&entered.births);
             if entered.is_alone {
@@ -298,8 +299,8 @@ impl Meta {
         Ok(if held > 0 { HeldRead::Some } else { HeldRead::Nothing })
     }
 
-    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns how many
-    /// moments the records are of.
+    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns the
+    /// number of moments from which the records are.
     ///
     /// # Errors
     /// Those of the database.
@@ -337,12 +338,12 @@ impl Meta {
         }
     }
 
-    /// How often this client has given up what it held.
+    /// How often this client has given up its held directories.
     pub(crate) fn held_drops(&self) -> u64 {
         self.held.drops.load(Ordering::Acquire)
     }
 
-    /// Removes from an answer of the engine what is held, because it may be out of date.
+    /// Removes held records from an answer of the engine, because they may be out of date there.
     pub(crate) fn without_held(&self, mut snapshot: Snapshot) -> Snapshot {
         if self.held.is_idle() {
             return snapshot;

@@ -4,8 +4,8 @@
 //! servers would commit them one after another, with a sync for each. Merged, they are one: it creates the inode in its last
 //! state. As all of it is committed or nothing, the order of the changes is kept.
 //!
-//! What a guard of a later transaction checks may be changed by an earlier one. Such a guard was checked in memory, and is left
-//! out. A transaction that cannot be merged begins the next one.
+//! An earlier transaction may change the record that a guard of a later one checks. Such a guard was checked in memory,
+//! and is left out. A transaction that cannot be merged begins the next one.
 
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::Ino;
@@ -71,7 +71,7 @@ fn add(effects: &mut Vec<Effect>, effect: &Effect) -> Option<()> {
     let concerns = |other: &Effect, ino: Ino| other.footprint().part.inode() == Some(ino);
     let found = effects.iter().position(is_same);
     match (effect, found.map(|at| &mut effects[at])) {
-        // The last one counts.
+        // The later effect replaces the earlier one.
         (Effect::PutDirent { .. } | Effect::DropDirent { .. }, Some(other))
         | (Effect::PutXattr { .. } | Effect::DropXattr { .. }, Some(other)) => *other = effect.clone(),
         (
@@ -122,7 +122,7 @@ fn add(effects: &mut Vec<Effect>, effect: &Effect) -> Option<()> {
         // A new file has no rows that could be removed.
         (Effect::DropSlices { ino, .. }, None) if is_new(ino) => {}
         (_, None) => {
-            // What is stored with an inode must not be added after its removal.
+            // Records that belong to an inode must not be added after its removal.
             let is_removal =
                 |other: &Effect| matches!(other, Effect::DropInode { ino } if part.inode() == Some(*ino));
             if effects.iter().any(is_removal) {

@@ -195,7 +195,7 @@ impl Meta {
         if settled.is_ok() {
             let directories = state.drop_records(&self.held.drops);
             state.strays.extend(directories.iter().copied());
-            // In the order of their numbers, for the simulator.
+            // The order of their numbers makes runs of the simulator repeatable.
             let mut directories: Vec<Ino> = directories.into_iter().collect();
             directories.sort_unstable();
             self.queue_free(&mut state, directories);
@@ -207,8 +207,8 @@ impl Meta {
         self.settle_held()
     }
 
-    /// Another client has asked for a directory, or has changed its locks. If it is held, everything is to be given back,
-    /// by the thread that commits the queue.
+    /// Another client has asked for a directory, or has changed its locks. If it is held, the thread that commits the
+    /// queue gives everything back.
     pub fn recalled(&self, ino: Ino) {
         if !self.is_holding() {
             return;
@@ -230,7 +230,7 @@ impl Meta {
         self.held.note(&state);
     }
 
-    /// Lets everything be given back soon, because this client is not notified of recalls any more.
+    /// Makes this client give everything back soon, because it is not notified of recalls any more.
     pub fn give_back_soon(&self) {
         if self.held.is_idle() {
             return;
@@ -239,8 +239,8 @@ impl Meta {
         self.held.changed.notify_all();
     }
 
-    /// The session is lost: drops what is held, and what was not committed. Returns the number of transactions that were
-    /// answered and are lost, and the inodes that they concern.
+    /// Drops everything that is held, and the queue, because the session is lost. Returns the number of transactions
+    /// that were answered and are lost, and the inodes that they concern.
     pub fn drop_held(&self) -> (usize, HashSet<Ino>) {
         let mut state = host::lock(&self.held.state);
         drop(state.drop_records(&self.held.drops));
@@ -274,7 +274,8 @@ impl Meta {
         self.held.has_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Commits what is queued, and gives back what others want, until `stop` returns true. For a thread of its own.
+    /// Commits queued changes, and gives back directories that others recall, until `stop` returns true. Runs on a
+    /// thread of its own.
     pub fn commit_queued(&self, stop: &dyn Fn() -> bool) {
         while !stop() {
             let mut state = host::lock(&self.held.state);

@@ -47,7 +47,7 @@ const MAX_DEPTH: u32 = 1 << 20;
 /// How many inodes or quotas are read at once.
 const ROWS: usize = 256;
 
-/// What a walk has done so far.
+/// The progress of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retagging {
     /// Inodes that were met.
@@ -85,7 +85,7 @@ impl Meta {
     }
 
     /// Sets the limits of a directory's quota, which are in force at once. If the directory has no quota, this creates
-    /// one, and a walk counts what is below the directory. After an interrupted walk, another call completes it.
+    /// one, and a walk counts the inodes below the directory. After an interrupted walk, another call completes it.
     ///
     /// # Errors
     /// [`QuotaError`]; ENOENT if `dir` does not exist; ENOTDIR; ELOOP and EBUSY as [`BeginQuota`].
@@ -185,7 +185,7 @@ impl Meta {
     }
 
     /// Sets the limits of a user or group, which are in force at once. For the first such quota of a volume, a walk
-    /// counts what every user and group has.
+    /// counts the inodes of every user and group.
     ///
     /// # Errors
     /// [`QuotaError`].

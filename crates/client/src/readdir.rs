@@ -10,7 +10,7 @@ use crate::listing::{Generation, WholeListing};
 
 impl Meta {
     /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
-    /// if `inodes`, its inode. ACLs that come along are cached.
+    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached.
     ///
     /// # Errors
     /// Those of the database.
@@ -66,7 +66,8 @@ impl Meta {
         if self.is_current() { self.listings.get(dir) } else { None }
     }
 
-    /// Whether another session holds this directory, as far as is cached. What is stored of it may then be out of date.
+    /// Whether another session holds this directory, according to the cache. Its stored records may then be out of
+    /// date.
     pub fn is_held_elsewhere(&self, ino: Ino) -> bool {
         let [inode] = self.known_inodes(&[ino])[..] else { return false };
         inode.as_ref().and_then(Inode::holder).is_some_and(|holder| holder != self.session())

@@ -14,7 +14,7 @@ const PRUNED_AT_ONCE: usize = 256;
 
 impl Meta {
     /// Removes orphans. If one commit for all fails, for example because the files have very many slices, removes them
-    /// one by one. What is below the root of an unfinished copy is removed first, until `stop` returns true.
+    /// one by one. The tree below the root of an unfinished copy is removed first, until `stop` returns true.
     ///
     /// # Errors
     /// ENOTEMPTY if an unfinished copy was not removed because of `stop`; those of the database.
@@ -38,12 +38,12 @@ impl Meta {
     /// Removes everything below a directory that no path leads to, and to which nobody adds entries.
     fn prune_tree(&self, root: Ino, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
         match self.retry(|| self.engine().read(&[RecordKey::Inode(root)]))?.records.first() {
-            // The copy may just have got its name.
+            // Otherwise the copy has just got its name.
             Some(Record::Inode(_, Some(inode))) if inode.kind.is_dir() && inode.nlink == 0 => {}
             _ => return Ok(()),
         }
         let mut at_once = PRUNED_AT_ONCE;
-        // The directories from the root to the one that is being emptied, and others that still are to be.
+        // The directories from the root to the one that is being emptied, and others that are still to be emptied.
         let mut dirs = vec![root];
         let mut emptied: HashSet<Ino> = HashSet::new();
         while let Some(&dir) = dirs.last() {

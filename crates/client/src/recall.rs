@@ -24,7 +24,7 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 /// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of the crate
 /// `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
-/// The most that counts between two reads of the heartbeat.
+/// The longest time between two reads of the heartbeat that counts as silence.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 impl Meta {
@@ -99,7 +99,7 @@ impl Meta {
         })
     }
 
-    /// Commits one transaction, without its result: the caller looks again.
+    /// Commits one transaction and ignores its result, because the caller reads the record again.
     fn commit_alone(&self, guards: Vec<Guard>, effects: Vec<Effect>) -> Result<(), Failure> {
         let ticket = self.terms.next_op(self.session())?;
         let guards = self.with_own_guard(guards, ticket.id)?;

@@ -1,8 +1,8 @@
-//! Commits what mounts of this machine had answered when their processes ended.
+//! Commits the changes that mounts of this machine had answered, but not committed, when their processes ended.
 //!
 //! Each journal is replayed by a client that continues the session of the process that has ended: the journal is its
-//! queue. The transactions keep their ids and the guards of their terms, so the database recognizes those that it has, and
-//! rejects all once the session is removed. A replay that is interrupted is continued by the next one.
+//! queue. The transactions keep their ids and the guards of their terms, so the database recognizes those that it
+//! already has, and rejects all once the session is removed. A replay that is interrupted is continued by the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::ticket::{OpenTerm, Ticket};
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl Meta {
-    /// Commits what is in the journals of this volume whose processes have ended, and removes their sessions. Returns
-    /// whether a session was removed.
+    /// Commits the changes in the journals of this volume whose processes have ended, and removes their sessions.
+    /// Returns whether a session was removed.
     ///
     /// # Errors
     /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the database. The
@@ -53,7 +53,7 @@ impl Meta {
             Ok(unfinished) => unfinished,
             Err(Unusable::OtherFormat(format)) if self.session_of(session)?.is_some() => {
                 let message = format!(
-                    "{place}, the journal of a mount whose process has ended, has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it, or give up what is in it with limen fsck --repair --force",
+                    "{place}, the journal of a mount whose process has ended, has format {format}, and this version of limen reads format {}: mount the volume once with the version that wrote it, or give its changes up with limen fsck --repair --force",
                     journal::FORMAT
                 );
                 return Err(EngineError::permanent(message).into());
@@ -84,7 +84,7 @@ impl Meta {
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
         if record.is_some() && !is_same_boot {
-            // Parts of the journal may have been lost with the machine. That the boot differs does not prove that the
+            // Parts of the journal may have been lost with the machine. A different boot does not prove that the
             // session has ended, because machines may share the directory.
             return Ok(false);
         }
@@ -154,18 +154,19 @@ impl Meta {
                 Queued { txn, _ticket: ticket, is_optional }
             })
             .collect();
-        // If the queue is empty, what was sent last was never answered.
+        // If the queue is empty, the transactions that were sent last were never answered.
         if !unfinished.sent.is_empty() && !state.queue.is_empty() {
             let sent = state.group_of(&unfinished.sent).ok_or_else(|| {
-                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give up what is in it with limen fsck --repair --force";
+                let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
             *host::lock(&client.held.sending) = Some(sent);
         }
         client.held.note(&state);
         drop(state);
-        // Others do not remove the session meanwhile. The process that has ended may have used the ids that this client
-        // would give, and the database answers an id that it knows without doing anything.
+        // The renewal keeps others from removing the session. It uses ids of its own: the process that has ended may
+        // have used the ids that this client would give, and the database answers an id that it knows without doing
+        // anything.
         let visitor = Meta::new(Arc::clone(&self.engine), self.volume().clone(), random_session(), 1);
         visitor.set_retry_timeout(self.retry_timeout());
         let began = BootInstant::now();

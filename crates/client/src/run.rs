@@ -37,7 +37,7 @@ struct Attempt<R> {
     txn: Txn,
 }
 
-/// What a plan leads to.
+/// The result of planning.
 #[derive(Debug)]
 enum Planned<R> {
     Missing(Missing),
@@ -74,7 +74,7 @@ struct Run<'a, O: Op> {
     tried: Option<O::Reply>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
-    /// What the operation has read, in `reads` requests.
+    /// The records that the operation has read, in `reads` requests.
     fresh: OwnReads,
     reads: u32,
     all_reads: u32,
@@ -175,7 +175,7 @@ impl<'a, O: Op> Run<'a, O> {
         Some(Attempt { answer, txn })
     }
 
-    // Called once, in the loop. Inlined because its result is large.
+    // This is called once, in the loop. It is inlined because its result is large.
     #[inline(always)]
     fn plan(&mut self) -> Result<Planned<O::Reply>, Failure> {
         let oldest = self.oldest();
@@ -243,7 +243,7 @@ impl<'a, O: Op> Run<'a, O> {
 
     fn read(&mut self, Missing { keys, as_one, climbs_from, oldest }: Missing) -> Result<(), Failure> {
         if as_one {
-            // The keys include all of these.
+            // The keys include every record that was read before.
             self.fresh.clear();
             self.reads = 0;
         }

@@ -317,7 +317,7 @@ mod tests {
             if arrives {
                 faulty.deliver().unwrap();
             }
-            // Many more results than the in-memory engine keeps for operations without a term.
+            // Commit many more results than the in-memory engine keeps for operations without a term.
             for _ in 0..5 * TERM_OPS {
                 change(&meta, !arrives).unwrap();
                 change(&meta, arrives).unwrap();

@@ -34,7 +34,7 @@ pub struct TrashedHour {
     pub is_dir: bool,
 }
 
-/// What to delete.
+/// The entries to delete.
 pub struct Emptying<'a> {
     /// Deletes only hours before this one.
     pub before: TrashHour,
@@ -57,7 +57,7 @@ impl fmt::Debug for Emptying<'_> {
     }
 }
 
-/// What a call has deleted.
+/// The result of [`Meta::empty_trash`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emptied {
     /// The number of entries, without the directories of hours and users.
@@ -137,7 +137,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Deletes what is in the trash.
+    /// Deletes entries of the trash.
     ///
     /// # Errors
     /// Those of the database.

@@ -45,7 +45,7 @@ const LOOK_FOR: Duration = Duration::from_secs(10);
 /// How often the client looks the name up.
 const MAX_LOOKS: u32 = 200;
 
-/// What a copy has, so far or in the end.
+/// The size of a copy, so far or in the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub inodes: u64,
@@ -76,7 +76,7 @@ impl Counted {
     }
 }
 
-/// The error of a copy for the user, and what became of it.
+/// The error of a copy for the user, which also says what became of the copied files.
 pub fn failed(failure: &CloneFailure) -> CliError {
     let what = match &failure.error {
         CloneError::Failed(Failure::Refused(errno)) => errno.to_string(),
@@ -88,7 +88,7 @@ pub fn failed(failure: &CloneFailure) -> CliError {
 fn refused(what: &str, error: &CloneError, is_removed: bool) -> CliError {
     let left = match is_removed {
         true => "nothing was copied",
-        false => "what was copied is invisible, and is removed by the next mount or limen gc --delete",
+        false => "the copied part is invisible, and is removed by the next mount or limen gc --delete",
     };
     let advice = match error {
         CloneError::QuotaChanged => "run the command again",
@@ -106,7 +106,7 @@ fn refused(what: &str, error: &CloneError, is_removed: bool) -> CliError {
 pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Result<()> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     let Some(request) = parse(request.trim_end()) else { return Err(ErrorKind::InvalidData.into()) };
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
         let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
@@ -139,7 +139,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// What a thread that serves a client waits for.
+/// The events that a thread that serves a client waits for.
 enum Event {
     /// The client looks for the copy and does not find it.
     Line,
@@ -217,8 +217,8 @@ fn expire(
 ) -> io::Result<()> {
     loop {
         let event = events.recv_timeout(LOOK_FOR);
-        // At the end once more: the kernel may have read the attributes of the directory before the copy was there, and
-        // stored them after that.
+        // Do this once more at the end: the kernel may have read the attributes of the directory before the copy was
+        // there, and stored them after that.
         if let Some(vfs) = vfs.upgrade() {
             vfs.expire_entry(request.parent, &request.name);
         }

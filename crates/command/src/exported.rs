@@ -250,7 +250,7 @@ fn session(text: &mut Text, counters: &Counters) {
     );
     text.gauge(
         "limen_lease_seconds",
-        "What is left of the lease on cached records, which each answer of the stream of changes renews.",
+        "The time left of the lease on cached records, which each answer of the stream of changes renews.",
         mount.lease.as_secs_f64(),
     );
     text.counter(

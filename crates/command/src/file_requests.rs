@@ -1,5 +1,5 @@
-//! Requests of tools about single files of a mount: to compact one, how much of it is cached, and to evict that. The
-//! mount's process serves them, because it has a session and the caches.
+//! Requests of tools about single files of a mount: to compact a file, to say how much of it is cached, and to remove
+//! it from the cache. The mount's process serves them, because it has a session and the caches.
 //!
 //! The first line that the client sends names the request ([`FileRequest`]), and the mount answers that it is ready. Each
 //! further line is the number of an inode, which the mount answers with a line of JSON.
@@ -24,14 +24,14 @@ const MAX_RUNNING: usize = 64;
 /// The longest line of a client: a number.
 const MAX_LINE_BYTES: u64 = 32;
 
-/// What is asked for each file.
+/// The request for each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRequest {
-    /// To store chunks again that have several rows.
+    /// Stores chunks that have several rows again, with fewer rows.
     Compact,
-    /// How much of it is cached.
+    /// Returns how much of the file is cached.
     Cached,
-    /// To remove it from the caches.
+    /// Removes the file from the caches.
     Evict,
 }
 
@@ -66,7 +66,7 @@ impl FileRequest {
 /// Starts a thread that serves a client. If there are too many, closes the connection.
 pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) -> io::Result<()> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(vfs);
     let work = move || {
         let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
@@ -145,7 +145,7 @@ impl<'a> FileRequests<'a> {
         stream.set_read_timeout(Some(IDLE_EVERY))?;
         match self.answer(&stream)?["ready"] == true {
             true => Ok(stream),
-            // It has sent its statistics.
+            // An older version ignores the request and sends its statistics.
             false => {
                 Err(CliError::new("the mount belongs to an older version of limen").advise("mount it again"))
             }

@@ -52,7 +52,7 @@ impl Default for Lines {
 
 impl Lines {
     /// # Errors
-    /// Standard output cannot be written; so for [`Lines::flush`].
+    /// Standard output cannot be written; the same holds for [`Lines::flush`].
     pub fn line(&mut self, line: impl AsRef<[u8]>) -> Result<(), CliError> {
         let written = self.0.write_all(line.as_ref()).and_then(|()| self.0.write_all(b"\n"));
         written.map_err(cannot_write)

@@ -20,7 +20,7 @@ pub fn state_directory() -> Option<PathBuf> {
     Some(state.or_else(|| Some(from_environment("HOME")?.join(".local/state")))?.join("limen"))
 }
 
-/// Where root keeps what outlives a mount.
+/// The directory in which root keeps files that outlive a mount.
 pub const LASTING_OF_ROOT: &str = "/var/lib/limen";
 
 /// The directory of this user, below `/var/lib/limen` for root and else below the user's state directory, for something

@@ -95,7 +95,7 @@ mod tests {
                     queue.push(depth - 1);
                 }
             });
-            // Two of each depth down to 1, and one of depth 0 below each of those.
+            // A task adds two tasks of the next smaller depth, but a task of depth 1 adds only one.
             let tree = |depth: u32| (1_u64 << depth) - 1 + (1 << (depth - 1));
             assert_eq!(done.into_inner(), tree(10) + tree(3), "{threads} threads");
         }

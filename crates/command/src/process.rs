@@ -32,7 +32,7 @@ impl Process {
         let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             return !self.is_alive();
         };
-        // Checked after the descriptor is open: if the process is alive now, the descriptor refers to it.
+        // Check this after the descriptor is open: if the process is alive now, the descriptor refers to it.
         if !self.is_alive() {
             return true;
         }

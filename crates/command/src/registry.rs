@@ -1,4 +1,4 @@
-//! Which process serves which mount on this machine.
+//! Records the process of each mount on this machine.
 //!
 //! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside its tree,
 //! named after the device number (`st_dev`) of the mount's files. `limen info` and `limen umount` read this

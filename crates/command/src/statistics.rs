@@ -4,7 +4,8 @@
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
 //! `profile` with a line of JSON each second until the client closes the connection, `clone`, `compact`,
-//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
+//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect.
+//! `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -322,7 +323,7 @@ fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
 /// Serves a profiler on a thread of its own. If there are too many, closes the connection.
 fn start_profile(stream: UnixStream, counters: &Counters) -> io::Result<()> {
     let Some(profiler) = counters.profile.attach() else { return Ok(()) };
-    // A weak reference, because the thread must not keep the mount's parts from being dropped.
+    // Keep a weak reference, because the thread must not keep the mount's parts from being dropped.
     let vfs = Arc::downgrade(&counters.vfs);
     let work = move || {
         if let Err(error) = profile::serve(stream, &profiler, &vfs) {

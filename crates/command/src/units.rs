@@ -29,7 +29,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     if fraction.is_empty() {
         return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
     }
-    // Integer arithmetic, exact to a millionth of the unit: floating point would round.
+    // Use integer arithmetic, which is exact to a millionth of the unit: floating point would round.
     let fraction = fraction.get(..6).unwrap_or(fraction);
     let part: u64 = fraction.parse().map_err(|_| wrong())?;
     let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);

@@ -1,4 +1,4 @@
-//! What all pages have: the document, navigation, tables, meters.
+//! The parts that all pages have: the document, navigation, tables, meters.
 
 use crate::html::Html;
 use crate::model::{Fact, Level, Tone};

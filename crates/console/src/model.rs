@@ -1,6 +1,6 @@
-//! What pages show.
+//! The content of pages.
 
-/// How much attention a value needs.
+/// The attention that a value needs, which is shown by its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]
@@ -51,7 +51,7 @@ pub struct Overview {
     pub warnings: Vec<String>,
 }
 
-/// What is below a directory.
+/// The usage of a directory and of its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     pub path: Vec<u8>,
@@ -101,11 +101,11 @@ pub struct SessionRow {
     pub health: Fact,
     pub locks: u64,
     pub unlinked: u64,
-    /// What the mount says about itself, if it is on this machine.
+    /// Sentences about the mount from its own statistics, if it is on this machine.
     pub notes: Vec<String>,
 }
 
-/// What a mount on this machine does.
+/// The work of a mount on this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
     pub mountpoint: String,
@@ -137,7 +137,7 @@ pub struct QuotaRow {
     pub whose: String,
     /// The path of a directory's quota.
     pub path: Option<Vec<u8>>,
-    /// What is used, the soft limit and the hard limit, as `limen quota list` shows them.
+    /// The usage, the soft limit and the hard limit, as `limen quota list` shows them.
     pub bytes: String,
     pub inodes: String,
     pub bytes_level: Level,
@@ -184,7 +184,7 @@ pub struct Verdict {
     pub is_granted: bool,
     /// "ann cannot read this file."
     pub headline: String,
-    /// Why, in sentences.
+    /// The reasons, in sentences.
     pub because: Vec<String>,
     pub steps: Vec<Step>,
     pub remedies: Vec<Remedy>,
@@ -198,11 +198,11 @@ pub struct Step {
     pub path: Vec<u8>,
     pub mode: String,
     pub owner: String,
-    /// What the check permits.
+    /// The action that the check permits.
     pub asked: String,
     /// `None` if an earlier check denied.
     pub is_granted: Option<bool>,
-    /// What decided.
+    /// The entry or rule that decided.
     pub by: String,
 }
 
@@ -223,7 +223,7 @@ pub struct File {
     pub is_dir: bool,
     pub facts: Vec<Fact>,
     pub mode: String,
-    /// What owner, mode and ACL say, in words; the entry and its meaning.
+    /// The rules of owner, mode and ACL in words: each entry and its meaning.
     pub rules: Vec<(String, String)>,
     /// Why the rules cannot be shown.
     pub damage: Option<String>,
@@ -253,7 +253,7 @@ pub struct ListingRow {
     pub hidden: Option<&'static str>,
 }
 
-/// Who has access to a file.
+/// The users that have access to a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     pub rows: Vec<Holder>,
@@ -272,7 +272,7 @@ pub struct Holder {
     pub is_user: bool,
     /// `rw-`, or `none`.
     pub rights: String,
-    /// What decides.
+    /// The entry or rule that decides.
     pub by: String,
 }
 
@@ -294,7 +294,7 @@ pub struct Change {
     pub keep_mask: bool,
 }
 
-/// What a change would open and close.
+/// The access that a change would open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
     /// The change as a command.
@@ -307,7 +307,7 @@ pub struct Effect {
     pub below: Option<Below>,
 }
 
-/// What a change opens and closes below a directory for one user.
+/// The access that a change opens and closes below a directory for one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Below {
     pub user: String,

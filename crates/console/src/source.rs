@@ -1,4 +1,4 @@
-//! Where the content of pages comes from.
+//! The source of the content of pages.
 
 use std::fmt::Debug;
 
@@ -23,22 +23,22 @@ pub trait Source: Send + Sync + Debug {
 
     fn overview(&self) -> Result<Overview, Failure>;
 
-    /// What is below a directory.
+    /// The usage of a directory and of its entries.
     fn map(&self, path: &[u8]) -> Result<Map, Failure>;
 
     fn sessions(&self) -> Result<Sessions, Failure>;
 
-    /// What the mounts on this machine do now.
+    /// The present work of the mounts on this machine.
     fn live(&self) -> Result<Vec<Live>, Failure>;
 
     fn quotas(&self) -> Result<Quotas, Failure>;
 
     fn garbage(&self) -> Result<Garbage, Failure>;
 
-    /// Who can reach a file, and whether a user can.
+    /// The users that can reach a file, and whether the given user can.
     fn access(&self, query: &AccessQuery) -> Result<Access, Failure>;
 
-    /// What a change of permissions would open and close. Nothing is changed.
+    /// The access that a change of permissions would open and close. Nothing is changed.
     fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure>;
 
     /// Users to choose from.

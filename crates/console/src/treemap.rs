@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_areas() {
+    fn values_of_zero_have_no_areas() {
         assert_eq!(divide(&[], 1.0), []);
         assert_eq!(divide(&[0.0, 0.0], 1.0), []);
         assert_eq!(divide(&[3.0], 2.0), [Area { x: 0.0, y: 0.0, width: 100.0, height: 100.0 }]);

@@ -359,7 +359,7 @@ mod tests {
         if !skip::is_root() {
             return;
         }
-        // tmpfs, because it does not reuse inode numbers, by which the times are tracked.
+        // Use a tmpfs, because it does not reuse inode numbers, by which the times are tracked.
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
         let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         std::fs::set_permissions(place.path(), open).unwrap();

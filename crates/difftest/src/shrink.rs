@@ -8,7 +8,7 @@ pub(crate) fn shrink<T: Clone, D>(steps: &[T], fails: &dyn Fn(&[T]) -> Option<D>
     let mut length = steps.len().div_ceil(2);
     loop {
         let mut smaller = false;
-        // From the end, because later steps rarely affect earlier ones.
+        // Begin at the end, because later steps rarely affect earlier ones.
         let mut end = steps.len();
         while end > 0 {
             let begin = end.saturating_sub(length);

@@ -1,7 +1,7 @@
 //! Counts the rows of shared slices and the inodes of quotas in the lines of a dump.
 //!
-//! Both are counted in the result instead of read, because a dump leaves unlinked files out, and because on an engine that
-//! cannot show an old moment they change with every other record.
+//! Both are counted in the lines and not read from the database. A dump leaves unlinked files out; and if the engine
+//! cannot read the records as of one moment, the stored numbers change while the dump is made.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::line::{InodeLine, Line, MOST_SHARES, QuotaLine};
 /// Rows in a page of a scan.
 const PAGE: usize = 1024;
 
-/// The counts. Their number does not depend on the number of files, except of those that share slices.
+/// The counts. How many there are depends on the number of shared slices and quotas, not on the number of files.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// The slices that were ever shared.
@@ -23,7 +23,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// All counts at 0.
+    /// Reads which slices were ever shared and which quotas exist. All counts are 0.
     ///
     /// # Errors
     /// Those of the database.
@@ -98,7 +98,7 @@ impl Counts {
         }
     }
 
-    /// The lines of all counts.
+    /// Calls `each` with the lines of all counts.
     pub(crate) fn lines<E>(&self, each: &mut dyn FnMut(Line) -> Result<(), E>) -> Result<(), E> {
         for (slice, count) in &self.shared {
             let mut left = count.saturating_sub(1);

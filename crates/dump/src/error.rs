@@ -21,7 +21,7 @@ pub enum DumpError {
     NotEmpty,
     #[error("another dump was loaded here in part")]
     OtherDump,
-    #[error("what another load stored here is removed only in part")]
+    #[error("the records of another load are removed only in part")]
     Discarded,
     #[error("no dump was loaded here in part")]
     NotLoading,
@@ -37,7 +37,7 @@ pub enum DumpError {
     Copying,
     #[error("the file with inode {ino} is too large to be read at once, and changes too fast")]
     BusyFile { ino: u64 },
-    #[error("the volume is not what the dump says: {0}")]
+    #[error("the volume differs from the dump: {0}")]
     Differs(String),
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -9,7 +9,7 @@
 //! 3. inodes by number, each followed by its xattrs and its symlink target or rows of chunks; a directory by its
 //!    entries in bytewise order;
 //! 4. the counts of shared slices;
-//! 5. quotas, with what the inodes of the dump count in them;
+//! 5. quotas, with the usage of the inodes of the dump;
 //! 6. `end`: the totals, and a checksum of all lines.
 //!
 //! Bytes that are not UTF-8 are written as `base64:` and their base64. With `--json` these lines are the dump.

@@ -62,7 +62,7 @@ pub enum Line {
         slice: u64,
         rows: u64,
     },
-    /// A quota, with what the inodes of the dump count in it.
+    /// A quota, with the usage of the inodes of the dump.
     Quota(QuotaLine),
     /// The last line.
     End(Tail),

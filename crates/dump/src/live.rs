@@ -81,7 +81,8 @@ enum Key {
 /// as a dump. `progress` is called with the number of inodes that were read.
 ///
 /// # Errors
-/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one of `progress` and `each`.
+/// The volume changes too fast, or a copy of a tree is being made; those of the database, of `spool`, and the first one
+/// of `progress` and `each`.
 pub fn dump_live(
     engine: &Arc<dyn Engine>,
     spool: File,
@@ -102,8 +103,8 @@ pub fn dump_live(
         found: BTreeMap::new(),
         volume: Vec::new(),
     };
-    // What is below the root of an unfinished copy cannot be told from other files if the copy is completed meanwhile.
-    // The records of later copies are in the stream.
+    // If an unfinished copy is completed meanwhile, the files below its root cannot be told from other files. The
+    // records of later copies are in the stream.
     if !records::roots_of_copies(&mut *live.source)?.is_empty() {
         return Err(DumpError::Copying);
     }
@@ -198,7 +199,7 @@ impl LiveDump {
         }
     }
 
-    /// Reads changed records until everything is of one moment: what follows step 1.
+    /// Reads changed records until everything is of one moment: all steps after step 1.
     fn catch_up(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         self.look()?;
         self.read_until_few()?;
@@ -396,7 +397,7 @@ impl LiveDump {
                 continue;
             };
             if !is_read {
-                // It came with a directory entry. If it is not known yet, it is new.
+                // The inode was read with a directory entry. If it is not known yet, it is new.
                 let is_known = self.found.contains_key(&key) || self.scanned.binary_search(&ino.0).is_ok();
                 match is_known {
                     true => {}

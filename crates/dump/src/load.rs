@@ -34,8 +34,8 @@ pub struct Checked {
 /// Reads a dump as a whole. `progress` is called with the number of inodes.
 ///
 /// # Errors
-/// The dump is cut off or damaged, has a record that cannot be stored, occurs twice or is not in order, has no root
-/// directory or not all counters, or is of a volume that this limen does not know.
+/// The dump is cut off or damaged, has a record that cannot be stored, that occurs twice or that is not in order, has
+/// no root directory or not all counters, or is of a volume that this limen does not know.
 pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked, DumpError> {
     let (mut settings, mut order) = (Settings::new(), Order::default());
     while let Some(line) = dump.next()? {
@@ -277,7 +277,7 @@ fn marker(engine: &dyn Engine) -> Result<Option<String>, EngineError> {
 }
 
 impl Line {
-    /// Roughly the size of what the line stores.
+    /// The approximate size of the record that the line stores.
     fn bytes(&self) -> usize {
         match self {
             Line::Xattr { value, .. } => value.0.len() + 100,

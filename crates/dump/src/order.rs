@@ -121,7 +121,7 @@ impl Order {
         let next = |counter: Counter| {
             let next = self.counters.get(counter.name()).copied();
             let next = next.ok_or_else(|| format!("it has no counter '{}'", counter.name()))?;
-            // A counter that is too low is a fault of the volume that limen fsck also repairs so.
+            // A counter that is too low is damage, which limen fsck repairs in the same way.
             let last = match counter {
                 Counter::Ino => self.last_ino,
                 Counter::Slice => self.last_slice,
@@ -157,7 +157,7 @@ fn position(line: &Line) -> Result<Position, String> {
     })
 }
 
-/// What the line is about, for an error message.
+/// Names the record of a line, for an error message.
 fn show(line: &Line) -> String {
     match line {
         Line::Dump(_) => "its first line".to_owned(),

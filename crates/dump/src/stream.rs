@@ -18,8 +18,8 @@ pub enum Form {
 /// A frame ends after the line with which its lines reach this size.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// The maximum size of a line or a frame that a reader accepts; of the first line, also of a newer version; and of the id
-/// of a dump.
+/// The maximum sizes that a reader accepts: of a line or a frame; of the first line, also that of a newer version; and
+/// of the id of a dump.
 const MAX_BYTES: usize = 16 << 20;
 const MAX_HEAD_BYTES: usize = 4096;
 const MAX_ID_BYTES: usize = 64;
@@ -171,7 +171,7 @@ impl Reader {
         let version = head.ok_or(DumpError::NotADump)?.dump.version;
         check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
         let Line::Dump(head) = self.parse(&bytes)? else { return Err(DumpError::NotADump) };
-        // It becomes a part of a setting that blanks divide.
+        // The id becomes a part of a setting whose parts are separated by blanks.
         let is_id = head.id.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_id || head.id.is_empty() || head.id.len() > MAX_ID_BYTES {
             return Err(self.damaged("its id is malformed"));
@@ -184,7 +184,7 @@ impl Reader {
         &self.head
     }
 
-    /// What was read so far; at the end, the totals of the dump.
+    /// The totals of the lines that were read so far; at the end, those of the dump.
     pub fn tail(&self) -> Tail {
         self.tail
     }

@@ -70,7 +70,7 @@ fn sample() -> Arc<dyn Engine> {
         entry(2, b"l", 5, FileType::Symlink),
         Effect::PutInode(Inode { rdev: 77, ..inode(6, FileType::BlockDevice) }),
         entry(2, b"b", 6, FileType::BlockDevice),
-        // Sparse, and so large that its rows are read by a scan.
+        // This file is sparse, and so large that its rows are read by a scan.
         Effect::PutInode(file(7, CHUNK_BYTES * 1000)),
         entry(2, b"sparse", 7, FileType::Regular),
     ];
@@ -78,7 +78,7 @@ fn sample() -> Arc<dyn Engine> {
     effects.push(append(4, 0, Slice { pos: 0, len: 3, source: SliceSource::Inline(b"\xff12"[..].into()) }));
     effects.push(append(4, 0, Slice { pos: 1, len: 1, source: SliceSource::Hole }));
     effects.extend([1, 500, 999].map(|chunk| append(7, chunk, blocks(chunk))));
-    // One slice with many rows, in an order that matters.
+    // This file has one slice with many rows, whose order matters.
     for row in 0..=u64::from(MOST_SHARES) * 2 {
         effects.push(append(7, 2, Slice { pos: row as u32, ..blocks(40) }));
         effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40), rows: 1 }));
@@ -120,7 +120,7 @@ fn rules() -> [(QuotaKey, QuotaRule); 3] {
 }
 
 #[test]
-fn quotas_are_loaded_with_what_their_inodes_count() {
+fn quotas_are_loaded_with_the_usage_of_their_inodes() {
     let target = empty();
     load_into(&*target, &written(&sample(), Form::Framed)).unwrap();
     let found = target.scan(&Scan::Quotas { after: None, limit: 10 }).unwrap().snapshot.records;
@@ -246,7 +246,7 @@ fn copy_during_a_live_dump_is_in_it_or_fails_it() {
             Effect::DropOrphan { session: orphan.0, ino: orphan.1 },
         ]
     };
-    // What was committed before the dump and during it, and whether the dump succeeds.
+    // The operations that were committed before the dump and during it, and whether the dump succeeds.
     for (before, during, succeeds) in [
         (vec![begin()], vec![end()], false),
         (vec![], vec![begin()], false),
@@ -789,7 +789,7 @@ impl Busy {
         let old = match count % 5 {
             0 => Effect::SetTimes { ino: Ino(3), atime: None, mtime: Some(Time::from_nanos(9)), ctime: None },
             1 => Effect::AppendSlice { ino: Ino(7), chunk: ChunkIndex(count), slice: blocks(40) },
-            // Only one, because an ACL that nothing uses any more may be left out.
+            // Only one ACL is stored, because an ACL that nothing uses any more may be left out.
             2 => Effect::PutAcl { id: AclId(12), text: "new".into() },
             3 => Effect::PutXattr {
                 ino: Ino(2),
@@ -815,7 +815,7 @@ impl Busy {
             _ => {}
         }
         effects.push(old);
-        // A rename of a new file into another directory.
+        // Rename a new file into another directory.
         if count > 3 {
             let (from, to) = (format!("new {}", count - 3), format!("moved {}", count - 3));
             let ino = Ino(5000 + count - 3);
@@ -857,7 +857,7 @@ fn written_live(busy: impl Engine + 'static) -> Result<Vec<u8>, DumpError> {
 }
 
 #[test]
-fn dump_of_a_volume_that_changes_is_of_one_moment() {
+fn dump_of_a_changing_volume_shows_one_moment() {
     for changes in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89] {
         let inner = sample();
         let busy = Busy { inner: Arc::clone(&inner), left: AtomicU64::new(changes), next: Mutex::new(0) };
@@ -871,7 +871,7 @@ fn dump_of_a_volume_that_changes_is_of_one_moment() {
 }
 
 #[test]
-fn dump_of_a_volume_that_never_rests_fails() {
+fn dump_of_a_volume_that_changes_without_pause_fails() {
     let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(1_000_000) };
     let error = written_live(busy).unwrap_err();
     assert!(matches!(error, DumpError::TooFast), "{error}");
@@ -1032,7 +1032,7 @@ fn dump_of_busy_file(chunks: u64, grows: bool) -> Result<String, DumpError> {
 }
 
 #[test]
-fn large_file_that_never_rests_is_of_one_moment() {
+fn dump_of_a_large_busy_file_shows_one_moment() {
     for grows in [false, true] {
         let dump = dump_of_busy_file(1000, grows).unwrap();
         checked(dump.as_bytes()).unwrap();
@@ -1043,7 +1043,7 @@ fn large_file_that_never_rests_is_of_one_moment() {
         let moment = inode["inode"]["mtime"].as_u64().unwrap();
         let size = 1000 + if grows { moment } else { 0 };
         assert_eq!(inode["inode"]["size"], size * CHUNK_BYTES);
-        // The rows of every change up to that moment, and of no later one.
+        // The dump has the rows of every change up to that moment, and of no later one.
         let rows = lines
             .iter()
             .filter(|line| of_file(line, "rows"))
@@ -1057,7 +1057,7 @@ fn large_file_that_never_rests_is_of_one_moment() {
 }
 
 #[test]
-fn larger_file_that_never_rests_is_named() {
+fn a_busy_file_that_is_too_large_is_named() {
     let error = dump_of_busy_file(5000, false).unwrap_err();
     assert!(matches!(error, DumpError::BusyFile { ino: 7 }), "{error}");
 }

@@ -27,7 +27,8 @@ pub(crate) struct EtcdChanges {
     op_timeout: Duration,
     ready: VecDeque<Change>,
     progress: ProgressRequests,
-    /// When the last progress request was sent that the server answered. The clock runs during a suspend.
+    /// The time of the last progress request that the server answered. The clock also runs while the machine is
+    /// suspended.
     proved: BootInstant,
 }
 
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(progress.begin(), 2);
         assert!(!progress.answer());
         assert!(progress.answer());
-        // It arrives between two proofs.
+        // The answer arrives between two proofs.
         progress.answer();
         assert_eq!((progress.unanswered, progress.begin()), (0, 1));
         assert!(progress.answer());

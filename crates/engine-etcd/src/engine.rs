@@ -120,7 +120,7 @@ impl Engine for EtcdEngine {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        // A separate connection, because it lives as long as the stream.
+        // Use a separate connection, because it lives as long as the stream.
         let connection = self.shared.pool.connector().connect()?;
         Ok(Some(Box::new(EtcdChanges::open(connection, Arc::clone(&self.shared.keys))?)))
     }

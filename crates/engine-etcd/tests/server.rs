@@ -91,7 +91,7 @@ fn inodes(engine: &EtcdEngine) -> u64 {
 
 #[test]
 fn each_call_is_one_round_trip() {
-    // A separate server, because it counts the calls of all clients.
+    // Use a separate server, because it counts the calls of all clients.
     let server = Server::start();
     let engine = volume(&server, "v_", 10..14);
     engine.read(&[RecordKey::Dirent(Ino(2), name(10))]).unwrap();

@@ -108,7 +108,7 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
 }
 
 /// Locks the volume's row, if necessary, the inodes and the quotas, and returns the rows of the inodes. The insertion of
-/// new inodes locks them; unless `careful`, they are not searched for before.
+/// a new inode locks it, so its row is selected here only if `careful` is set.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));
@@ -151,8 +151,8 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
             guard::quotas(&quotas)
         ));
     }
-    // Commits in these sessions end first, and later commits and renewals wait. The guards take shared locks
-    // on the other sessions.
+    // These locks wait for the commits in flight in these sessions; later commits and renewals wait for them. The
+    // guards take shared locks on the other sessions.
     for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
         let rows = of_session(*session);
         script.put(format!(

@@ -30,7 +30,7 @@ pub(crate) struct Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without `opts`, which hold the password.
+        // `opts` are left out, because they hold the password.
         f.debug_struct("Config").field("address", &self.address).finish_non_exhaustive()
     }
 }

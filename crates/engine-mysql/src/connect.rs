@@ -103,7 +103,7 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not `conn`, because it contains the password.
+        // `conn` is left out, because it contains the password.
         f.debug_struct("Connection").field("procedure", &self.procedure).finish_non_exhaustive()
     }
 }

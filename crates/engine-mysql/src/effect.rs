@@ -75,7 +75,7 @@ fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool)
             .map(|(key, [inodes, blocks])| format!("({}, {inodes}, {blocks})", literals(&Line::quota(*key))));
         script.run(statements!("charge"), &[list(rows)]);
     }
-    // In the order of ids, so that all commits lock ACLs in the same order.
+    // Store the ACLs in the order of their ids, so that all commits lock ACLs in the same order.
     acls.iter().for_each(|acl| script.run(statements!("put_acl"), acl));
     if !names.is_empty() {
         let replaced =
@@ -122,7 +122,7 @@ fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, InodeChange>) {
         let row = assignments(change);
         groups.entry(row.iter().map(|(column, _)| *column).collect()).or_default().push((*ino, row));
     }
-    // There may be changes that change nothing.
+    // The combined change of an inode may set no column.
     groups.remove(&Vec::new());
     for (columns, group) in groups {
         let when = |(ino, row): &(Ino, ColumnLiterals), at: usize| format!("WHEN {ino} THEN {}", row[at].1);

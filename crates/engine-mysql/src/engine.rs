@@ -180,7 +180,7 @@ impl Engine for MysqlEngine {
                 while conn.query(&delete).map(|_| conn.affected_rows())? >= WIPE_ROWS {}
             }
             conn.query("UPDATE `@usage` SET inodes = 0, blocks = 0")?;
-            // Last, because without settings nobody would find a volume here to wipe again.
+            // The settings are deleted last, because a later wipe recognizes the volume by them.
             conn.query("DELETE FROM `@setting`").map(drop)
         })
     }

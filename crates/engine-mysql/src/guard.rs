@@ -14,7 +14,7 @@ use crate::sql::{XATTR_BLOCKS, bytes, is, ops, row};
 /// A table, and the columns that identify its rows.
 type Rows = (&'static str, Vec<&'static str>);
 
-/// What the transactions of a part may add before the last one that checks a limit.
+/// The most that the transactions of a part may add before the last one that checks a limit.
 struct Ahead<'t> {
     part: &'t [Txn],
     room: Usage,
@@ -49,7 +49,7 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
         Guard::Quota { key, outer, inodes, blocks } => {
             let ahead = ahead.quotas.entry(*key).or_insert_with(|| ahead_of_quota(ahead.part, *key));
             let limits = [("inodes", *inodes, ahead.0), ("blocks", *blocks, ahead.1)];
-            // Nothing more always fits. A difference of two numbers up to i64::MAX does not overflow.
+            // An addition of 0 always fits. A difference of two numbers up to i64::MAX does not overflow.
             let over = limits.iter().filter(|(_, more, _)| *more > 0).map(|(column, more, ahead)| {
                 format!("{column} > max_{column} - {}", more.saturating_add(*ahead).min(i64::MAX as u64))
             });
@@ -85,8 +85,8 @@ fn condition(guard: &Guard, ahead: &mut Ahead<'_>, locks: bool) -> (Option<Rows>
             (true, vec![("heartbeat", heartbeat.nanos().to_string())])
         }
         // The lock prevents the removal of the row until this commit ends, and a locking read sees an earlier
-        // removal. It is not the row of table `session`, because then renewals and commits would wait for
-        // each other.
+        // removal. The locked row is not the one of table `session`, because then renewals and commits would wait
+        // for each other.
         Guard::Session { session, heartbeat: None } => return other(is_open(*session, Term::NONE, locks)),
         Guard::Term { session, term } => return other(is_open(*session, *term, locks)),
         Guard::Acl { .. } => {
@@ -159,8 +159,8 @@ pub(crate) fn quotas(keys: &BTreeSet<QuotaKey>) -> String {
 /// The maximum that one commit adds while others add too.
 pub(crate) const MOST: Usage = Usage { inodes: 64, blocks: 65_536 };
 
-/// The condition that there is room for the transactions in addition to `ahead` and, if `others`, for what
-/// all connected clients may add at this moment.
+/// The condition that there is room for the transactions in addition to `ahead` and, if `others`, for the
+/// additions that all connected clients may make at this moment.
 pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
     let Guard::Room { max_inodes, max_blocks } = guard else { return "1".to_owned() };
     let sum_below = |column: &str, max: u64, ahead: u64, most: u64| {

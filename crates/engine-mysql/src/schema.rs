@@ -25,8 +25,8 @@ pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Failure>
 }
 
 /// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
-/// no version. A client of version 3 may have created some of them, and then was killed or does so at the same time, so these
-/// are converted.
+/// no version. Some of the tables may be those of version 3: a client of that version was killed while it created
+/// them, or creates them at the same time. Such tables are converted.
 pub(crate) fn create(conn: &mut Connection) -> Result<(), Failure> {
     create_tables(conn)?;
     convert(conn)?;
@@ -51,13 +51,14 @@ pub(crate) fn upgrade(conn: &mut Connection) -> Result<(), Failure> {
     conn.query(&format!("UPDATE `@layout` SET version = {VERSION} WHERE id = 0")).map(drop)
 }
 
-/// Changes the tables of version 3 that are different now. Every commit of a client of that version writes to the column
-/// that is renamed, and so fails from then on. The renaming comes last: if it does not happen, that client can go on.
+/// Converts the tables of version 3 that have changed since. Every commit of a client of that version writes to the
+/// column that is renamed, and so fails from then on. The renaming comes last: if it does not happen, such a client can
+/// continue.
 fn convert(conn: &mut Connection) -> Result<(), Failure> {
     let column = TABLES.lines().find(|line| line.starts_with("    quota ")).unwrap_or_default();
     let add = format!("ALTER TABLE `@node` ADD COLUMN {column}");
     let rename = "ALTER TABLE `@log` RENAME COLUMN touched TO invalidations";
-    // "Unknown column", "Duplicate column name": it is done.
+    // "Duplicate column name", "Unknown column": the change was made before.
     for (change, is_done) in [(&*add, 1060), (rename, 1054)] {
         match conn.query(change) {
             Err(failure) if failure.code() == Some(is_done) => {}
@@ -89,7 +90,7 @@ pub(crate) fn remove(conn: &mut Connection) -> Result<(), Failure> {
         // Dropping the last table also releases the locks.
         conn.query(&format!("DROP TABLE {}", tables::list(&left)))?;
     }
-    // The procedures of other versions too.
+    // Drop the procedures of other versions too.
     let procedures = "SELECT routine_name FROM information_schema.routines WHERE routine_schema = DATABASE() \
                       AND CONCAT('`', routine_name) REGEXP '^`@run[0-9]+$'";
     let names = conn.texts(procedures)?;

@@ -97,7 +97,7 @@ impl Log for Rows {
             sure = self.settle()?.unwrap_or(0);
             self.missing = Instant::now();
         }
-        // One statement, so that everything is of one moment.
+        // Use one statement, so that all rows are of one moment.
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
              SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \

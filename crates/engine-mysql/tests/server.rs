@@ -80,7 +80,7 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&batch).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        // Far from the limit, and up to its last inode.
+        // The first batch stays far from the limit; the second one reaches it exactly.
         for (first, max_inodes) in [(400, 1 << 40), (500, 20 + 2 * 16)] {
             cost("a batch of 16 with a limit", &|| {
                 let limited = |ino| {
@@ -182,7 +182,7 @@ fn a_removed_session_commits_nothing_afterwards() {
             let change = txn(vec![session_is(4, None)], vec![put_xattr()]);
             let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
             wait_until(|| waiting() == 1);
-            // A renewal does not wait for it, but the removal does.
+            // A renewal does not wait for this commit, but the removal does.
             committed(engine, renewing(8));
             let removal = removing(&[session_is(5, None), session_is(4, Some(8))], &[]);
             let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
@@ -634,7 +634,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
     add_directory(&engine);
     let mut root = support::shared().root();
-    // Few enough that this alone does not trim the log.
+    // Each call makes so few commits that they alone do not trim the log.
     let add = || {
         let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
         engine.commit(&std::array::from_fn::<_, 400, _>(|_| add())).unwrap();
@@ -650,7 +650,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
         while found < count {
             found += changes.next(Duration::from_secs(60)).unwrap().len();
         }
-        // Until the stream knows that the numbers skipped by `age` never appear.
+        // Poll until the stream knows that the numbers skipped by `age` never appear.
         while !format!("{changes:?}").contains("delivered: {}") {
             assert_eq!(changes.next(wait).unwrap(), []);
         }
@@ -690,7 +690,7 @@ fn trimming_the_log_does_not_scan_kept_rows() {
     let engine = MysqlEngine::open(&server.url("table_prefix=t_"), true).unwrap();
     let mut root = server.root();
     root.query_drop("USE limen").unwrap();
-    // Twice as many rows as are always kept, and all of them young.
+    // Insert twice as many rows as are always kept. All of them are young.
     root.query_drop(
         "INSERT INTO t_log (op_id, at, invalidations) WITH RECURSIVE n (n) AS (
              SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 255)

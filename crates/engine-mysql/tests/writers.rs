@@ -1,4 +1,4 @@
-//! Hundreds of concurrent writers cause no deadlock and few retries, and below nested quotas no error in what these count.
+//! Hundreds of concurrent writers cause no deadlock and few retries, and the counters of nested quotas stay exact.
 //! If `LIMEN_LONG` is set, each test runs for ten minutes; the second one for `LIMEN_LONG_SECONDS`, if that is set.
 
 mod support;
@@ -14,7 +14,7 @@ use support::{LONG_TIMEOUTS, Server};
 fn hundreds_of_writers_meet_in_no_deadlock() {
     let server = Server::fast();
     let seconds = if std::env::var_os("LIMEN_LONG").is_some() { 300 } else { 4 };
-    // First with a limit above all inodes, then with one below.
+    // The limit is first above the number of inodes, then below it.
     for max_inodes in [1_000_000, 500] {
         let url = server.url(&format!("table_prefix=w{max_inodes}_&{LONG_TIMEOUTS}"));
         let open = || keep((MysqlEngine::open(&url, true).unwrap(), ()));

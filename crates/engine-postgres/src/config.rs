@@ -15,7 +15,7 @@ use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::tls::Tls;
 
-/// Where to connect to, and how.
+/// The servers to connect to, and the options of the connection.
 pub(crate) struct Target {
     /// The URL without its password, for messages.
     pub(crate) name: String,

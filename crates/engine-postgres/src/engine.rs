@@ -49,7 +49,7 @@ impl PostgresEngine {
             ));
         }
         let location = format!("at {name} with table_prefix={}", params.table_prefix);
-        // Intent::Read, because a creation whose result is unknown can be repeated.
+        // Use Intent::Read, because a creation whose result is unknown can be repeated.
         let layout = Layout {
             version: || Ok(pool.request(Intent::Read, |on| tables.version(on))?.map(String::into_bytes)),
             make: || pool.request(Intent::Read, |on| tables.make(on, schema.as_deref())),

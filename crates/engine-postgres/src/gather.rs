@@ -6,8 +6,8 @@
 //!
 //! The number of commits per second depends on the CPU time that a commit costs the server. PL/pgSQL expands every
 //! array argument separately, so all arguments are sent as one composite value. In it, an array without rows is
-//! NULL, and the numbers of quotas and of new or changed inodes are one matrix each. The client combines the changes that all
-//! transactions of a group make to the same inode.
+//! NULL, and the numbers of quotas and of new or changed inodes are one matrix each. The client combines the changes
+//! that all transactions of a group make to the same inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(crate) struct Gathered {
     sessions: Rows<2, 0>,
     /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
-    /// Quotas to lock, and what [`certain_ahead_of_quota`] says of each, or -1.
+    /// Quotas to lock, each with the result of [`certain_ahead_of_quota`], where -1 stands for `None`.
     quotas: Rows<4, 0>,
     /// The rows of `locked`.
     locks: Rows<2, 0>,
@@ -283,7 +283,8 @@ impl Gathered {
             let t = i64::from(number) << 16 | t;
             stage.drops.iter().for_each(|ino| self.drops.push(&[t, int(ino.0)], &[]));
             stage.puts.iter().for_each(|inode| self.puts.line(&[t], &Line::inode(inode)));
-            // In the server's order, because the server finds the position of each inode by binary search.
+            // Send the inodes in the server's order, because the server finds the position of each inode by binary
+            // search.
             let changes = stage.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
             for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
                 self.head.sized |= change.moves_usage();

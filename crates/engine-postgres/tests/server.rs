@@ -745,7 +745,7 @@ fn commit_is_indeterminate_if_the_server_ends_the_connection() {
     let (direct, place) = empty();
     commit(&direct, put_dir(2)).unwrap();
     let proxy = Proxy::to(shared());
-    // A single connection, so that each request uses the connection on which the statements are prepared.
+    // Use a single connection, so that each request uses the connection on which the statements are prepared.
     let url = format!(
         "postgres://limen@127.0.0.1:{}/postgres?sslmode=disable&max_open_conns=1&table_prefix={}",
         proxy.port,
@@ -798,7 +798,7 @@ fn concurrent_batches_neither_deadlock_nor_conflict() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let at = 100 + (thread * EACH + n) * 4;
-                    // Each batch in a different order, which must not be the lock order.
+                    // Each batch has a different order, which must not be the lock order.
                     let batch: Vec<Txn> =
                         (0..4).map(|k| create(2 + (k * 3 + thread + n) % 4, at + k)).collect();
                     let outcomes = engine.commit(&batch).unwrap();
@@ -881,7 +881,7 @@ fn creates_within_a_limit_are_one_server_transaction() {
         shared().sql(&count).parse().unwrap()
     };
     let before = transactions();
-    // Far from the limit, and up to its last inode.
+    // The first batch stays far from the limit; the second one reaches it exactly.
     for (first, max_inodes) in [(100, 1 << 40), (200, 1 + 64)] {
         let outcomes = engine.commit(&limited(first, max_inodes)).unwrap();
         assert!(outcomes.iter().all(is_committed), "{outcomes:?}");
@@ -990,8 +990,8 @@ fn old_transactions_are_removed_from_the_log() {
 /// After a suspension, a client must learn that rows it has not read are gone. Its own clock cannot tell.
 #[test]
 fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
-    // On a server of its own, because a stream also ends if another test's transaction ran for longer than rows
-    // are kept.
+    // This test has a server of its own, because a stream also ends if another test's transaction ran for longer than
+    // rows are kept.
     let server = Server::fast();
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     commit(&engine, put_dir(2)).unwrap();

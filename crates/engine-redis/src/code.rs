@@ -100,7 +100,7 @@ codes! {
 /// The text of a script, with the names of codes replaced by their values.
 pub(crate) fn substituted(script: &str) -> String {
     let mut codes = ALL.to_vec();
-    // The longest first, because some names begin with another one.
+    // Replace the longest names first, because some names begin with another one.
     codes.sort_unstable_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     codes.iter().fold(script.to_owned(), |text, (name, code)| text.replace(name, &format!("'{code}'")))
 }

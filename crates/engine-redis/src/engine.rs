@@ -198,7 +198,7 @@ impl Engine for RedisEngine {
 
     fn wipe(&self) -> Result<(), EngineError> {
         let pattern = self.key("*");
-        // The last step removes the settings: without them, nobody would find a volume here to wipe again.
+        // The last step removes the settings, because a later wipe recognizes the volume by them.
         let kept = ["schema", "state", "settings"].map(|name| self.key(name));
         let mut cursor = 0_u64;
         loop {
@@ -222,7 +222,7 @@ impl Engine for RedisEngine {
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         let connector = self.pool.connector();
-        // A separate connection, because it blocks in XREAD most of the time.
+        // Use a separate connection, because it blocks in XREAD most of the time.
         Ok(Some(Box::new(Watcher::new(connector.connect()?, &connector.config)?)))
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn quota_key(bytes: &[u8]) -> Result<QuotaKey, Malformed> {
     read("the key of a quota cannot be read", bytes, |row| QuotaKey::from_numbers(row.u8()?, row.u64()?))
 }
 
-/// The rule of a quota, which follows what it counts.
+/// The rule of a quota, which follows its counters.
 pub(crate) fn put_rule(rule: &QuotaRule) -> Vec<u8> {
     let numbers =
         [rule.outer.0, rule.max_inodes, rule.max_blocks, rule.soft_inodes, rule.soft_blocks, rule.root.0];

@@ -465,7 +465,7 @@ fn sentinels_locate_the_master_after_a_failover() {
         assert!(Instant::now() < deadline, "the Sentinel does not discover the replica");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Only now, because the Sentinel would also replace a master that a busy machine delays.
+    // Do this only now, because the Sentinel would also replace a master that a busy machine delays.
     sentinel.ask(&["SENTINEL", "SET", "vol", "down-after-milliseconds", "500"]);
     master.kill();
     let batch = [add_file(11)];

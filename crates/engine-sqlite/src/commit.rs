@@ -36,7 +36,8 @@ pub(crate) struct Batch<'c> {
     is_exclusive: bool,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
-    /// The inodes that this batch has made and that have no rows of chunks yet, so that no last row is searched.
+    /// The inodes that this batch has created and that have no rows of chunks yet. Their chunks are not searched for
+    /// the last row.
     without_rows: HashSet<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,

@@ -42,7 +42,7 @@ const STATEMENTS: usize = 96;
 #[derive(Debug)]
 pub struct SqliteEngine {
     path: PathBuf,
-    // Declared before the writer, because connections close in this order. The last one to close checkpoints
+    // This is declared before the writer, because connections close in this order. The last one to close checkpoints
     // the log into the database, which a read-only connection cannot do.
     readers: Pool,
     checkpointer: Checkpointer,
@@ -53,14 +53,14 @@ pub struct SqliteEngine {
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
-    // Declared after the connections and `log`, because closing it restores the reserve: the log is removed with
-    // the last connection, and its space is free only when `log` is closed too.
+    // This is declared after the connections and `log`, because closing it restores the reserve: the log is removed
+    // with the last connection, and its space is free only when `log` is closed too.
     reserve: Reserve,
     /// The number of batches that may skip the check of free space.
     ample_for: AtomicU64,
 }
 
-/// The exclusive lock, and what may be cached while it is held.
+/// The exclusive lock, and the state that may be cached while it is held.
 #[derive(Debug)]
 struct Exclusive {
     /// Alive while the lock from this handle's [`SqliteEngine::lock_exclusive`] is held.
@@ -256,7 +256,7 @@ impl SqliteEngine {
     ) -> Result<R, EngineError> {
         let run = || {
             let conn = self.readers.take(|| open_reader(&self.path))?;
-            // Read before the snapshot starts, so the snapshot contains at least this commit.
+            // Read this before the snapshot starts, so the snapshot contains at least this commit.
             let seq = self.committed.load(Ordering::Acquire);
             work(&conn, seq)
         };

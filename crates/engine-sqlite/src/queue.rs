@@ -4,7 +4,7 @@
 //! busy puts its transactions into a queue and sleeps. The leader takes all queued transactions into its next
 //! batch, with one COMMIT for all of them, and wakes their callers with the results. So an uncontended commit
 //! stays on its thread, which matters because waking another CPU can cost as much as the commit itself. Under
-//! contention, each batch contains what arrived during the previous batch.
+//! contention, each batch contains the transactions that arrived during the previous batch.
 //!
 //! Concurrent calls are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit)
 //! permits. When there is no leader, a caller that is running becomes the leader before one that is being

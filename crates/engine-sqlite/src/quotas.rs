@@ -6,7 +6,7 @@ use tables::Line;
 
 use crate::sql::parameters;
 
-/// Sets the rule of a quota, and keeps what it counts.
+/// Sets the rule of a quota, and keeps its counters.
 pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<()> {
     const SQL: &str = "INSERT INTO quota (kind, number, next, max_inodes, max_blocks, soft_inodes, soft_blocks, \
                        root, state, inodes, blocks) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, 0) \
@@ -15,8 +15,9 @@ pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<
     conn.prepare_cached(SQL)?.execute(parameters(&Line::rule(key, rule))).map(drop)
 }
 
-/// Adds to what a quota counts. Creates a quota that does not exist. A sum that does not fit is a floating point number to
-/// SQLite; `min` and `max` replace it by the nearest integer that fits; if equal, `max` returns its first argument.
+/// Adds to the counters of a quota. Creates a quota that does not exist. SQLite computes a sum that does not fit as a
+/// floating point number; `min` and `max` replace it by the nearest integer that fits. Of two equal arguments, `max`
+/// returns the first.
 pub(crate) fn charge(conn: &Connection, key: QuotaKey, inodes: i64, blocks: i64) -> Result<()> {
     const SQL: &str = "UPDATE quota SET inodes = max(-9223372036854775807 - 1, min(inodes + ?3, 9223372036854775807)), \
                        blocks = max(-9223372036854775807 - 1, min(blocks + ?4, 9223372036854775807)) \

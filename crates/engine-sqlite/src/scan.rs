@@ -11,7 +11,7 @@ use crate::sql::{ByKind, Select};
 
 /// Reads a page of a range with one statement.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
-    // By what is read beside the rows. Each kind of scan has another table.
+    // The first index is the value of `beside`, the second one the kind of rows. Each kind of scan has its own table.
     static SELECTS: [ByKind<Select>; 3] = [const { [const { OnceLock::new() }; _] }; _];
     let select = tables::select(scan);
     let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };

@@ -232,7 +232,7 @@ fn usage_contains_every_commit_up_to_its_sequence_number() {
     let before = usage();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // More than the CPUs, so that some are interrupted while they read.
+        // Many threads, usually more than CPUs, so that some are interrupted while they read.
         for _ in 0..16 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -274,7 +274,7 @@ fn usage_is_right_after_an_exclusive_handle_ends() {
     assert_eq!((usage(&one), is_exact()), ((2, 2), true));
     commit(&one, add_file(12)).unwrap();
     assert!(!is_exact());
-    // As if the process were killed.
+    // Drop the handle without a sync, as if the process were killed.
     drop((one, lock));
     let two = open(&path).unwrap();
     let lock = two.lock_exclusive().unwrap();
@@ -588,7 +588,7 @@ fn commit_until_killed(path: &Path) {
                 loop {
                     let ino = next.fetch_add(1, Ordering::Relaxed);
                     commit(&engine, add_file(ino)).unwrap();
-                    // A single write, so that a line is written as a whole or not at all.
+                    // Use a single write, so that a line is written as a whole or not at all.
                     std::io::stderr().write_all(format!("{ino}\n").as_bytes()).unwrap();
                 }
             });

@@ -23,7 +23,7 @@ const INDEX_BITS: u32 = 6;
 pub(crate) const MOST_TXNS: usize = (1 << INDEX_BITS) - 1;
 
 /// The sequence number of a transaction: the TiKV transaction that committed it began at `start`, and `index` is
-/// its position in that one.
+/// its position in that transaction.
 pub(crate) fn seq(start: u64, index: u8) -> Seq {
     let since = start.saturating_sub(EPOCH_MS << LOGICAL_BITS).min(u64::MAX >> INDEX_BITS);
     Seq(since << INDEX_BITS | u64::from(index).min((1 << INDEX_BITS) - 1))

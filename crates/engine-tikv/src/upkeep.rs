@@ -105,8 +105,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes everything except the version of the layout. The settings are removed last, together: without them,
-    /// nobody would find a volume here to wipe again.
+    /// Removes everything except the version of the layout. The settings are removed last, together, because a later
+    /// wipe recognizes the volume by them.
     pub(crate) fn wipe(&self) -> Result<(), EngineError> {
         let (all, settings) = (self.keys.all(), self.keys.settings());
         let before = Span { end: settings.start.clone(), ..all.clone() };

@@ -22,7 +22,7 @@ use crate::mountpoint;
 use crate::options::{MountOptions, UnmountMode};
 use crate::serve::DevFuse;
 
-/// Where the server must present the volume's root.
+/// The place at which the server must present the volume's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootPlacement {
     /// As the result of LOOKUP of this name in the FUSE root.

@@ -62,7 +62,7 @@ impl Tiny {
                     (_, b"lost") => return drop(reply),
                     (_, b"slow") => {
                         self.slow_begun.store(true, Ordering::SeqCst);
-                        // Bounded, so that the test fails rather than hangs.
+                        // The wait is bounded, so that the test fails rather than hangs.
                         let deadline = Instant::now() + TIMEOUT;
                         while !self.slow_may_end.load(Ordering::SeqCst) && Instant::now() < deadline {
                             thread::sleep(Duration::from_millis(1));

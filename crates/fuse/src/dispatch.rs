@@ -140,7 +140,7 @@ impl Dispatch {
         };
         match request.operation {
             Operation::Lookup { name: b"." } => self.entry_body(&names.lookup_by_handle(caller, ino)?, guard),
-            // What is above the mounted directory cannot be reached through this mount.
+            // Directories above the mounted directory cannot be reached through this mount.
             Operation::Lookup { name: b".." } if ino == self.root => Err(Errno::ESTALE),
             Operation::Lookup { name: b".." } => self.entry_body(&names.lookup_parent(caller, ino)?, guard),
             Operation::Lookup { name } => match &names.lookup(caller, ino, name)? {

@@ -1,4 +1,4 @@
-//! What a client needs from its machine: clocks, threads, random numbers.
+//! The services of its machine that a client needs: clocks, threads, random numbers.
 //!
 //! Without the feature `sim`, these come from the standard library and the kernel. With the feature, which
 //! only the simulator enables, a thread of a simulated machine ([`sim::enter`]) uses that machine's services;

@@ -26,7 +26,7 @@ pub enum VerdictReason {
     ModeAside(Entry),
     /// An entry of the POSIX ACL, and the mask if it removes permissions from the entry.
     Entry(Entry, Option<Perm>),
-    /// For each permission: what decided it in the NFSv4 ACL that decides, and the stored entry if an entry did.
+    /// For each permission, the verdict by the NFSv4 ACL that decides, and the stored entry if an entry decided.
     Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
     /// This capability of the caller grants the access; mode and ACL do not.
     Capability(Caps),

@@ -23,7 +23,7 @@ struct Journal {
     path: PathBuf,
     file: File,
     len: u64,
-    /// The disk has room for the file up to here.
+    /// Room on the disk is reserved for the file up to this length.
     reserved: u64,
 }
 
@@ -86,7 +86,7 @@ fn name(volume: &str, session: SessionId) -> io::Result<String> {
     let is_uuid = !volume.is_empty() && volume.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     match is_uuid {
         true => Ok(format!("{volume}-{session}{SUFFIX}")),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the volume's UUID is not one")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the volume's UUID is malformed")),
     }
 }
 
@@ -132,7 +132,7 @@ fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
-    // Its process may have replaced it before it ended.
+    // Its process may have replaced the journal before it ended.
     let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
     if !named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino())) {
         return Ok(None);
@@ -156,7 +156,7 @@ impl Storage for Journal {
         }
         let room = bytes.next_multiple_of(RESERVE_STEP_BYTES);
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
-            // This file system cannot reserve.
+            // This file system cannot reserve room.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.reserved = self.len + room;
                 Ok(())

@@ -1,8 +1,8 @@
 //! The journal of a mount: the transactions that it has answered and that the database may not have yet.
 //!
 //! It is in the page cache of the machine. So it outlives the mount's process, but not the machine, and costs no sync.
-//! The next mount of the volume on this machine, or a tool, commits what is in it under the session of the process that
-//! has ended (`client/src/replay.rs`).
+//! The next mount of the volume on this machine, or a tool, commits its transactions under the session of the process
+//! that has ended (`client/src/replay.rs`).
 //!
 //! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in little-endian order,
 //! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. An entry that is
@@ -33,7 +33,7 @@ const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is written anew.
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
-/// This much stays free for what must be noted about transactions that are in the journal already. Each note of a group
+/// This much room stays reserved for notes about transactions that are in the journal already. A note about a group
 /// takes at most some hundred bytes, and at most a thousand transactions wait.
 const RESERVED_BYTES: u64 = 64 << 10;
 
@@ -56,15 +56,15 @@ pub struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry<'a> {
     Begin(Cow<'a, Header>),
-    /// A transaction was added, and is going to be answered. Whether its guards may fail.
+    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail.
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
     Sent(Cow<'a, [u32]>),
-    /// The first transactions, in this number, were committed and are no longer in the queue.
+    /// This many of the first transactions were committed, and are no longer in the queue.
     Committed(u32),
 }
 
-/// Where journals are kept.
+/// A place for journals, such as a directory.
 pub trait Journals: fmt::Debug + Send + Sync {
     /// A new, empty place for the journal of a session. It belongs to this process until the process ends.
     ///
@@ -75,7 +75,7 @@ pub trait Journals: fmt::Debug + Send + Sync {
     /// The journals of this volume whose processes have ended. Nobody else gets them as long as the result exists.
     ///
     /// # Errors
-    /// They cannot be listed; for each, that it cannot be read.
+    /// The journals cannot be listed. An item of the result is an error if its journal cannot be read.
     fn abandoned(&self, volume: &str) -> io::Result<Vec<io::Result<Abandoned>>>;
 }
 
@@ -100,7 +100,7 @@ pub trait Storage: fmt::Debug + Send {
     fn reserve(&mut self, bytes: u64) -> io::Result<()>;
 
     /// # Errors
-    /// They cannot be written; then nothing was appended.
+    /// The bytes cannot be written; then nothing was appended.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// # Errors
@@ -129,7 +129,7 @@ pub struct Journal {
     len: u64,
     /// Transactions are in the queue that are not in the journal, so no later one may be added.
     has_gap: bool,
-    /// Transactions that were answered were removed from the journal, because it could not be kept true.
+    /// Transactions that were answered were removed from the journal, because it could not be kept up to date.
     has_lost: bool,
     /// The journal was removed, because it could not be cut back to its header.
     is_gone: bool,
@@ -142,11 +142,11 @@ pub struct Journal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     pub header: Header,
-    /// The transactions that were not committed, each with whether its guards may fail.
+    /// The transactions that were not committed, each with a flag that says whether its guards may fail.
     pub queue: VecDeque<(Txn, bool)>,
     /// How the first of them are merged, if they may have been sent.
     pub sent: Vec<u32>,
-    /// The length of the journal without what was cut off.
+    /// The length of the readable beginning of the journal.
     pub len: u64,
     /// The bytes after `len` are not only an entry that is cut off. A process that is killed does not leave such bytes.
     pub is_damaged: bool,
@@ -238,7 +238,7 @@ impl Journal {
         !self.has_lost && !self.is_gone
     }
 
-    /// Notes how the first transactions are merged that are about to be sent.
+    /// Notes how the first transactions, which are about to be sent, are merged.
     pub fn sent(&mut self, merged: &[u32]) {
         if !self.append(&Entry::Sent(Cow::Borrowed(merged))) {
             let _ = self.discard();
@@ -246,7 +246,8 @@ impl Journal {
     }
 
     /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in the queue, each
-    /// with whether its guards may fail. `sent` says how the first of these are merged, if they may have been sent.
+    /// with a flag that says whether its guards may fail. `sent` says how the first of these are merged, if they may
+    /// have been sent.
     pub fn committed<'a>(
         &mut self,
         count: usize,
@@ -291,8 +292,8 @@ impl Journal {
         }
     }
 
-    /// Forgets everything: what the journal says of the queue would be wrong. Until the queue is empty, nothing is added.
-    /// Returns whether the journal can be used then.
+    /// Forgets everything, because the journal no longer agrees with the queue. Until the queue is empty, nothing is
+    /// added. Returns whether the journal can be used then.
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
         let len = self.header.len() as u64;
@@ -317,7 +318,7 @@ impl Journal {
         match self.storage.append(&self.frame) {
             Ok(()) => self.len += self.frame.len() as u64,
             Err(error) => {
-                tracing::error!(%error, journal = self.storage.place(), "cannot write to a journal: what was answered is lost if this process is killed before it is committed");
+                tracing::error!(%error, journal = self.storage.place(), "cannot write to a journal: answered changes are lost if this process is killed before they are committed");
                 return false;
             }
         }

@@ -132,9 +132,9 @@ fn a_journal_says_what_is_queued_and_how_it_was_sent() {
     assert_eq!(memory.all(), []);
 }
 
-/// A change of the form needs another [`FORMAT`].
+/// A change of the stored form needs another [`FORMAT`].
 #[test]
-fn the_form_is_pinned() {
+fn the_stored_form_does_not_change() {
     let (memory, mut journal) = begin();
     assert!(journal.queued(&whole(), false));
     journal.sent(&[1]);
@@ -143,7 +143,7 @@ fn the_form_is_pinned() {
 }
 
 #[test]
-fn what_is_cut_off_or_damaged_ends_a_journal() {
+fn an_entry_that_is_cut_off_or_damaged_ends_a_journal() {
     let (memory, mut journal) = begin();
     let first = bytes(&memory).len();
     assert!(journal.queued(&txn(1), false) && journal.queued(&txn(2), false));
@@ -193,9 +193,9 @@ fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [txn(5)]);
 }
 
-/// A full disk takes nothing new, but what is in the journal stays true.
+/// On a full disk no transaction is added, but the transactions in the journal remain, and so do notes about them.
 #[test]
-fn what_was_answered_stays_in_the_journal_on_a_full_disk() {
+fn answered_changes_stay_in_the_journal_on_a_full_disk() {
     let (memory, mut journal) = begin();
     assert!(journal.queued(&txn(1), false) && journal.queued(&txn(2), false));
     memory.set_full(true);
@@ -211,7 +211,7 @@ fn what_was_answered_stays_in_the_journal_on_a_full_disk() {
 
 /// If it is not known how transactions were sent, they must not be sent again.
 #[test]
-fn a_journal_that_cannot_be_kept_true_is_emptied() {
+fn a_journal_that_cannot_be_kept_up_to_date_is_emptied() {
     let (memory, mut journal) = begin();
     assert!(journal.queued(&txn(1), false) && journal.is_whole());
     memory.set_broken(true);
@@ -251,7 +251,7 @@ fn a_journal_does_not_grow_for_ever() {
         assert!(journal.queued(&one, false) && journal.queued(&one, false));
         journal.sent(&[1, 1]);
         journal.committed(1, [(&one, false)].into_iter(), &[1]);
-        // As another thread would do it now.
+        // Another thread could do this at the same time.
         journal.committed(1, [].into_iter(), &[]);
         assert!(journal.len < RESTART_BYTES + 300_000);
     }

@@ -309,7 +309,7 @@ impl Reader<'_> {
     ) -> Result<bool, ReadStop> {
         let mut rows = 0usize;
         while start < end {
-            // A quarter more than the rows that are left, because some keys start no row.
+            // Read a quarter more than the rows that are left, because some keys start no row.
             let part =
                 limit.saturating_sub(rows).saturating_mul(5).saturating_div(4).saturating_add(4).min(PART);
             let span = Span { start: start.clone(), end: end.clone(), limit: part };

@@ -41,7 +41,7 @@ pub struct Batch {
     pub writes: Vec<Write>,
     /// Everything that was accessed, known or not.
     pub accessed: BTreeSet<Access>,
-    /// What must be read with the commit to return the changed inodes.
+    /// The keys and ranges that must be read with the commit to return the changed inodes.
     pub shown: BTreeSet<Access>,
     end: End,
 }
@@ -196,7 +196,7 @@ fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, Rea
 }
 
 impl State<'_> {
-    /// What must be read to return an inode, beyond what was accessed.
+    /// The keys that must be read to return an inode, if they were not accessed for the decision.
     fn parts_of(&self, ino: Ino) -> Option<Access> {
         let inode = self.inode_states.get(&ino)?;
         let whole = inode.links.is_known() && inode.mtime.is_known() && inode.ctime.is_known();

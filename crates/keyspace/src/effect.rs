@@ -374,7 +374,7 @@ fn inode_blocks(inode: Option<&Inode>) -> u64 {
     inode.map_or(0, Inode::blocks)
 }
 
-/// The blocks of a file are below 2^51.
+/// Converts a number of blocks of a file, which is below 2^51.
 fn signed(blocks: u64) -> i64 {
     i64::try_from(blocks).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The records after each transaction of a batch, on top of what a source knows.
+//! The records after each transaction of a batch, on top of the values that a source knows.
 //!
 //! Every value on which a decision depends is claimed: it must be unchanged when the batch is committed. The
 //! links and times of a directory usually decide nothing, so they are read only if needed: [`State::image`]

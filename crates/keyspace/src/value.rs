@@ -56,7 +56,7 @@ pub(crate) struct Amount {
     pub(crate) blocks: i64,
 }
 
-/// What one writer has added to the usage.
+/// The amounts that one writer has added to the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageShard {
     pub(crate) used: Amount,

@@ -193,7 +193,7 @@ fn far_from_the_limit_writers_do_not_conflict() {
     let (before, limit_reads): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
     for _ in 0..300 {
         for client in &mut clients {
-            // A single step, although the others have written in the meantime.
+            // The commit takes a single step, although the others have written in the meantime.
             assert_eq!(client.step(&mut store, &create()), Step::Done);
         }
     }
@@ -228,7 +228,7 @@ fn no_order_of_reads_and_writes_exceeds_a_limit() {
                         let gone = files[at].swap_remove(0);
                         (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)
                     }
-                    // A client with a lower limit; and, far below the limit, one without a limit.
+                    // Some transactions have a lower limit; far below the limit, some have none.
                     9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
                     12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
                     _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),

@@ -92,7 +92,7 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides from what was read so far, and reads more until all claims hold.
+    /// Decides from the values that were read so far, and reads more until all claims hold.
     fn decide(&self, state: &State, txns: &[Txn], read_set: &mut ReadSet, show: bool) -> Batch {
         let options = Options { blind: self.blind, shard: 7, most_claims: 60, show };
         loop {

@@ -92,7 +92,7 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// Some records may remain, and the settings then; the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
-    /// If there are no records, removes what else the engine stores, such as tables. If there are records,
+    /// If there are no records, removes everything else that the engine stores, such as tables. If there are records,
     /// another volume was formatted there since [`Engine::wipe`], and nothing is removed. The handle must not
     /// be used after this call; to create another volume there, the database must be opened again with
     /// `create`.

@@ -65,7 +65,7 @@ pub fn ahead_of_quota(group: &[Txn], quota: QuotaKey) -> (u64, u64) {
 }
 
 /// As [`ahead_of_quota`]; `None` if a transaction of the group releases inodes or blocks of the quota. Without such a
-/// transaction, what does not fit now cannot fit later in the group.
+/// transaction, an addition that does not fit now cannot fit later in the group.
 pub fn certain_ahead_of_quota(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]> {
     let frees = |effect: &Effect| matches!(effect, Effect::Charge { key, inodes, blocks } if *key == quota && *inodes.min(blocks) < 0);
     let is_certain = !group.iter().flat_map(|txn| &txn.effects).any(frees);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_what_another_transaction_guards_starts_a_new_group() {
+    fn removing_a_record_that_another_transaction_guards_starts_a_new_group() {
         let rmdir = Txn {
             op_id: OpId(9),
             guards: vec![Guard::Empty { ino: Ino(2) }],
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
         assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
         assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
-        // How a correction changes the usage is not known beforehand.
+        // The effect of a correction on the usage is not known beforehand.
         txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
         assert_eq!(lengths(&txns[..3]), [1, 1, 1]);
     }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(ahead_of_quota(&txns, key), (2, 4));
         assert_eq!(ahead_of_quota(&txns[..1], key), (0, 0));
         assert_eq!(ahead_of_quota(&txns, QuotaKey::Group(7)), (0, 0), "nobody checks it");
-        // A new rule, and a removal, come between those before and after.
+        // A removal of the quota separates the transactions before it from those after it.
         txns[1].effects = vec![Effect::DropQuota { key }];
         assert_eq!(lengths(&txns), [1, 1, 2]);
     }

@@ -1,11 +1,11 @@
 //! Quotas: counters of usage with limits, of directories, users and groups.
 //!
-//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Which inodes these
-//! are is stored with each inode, as its [`QuotaTag`]: the nearest directory quota, whose counter is the first of a
+//! A quota counts the inodes and blocks ([`Inode::blocks`](crate::Inode::blocks)) of its inodes. Each inode stores the
+//! quotas in which it counts, as its [`QuotaTag`]: the nearest directory quota, whose counter is the first of a
 //! chain ([`QuotaRule::outer`]), and whether the inode counts in the quotas of its owner and group. A volume without
 //! quotas has no tags, so its operations pay nothing.
 //!
-//! Engines do not know how quotas follow from inodes. An operation that changes what a tagged inode counts guards
+//! Engines do not know how quotas follow from inodes. An operation that changes the usage of a tagged inode guards
 //! everything that this depends on (the access revision, the size and the xattr blocks), and adds the difference to
 //! each counter by [`Effect::Charge`](crate::Effect::Charge). [`Guard::Quota`](crate::Guard::Quota) checks the limit
 //! and that the chain is still the one on which the charges rest.
@@ -56,7 +56,7 @@ impl fmt::Debug for QuotaTag {
     }
 }
 
-/// Which quota. Ordered by kind, then by number.
+/// Identifies a quota. Keys are ordered by kind, then by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QuotaKey {
     Directory(QuotaId),
@@ -88,7 +88,7 @@ impl QuotaKey {
     }
 }
 
-/// A quota: what it counts, and its rule.
+/// A quota: its counters, and its rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// The number of its inodes. Only damage can make it negative.
@@ -98,7 +98,7 @@ pub struct Quota {
     pub rule: QuotaRule,
 }
 
-/// What an administrator has set for a quota. Every number is at most `i64::MAX`.
+/// The limits of a quota, its place among the quotas, and its state. Every number is at most `i64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
     /// The next quota of the chain: the nearest quota outside a directory quota. 0 if there is none.

@@ -263,12 +263,11 @@ pub enum Effect {
     /// Corrects [`Usage`](crate::Usage) after damage; without damage, the usage always equals the sum over
     /// the inodes. The result does not go below 0.
     AddUsage { inodes: i64, blocks: i64 },
-    /// Sets the rule of the quota and keeps what it counts. Creates a quota that does not exist, which then counts
-    /// nothing.
+    /// Sets the rule of the quota and keeps its counters. Creates a quota that does not exist, with counters of 0.
     PutQuota { key: QuotaKey, rule: QuotaRule },
-    /// Removes the quota with what it counts.
+    /// Removes the quota with its counters.
     DropQuota { key: QuotaKey },
-    /// Adds to what the quota counts, which may become negative. Creates a quota that does not exist, with
+    /// Adds to the counters of the quota, which may become negative. Creates a quota that does not exist, with
     /// [`QuotaRule::default`]: it has no limits. Charges commute. Limits do not matter here: they are guarded
     /// by [`Guard::Quota`].
     Charge { key: QuotaKey, inodes: i64, blocks: i64 },

@@ -17,7 +17,7 @@ const MAX_BOUNDS: usize = 30;
 pub struct Buckets {
     first: u32,
     count: usize,
-    /// What a recorded value is divided by when it is exported.
+    /// The divisor of a recorded value when it is exported.
     divisor: f64,
 }
 

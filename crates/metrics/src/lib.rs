@@ -1,4 +1,4 @@
-//! Metrics: what is measured on the path of every request, and the text in which it is exported.
+//! Metrics: counters and histograms that requests update, and the text in which they are exported.
 //!
 //! | module | what it holds |
 //! |---|---|

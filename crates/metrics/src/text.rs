@@ -169,7 +169,7 @@ fn parse_sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value: rest.strip_prefix(' ')?.parse().ok()? })
 }
 
-/// The unescaped text up to a quote, and what follows that.
+/// The unescaped text up to a quote, and the text after it.
 fn parse_quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// What a request can wait for.
+/// The targets of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The metadata engine, which answers a request of this kind.

@@ -6,7 +6,7 @@ use types::{Ino, Time};
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
 
-/// Which reads update an inode's atime; see `mount(8)`.
+/// The reads that update an inode's atime; see `mount(8)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtimeMode {
     /// No read: `noatime`.

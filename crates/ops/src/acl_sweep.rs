@@ -1,4 +1,5 @@
-//! Removal of ACLs that no inode refers to. How it is safe while the volume is in use: `acls.rs` in the crate `check`.
+//! Removal of ACLs that no inode refers to. `acls.rs` in the crate `check` explains why that is safe while the volume
+//! is in use.
 
 use meta::{Effect, Volume};
 use types::{AclId, Errno, SessionId};
@@ -42,7 +43,7 @@ fn require_step(view: &mut View<'_>, session: SessionId, step: u32) -> Result<()
     }
 }
 
-/// What to do with ACLs.
+/// The change that a part of a step makes to ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclSweep {
     Condemn,

@@ -2,12 +2,13 @@
 //!
 //! A copy is built below an inode without a name, which is an orphan of the session that makes it. So nobody can see
 //! the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends before that, the
-//! copy is removed like an unlinked file that was open ([`Prune`] for what is below it, then [`Reap`](crate::Reap)).
+//! copy is removed like an unlinked file that was open ([`Prune`] for the files below it, then [`Reap`](crate::Reap)).
 //!
-//! Several transactions make a copy. What they read of the source is of one moment ([`View::prefetch_at_one_moment`]),
-//! and the copy is the source as of that moment, even if the source changes before the commit. So guards confirm only
-//! what the copy needs when it commits: that the rows which refer to blocks are still there, because the blocks are kept
-//! only while a row refers to them, and that the directory in which the copy gets its name is there.
+//! Several transactions make a copy. All that they read of the source is of one moment
+//! ([`View::prefetch_at_one_moment`]), and the copy is the source as of that moment, even if the source changes before
+//! the commit. So guards confirm only what the copy needs when it commits: that the rows which refer to blocks are
+//! still there, because the blocks are kept only while a row refers to them, and that the directory in which the copy
+//! gets its name is there.
 //!
 //! The operations check no access: their callers may read and create everything.
 
@@ -21,7 +22,7 @@ use crate::range::share;
 use crate::room::{make_room_to, require_room_for};
 use crate::view::{PlanStop, View};
 
-/// The most chunks of a file that are copied together with its inode, 16 GiB of data. What they contain is of one moment.
+/// The most chunks of a file that are copied together with its inode, 16 GiB of data. Their content is of one moment.
 /// [`CloneChunks`] copies further chunks.
 pub const CLONED_CHUNKS: u64 = 256;
 
@@ -43,7 +44,7 @@ impl CloneSource {
     }
 
     /// The records of the source, without the inode. `known` is the inode, which may have changed since the source was
-    /// listed: it may have become longer, and have got extended attributes.
+    /// listed: the file may be longer now, or have extended attributes now.
     fn keys(&self, known: Option<Inode>, most_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
         let size = known.map_or(0, |inode| inode.size).max(self.size);
@@ -87,7 +88,7 @@ pub struct BeginClone {
 impl Op for BeginClone {
     type Reply = (Inode, SessionId);
     const NAME: &'static str = "begin clone";
-    // The cache would mark the new root as an empty directory, and not take the entries that are copied into it.
+    // The cache would mark the new root as an empty directory, and would miss the entries that are copied into it.
     const IS_REMEMBERED: bool = false;
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
@@ -130,7 +131,7 @@ pub struct CloneEntry {
     pub is_linked: bool,
 }
 
-/// What became of an entry.
+/// The result for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonedEntry {
     /// The source did not exist any more.
@@ -141,7 +142,7 @@ pub enum ClonedEntry {
     Linked,
 }
 
-/// Copies entries of directories into directories of an unfinished copy. Replies what became of each entry.
+/// Copies entries of directories into directories of an unfinished copy. Replies with the result for each entry.
 ///
 /// # Errors
 /// ESTALE if the session that began the copy has ended; ENOENT if a directory of the copy does not exist; EIO if a source

@@ -146,7 +146,7 @@ pub enum Value {
     Usage(Usage),
     Locks(Arc<[Lock]>),
     Waits(Arc<[LockWait]>),
-    /// Cached for its place in the chain of quotas, which guards confirm. What it counts may be of any age.
+    /// Cached for its place in the chain of quotas, which guards confirm. The usage in it may be of any age.
     Quota(Option<Quota>),
     /// The record changed, and the new value is not known.
     Unknown,

@@ -112,7 +112,7 @@ impl Make {
             }
         }
         let access = self.inherit(view, ctx, dir, mode, effects)?;
-        // What counts in a quota is not held, because only the database knows what is left of the quota.
+        // An inode in a quota is not held, because only the database knows how much of the quota is left.
         let held = Inode::held_size(ctx.session).filter(|_| ctx.holds && dir.quota == QuotaTag::NONE);
         Ok(Inode {
             uid: self.uid,

@@ -19,8 +19,8 @@ pub trait Op {
     /// Whether the operation never has effects. If so, it can be answered from cached records within their
     /// lifetime.
     const READ: bool = false;
-    /// Whether the client's cache takes what the operation reads and changes. If not, nothing that the operation changes
-    /// may be in the cache, because the cache does not take the change either.
+    /// Whether the client's cache takes the records that the operation reads and changes. If not, the operation must
+    /// change no cached record, because the cache does not take the change either.
     const IS_REMEMBERED: bool = true;
 
     /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and
@@ -31,13 +31,13 @@ pub trait Op {
     /// out of date.
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop>;
 
-    /// Which quotas may refuse the operation.
+    /// The quotas that may refuse the operation.
     fn bound_by(&self) -> BoundBy {
         BoundBy::AllQuotas
     }
 }
 
-/// The quotas that may refuse an operation. All quotas count what it does.
+/// The quotas that may refuse an operation. Its changes count in all quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundBy {
     AllQuotas,

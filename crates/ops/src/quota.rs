@@ -1,5 +1,5 @@
-//! Counts usage in the quotas of inodes. What an operation adds to quotas follows from its effects, so no operation
-//! computes it: [`plan`] adds the guards and charges to those of every plan.
+//! Counts usage in the quotas of inodes. The charges of an operation follow from its effects, so no operation
+//! computes them: [`plan`] adds the guards and charges to every plan.
 
 use meta::{Access, Effect, Guard, Inode, QuotaKey, QuotaTag};
 use types::{Errno, FileType, Ino, QuotaId};
@@ -164,7 +164,7 @@ struct Charge {
 }
 
 impl Charges {
-    /// Adds what the inode counts, `sign` times.
+    /// Adds the usage of the inode, `sign` times.
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
         if is_in_trash(inode) {

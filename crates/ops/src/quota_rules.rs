@@ -3,9 +3,9 @@
 //! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
 //!
 //! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its entries, and
-//! entries only while they are in that directory. What comes into a directory that has the tag gets it at once,
-//! except a directory, which is refused (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
-//! use the tree meanwhile, and after a crash another walk can begin anew, because it passes over what is done.
+//! entries only while they are in that directory. An inode that gets a name in a directory with the tag gets the tag at
+//! once; a directory is refused there (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
+//! use the tree meanwhile, and after a crash another walk can begin anew, because it skips the inodes that are done.
 
 use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
 use types::{Errno, Ino, Name, QuotaId};
@@ -91,8 +91,8 @@ impl Op for GetQuotasOf {
 ///
 /// # Errors
 /// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
-/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if
-/// a walk for the quota around it is not done.
+/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in
+/// [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for the quota around it is not done.
 #[derive(Debug)]
 pub struct BeginQuota {
     pub dir: Ino,
@@ -144,7 +144,7 @@ pub struct ChangeQuota {
 }
 
 impl Op for ChangeQuota {
-    /// What the quota counts, and the new rule.
+    /// The usage of the quota, and the new rule.
     type Reply = Quota;
     const NAME: &'static str = "change quota";
 
@@ -191,8 +191,8 @@ impl Op for DropQuota {
     }
 }
 
-/// Corrects what quotas count, by the difference that a check has found. The difference does not depend on the moment,
-/// because each transaction changes inodes and counters by the same amount.
+/// Corrects the counters of quotas, by the difference that a check has found. The difference does not depend on the
+/// moment, because each transaction changes inodes and counters by the same amount.
 ///
 /// # Errors
 /// EAGAIN if a quota was corrected or a rule was changed since the check, which read `next`.
@@ -261,7 +261,7 @@ impl TagChange {
     /// Requires that the quota is being built or removed by a walk that makes this change, and guards that.
     fn require_walk(self, view: &mut View<'_>) -> Result<(), PlanStop> {
         let TagChange::Directory { from, to } = self else { return Ok(()) };
-        // Every change of a rule increments it.
+        // Reading this setting adds a guard on it, and every change of a rule increments it.
         view.setting(NEXT)?;
         for (id, outer, state) in [(to, from, QuotaState::Building), (from, to, QuotaState::Removing)] {
             let quota = view.quota(QuotaKey::Directory(id))?;
@@ -273,7 +273,7 @@ impl TagChange {
     }
 }
 
-/// Which inodes get other tags.
+/// The inodes that get other tags.
 #[derive(Debug)]
 pub enum RetagAt {
     /// This one, wherever its names are.
@@ -293,7 +293,7 @@ pub struct Retag {
     pub at: RetagAt,
 }
 
-/// What [`Retag`] did.
+/// The result of [`Retag`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retagged {
     /// The directories among the inodes that now have the tag.
@@ -336,7 +336,7 @@ impl Op for Retag {
             }
             RetagAt::Entries { dir, entries } => {
                 let Some(parent) = view.find_inode(*dir)? else { return Ok(Plan::answer(done)) };
-                // The directory was moved to another quota, and with it what is in it.
+                // The directory was moved to another quota together with its content.
                 if self.change.of(parent.quota) != Some(parent.quota) {
                     return Ok(Plan::answer(done));
                 }

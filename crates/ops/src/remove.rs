@@ -217,7 +217,7 @@ impl Op for Rmdir {
 ///
 /// # Errors
 /// ENOTEMPTY if the inode is a directory with entries: the root of an unfinished copy ([`BeginClone`](crate::BeginClone)).
-/// [`Prune`](crate::Prune) removes what is in it.
+/// [`Prune`](crate::Prune) removes the entries.
 #[derive(Debug)]
 pub struct Reap {
     pub session: SessionId,

@@ -124,7 +124,7 @@ impl Op for Rename {
         }
         self.admit(view, ctx, [&old_dir, &new_dir], &source, target.as_ref())?;
 
-        // Enough for most renames. A longer vector needs the slow path of the allocator.
+        // This is enough for most renames. A longer vector needs the slow path of the allocator.
         let mut effects = Vec::with_capacity(5);
         match target {
             Some(target) if self.flags.exchange => {

@@ -8,11 +8,12 @@
 //! So ordinary mode bits protect the trash, and all that users do there is done by the ordinary operations.
 //!
 //! Everything in the trash counts in one directory quota, [`QuotaId::TRASH`], which has no limits. So the tag of an inode
-//! says whether it is in the trash, and what is removed there is deleted.
+//! says whether it is in the trash. A file that is removed there is deleted.
 //!
-//! A plan must know the directory of the hour without a search. The client keeps a few in [`TrashDirs`](crate::TrashDirs). If the directory
-//! is not known or does not exist, the operation does nothing and replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then
-//! creates the directory ([`MakeTrash`]), and runs the operation again.
+//! A plan must know the directory of the hour without a search. The client keeps a few in
+//! [`TrashDirs`](crate::TrashDirs). If the directory is not known or does not exist, the operation does nothing and
+//! replies [`Fate::NoTrash`](crate::Fate::NoTrash). The caller then creates the directory ([`MakeTrash`]), and runs the
+//! operation again.
 
 use meta::{DIR_BYTES, Effect, Inode, Quota, QuotaTag};
 use types::{Errno, FileType, Ino, Mode, Name, QuotaId};
@@ -23,7 +24,7 @@ use crate::quota::move_between;
 use crate::trash_names::{TRASH_NAME, TrashHour, TrashName, is_in_trash};
 use crate::view::{PlanStop, View};
 
-/// Where an inode goes.
+/// The place to which an inode goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Into this directory of an hour.
@@ -32,10 +33,10 @@ pub(crate) enum Kept {
     NoDirectory,
 }
 
-/// Moves an inode into the trash, whose only name is `name` in `dir`. The caller removes or replaces this name, and has
-/// checked that a directory is empty. Returns `None` if the inode is to be deleted: the volume has no trash, the inode is
-/// in the trash already, is neither a regular file nor a symbolic link nor a directory, or is the directory of a quota,
-/// which could not get its tag back.
+/// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this name, and
+/// has checked that a directory is empty. Returns `None` if the inode is to be deleted: the volume has no trash, the
+/// inode is in the trash already, is neither a regular file nor a symbolic link nor a directory, or is the directory of
+/// a quota, which could not get its tag back.
 pub(crate) fn keep(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -117,7 +118,7 @@ impl Op for MakeTrash {
                     size: DIR_BYTES,
                     parent,
                     quota,
-                    // A directory that is created here has a new one for an hour in it.
+                    // A directory of a uid that is created here gets a directory of an hour as its first entry.
                     nlink: if parent == root.ino { 3 } else { 2 },
                     ..Inode::new(*ino, FileType::Directory, Mode::new(0o700), ctx.now)
                 };
@@ -144,7 +145,7 @@ impl Op for MakeTrash {
 #[derive(Debug)]
 pub struct MayTrash<'a, O> {
     pub op: &'a O,
-    /// If false, what the operation removes is deleted.
+    /// If false, files that the operation removes are deleted.
     pub is_on: bool,
 }
 

@@ -43,7 +43,7 @@ impl TrashHour {
         if !(1970..=2262).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
-        // The inverse of the algorithm in [`Time`]'s display.
+        // This is the inverse of the algorithm in [`Time`]'s display.
         let year = if month <= 2 { year - 1 } else { year };
         let month = if month <= 2 { month + 9 } else { month - 3 };
         let days =
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_have_names_that_only_they_have() {
+    fn each_hour_has_one_name() {
         for (sec, text) in
             [(0, "1970-01-01-00"), (951_782_400 - 1, "2000-02-28-23"), (951_868_799, "2000-02-29-23")]
         {

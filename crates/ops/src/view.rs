@@ -99,7 +99,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For an operation that never commits.
+    /// Records no guards, for an operation that never commits.
     pub fn omit_guards(&mut self) {
         self.is_guarded = false;
     }
@@ -501,7 +501,7 @@ impl<'a> View<'a> {
         STEPS.set(STEPS.get() + self.guards.len() as u64);
         if self.is_guarded && !self.guards.contains(&guard) {
             if self.guards.is_empty() {
-                // Enough for most operations.
+                // This is enough for most operations.
                 self.guards.reserve(8);
             }
             self.guards.push(guard);
@@ -538,7 +538,7 @@ impl<'a> View<'a> {
         self.used_known
     }
 
-    /// The entry of a name, or that there is none, if either is known. Guarded.
+    /// The entry of a name, or its absence, if either is known. Guarded.
     fn known_dirent(&mut self, parent: Ino, name: &Name) -> Option<Option<Dirent>> {
         let Some(Value::Dirent(dirent)) = self.lookup(Key::Dirent(parent, name.clone())) else { return None };
         if self.is_guarded {

@@ -125,7 +125,7 @@ mod tests {
 
     /// If another client makes room before the refusal is confirmed, a guard must fail.
     #[test]
-    fn a_refusal_for_want_of_room_is_guarded() {
+    fn an_error_because_of_missing_room_is_guarded() {
         let direct = Direct::new();
         let (ino, most) = (Ino::ROOT, Inode::MAX_XATTR_BLOCKS);
         let full = Inode { xattr_blocks: most, ..direct.run(&GetInode(ino)).unwrap() };

@@ -58,7 +58,7 @@ pub fn check_version(
     }
 }
 
-/// How a volume's layout is read, written, and converted from the version before.
+/// The functions that read a volume's layout, write it, and convert it from the version before.
 #[derive(Debug)]
 pub struct Layout<V, M, H, U> {
     /// Reads the stored version, in decimal digits.

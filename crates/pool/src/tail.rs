@@ -21,7 +21,7 @@ pub trait Log: Debug + Send {
     /// Changes may be missing from here on.
     fn poll(&mut self) -> Result<Vec<Change>, Self::Error>;
 
-    /// Where the stream records the sequence numbers that it delivers.
+    /// The [`Order`] in which the stream records the sequence numbers that it delivers.
     fn order(&self) -> &Order;
 }
 

@@ -1,4 +1,4 @@
-//! Relays TCP connections to a server on this machine, and delays what each side sends, for measurements of a slow
+//! Relays TCP connections to a server on this machine, and delays the data of both sides, for measurements of a slow
 //! network. Each round trip takes DELAY more; the bandwidth is not limited.
 //!
 //!     cargo run --release -p servers --example delay -- PORT SERVER-PORT DELAY-MICROSECONDS
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pieces of data of one direction that may be on their way at a time.
+/// The number of pieces of data that may be on their way in one direction at a time.
 const MAX_PIECES: usize = 4096;
 
 fn main() {
@@ -18,7 +18,7 @@ fn main() {
         eprintln!("usage: delay PORT SERVER-PORT DELAY-MICROSECONDS");
         std::process::exit(2);
     };
-    // Half of it in each direction.
+    // Each direction takes half of the delay.
     let delay = Duration::from_nanos(micros * 500);
     let at = |port: u64| ("127.0.0.1", u16::try_from(port).expect("a port"));
     // Timers of this process must not be late by the default slack of 50 microseconds.

@@ -46,7 +46,7 @@ impl Kind {
         if self == Kind::Tikv { unistore().err() } else { None }
     }
 
-    /// Creates what the server expects in its directory, which is its working directory.
+    /// Creates the files that the server expects in its directory, which is its working directory.
     pub(crate) fn prepare(self, directory: &Path) {
         match self {
             Kind::Redis | Kind::Etcd | Kind::Tikv => {}
@@ -115,7 +115,8 @@ impl Kind {
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
                 command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                 command.args(["-c", if durable { "fsync=on" } else { "fsync=off" }]);
-                // A server that is killed leaves its segments. Here they go with the data directory.
+                // A server that is killed leaves its segments of shared memory. With mmap, these are files in the data
+                // directory, and are removed with it.
                 command.args(["-c", "dynamic_shared_memory_type=mmap"]);
             }
             Kind::Mariadb => {
@@ -161,7 +162,7 @@ impl Kind {
 
     pub(crate) fn is_up(self, port: u16, settings: &Settings) -> bool {
         match self {
-            // It answers no command without encryption.
+            // With TLS, Redis answers no command without encryption.
             Kind::Redis if settings.arguments.iter().any(|argument| argument == "--tls-port") => {
                 connect(port).is_some()
             }
@@ -175,7 +176,7 @@ impl Kind {
                 first_bytes(port, &[&length, &parameters[..]].concat())
                     .is_some_and(|[first, ..]| first == b'R')
             }
-            // A packet that begins with the protocol version.
+            // The server first sends a packet that begins with the protocol version.
             Kind::Mariadb => first_bytes(port, b"").is_some_and(|[.., version]| version == 10),
             Kind::Etcd => get(port, "/health").is_some_and(|answer| answer.contains("\"true\"")),
             Kind::Tikv => get(port, "/counts").is_some(),
@@ -195,7 +196,7 @@ impl Kind {
     fn url_with_timeouts(self, port: u16, database: &str, timeouts: &str) -> String {
         let address = match self {
             Kind::Redis => format!("redis://127.0.0.1:{port}/?"),
-            // The proxy has to read what goes over the connection.
+            // Use no TLS, because the proxy has to read the data of the connection.
             Kind::Postgres => format!("postgres://limen@127.0.0.1:{port}/postgres?sslmode=disable&"),
             Kind::Mariadb => format!("mysql://root@127.0.0.1:{port}/limen?"),
             Kind::Etcd => format!("etcd://127.0.0.1:{port}/?"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::kind::{Kind, get_body, unistore_counts};
 use crate::server::Server;
 
-/// Which traffic a [`Proxy`] holds back, in both directions. Connections stay open.
+/// The traffic that a [`Proxy`] holds back, in both directions. Connections stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     Nothing = 0,
@@ -97,7 +97,7 @@ impl Proxy {
     }
 
     /// How often the client has polled on a stream, each time after it received the previous answer. So when
-    /// the client sends poll `n + 1`, it has applied what the server knew before poll `n`.
+    /// the client sends poll `n + 1`, it has applied the changes that the server knew before poll `n`.
     pub fn polls(&self) -> u64 {
         if self.seen.is_shared {
             let counts = unistore_counts(self.server);

@@ -115,7 +115,7 @@ impl Server {
         ask_http(self.port, request)
     }
 
-    /// Kills the server (SIGKILL). Unlike a power cut, this keeps what was handed to the kernel.
+    /// Kills the server (SIGKILL). Unlike a power cut, this keeps data that was handed to the kernel.
     pub fn kill(&self) {
         let processes = self.processes();
         for pid in &processes {

@@ -38,8 +38,8 @@ impl StoreKind {
         }
     }
 
-    /// What this machine lacks to run the server. If the server is one that `tests/stores/build.sh` installs, installs it if
-    /// necessary.
+    /// The programs that this machine lacks to run the server. If the server is one that `tests/stores/build.sh`
+    /// installs, installs it if necessary.
     pub fn missing(self) -> Option<String> {
         self.program().err()
     }
@@ -140,7 +140,7 @@ impl Store {
         // fake-gcs-server keeps the properties of a bucket beside it.
         let directory = if self.kind == StoreKind::Gcs { "data/bucket" } else { "data" };
         walk(&self.directory.path().join(directory), &mut found);
-        // Apache keeps properties of directories there.
+        // Apache keeps properties of directories in `.DAV`.
         found.retain(|path| !path.iter().any(|part| part == ".DAV"));
         (self.kind != StoreKind::Azblob).then_some(found)
     }
@@ -152,7 +152,7 @@ impl Store {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.program);
         match self.kind {
-            // One process with threads, which does not detach.
+            // `-X`: one process with threads, which does not detach.
             StoreKind::Webdav => command.args(["-X", "-f", &self.path("httpd.conf")]),
             StoreKind::Sftp => command.args(["-D", "-e", "-f", &self.path("sshd_config")]),
             StoreKind::Azblob => {
@@ -188,7 +188,7 @@ impl Store {
         let signal = if self.kind == StoreKind::Azblob { Signal::TERM } else { Signal::KILL };
         // A process of OpenSSH for each connection outlives the server.
         for pid in [vec![Pid::from_child(&server)], descendants(server.id())].concat() {
-            // It may be gone.
+            // The process may be gone.
             let _ = kill_process(pid, signal);
         }
         server.wait().unwrap();
@@ -275,7 +275,7 @@ impl Store {
     }
 
     /// Creates the container, by a request that is signed with the key of the account ("Authorize with Shared Key" in the
-    /// reference of Azure Storage). Node.js is there, because Azurite needs it.
+    /// reference of Azure Storage). The script runs on Node.js, which Azurite needs anyway.
     fn create_container(&self) {
         let script = format!(
             "const date = new Date().toUTCString(), version = '2020-10-02';

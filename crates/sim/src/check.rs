@@ -133,7 +133,7 @@ fn copied(
     let bytes = copy.bytes(to_offset, len);
     let held = |model: &Model| model.objects.get(&from).is_some_and(|it| it.bytes(offset, len) == bytes);
     if !states.between(ended.began, commit.seq).any(held) {
-        findings.push(format!("step {}: copied what the source never contained", ended.number));
+        findings.push(format!("step {}: copied bytes that the source never contained", ended.number));
     }
     if let Some(object) = model.objects.get_mut(&to) {
         object.cells.retain(|at, _| *at < to_offset || *at >= to_offset + len);

@@ -125,7 +125,7 @@ impl Client {
             }
             Act::Link { ino, dir, name } => {
                 let session = self.meta.session();
-                // Removed before the call, because it is no longer an orphan if the call succeeds.
+                // It is removed before the call, because it is no longer an orphan if the call succeeds.
                 let is_own = lock(&self.orphans).remove(&(session, *ino));
                 let orphan_of = is_own.then_some(session);
                 let got = self.step(shared, Step::Link { ino: *ino, dir: *dir, name, orphan_of });
@@ -135,7 +135,7 @@ impl Client {
             }
             Act::Compact { ino } => self.compact(shared, *ino),
             Act::FillXattrs { ino } => {
-                // 240 of 256 blocks. Two of the names are those that other acts use.
+                // This fills 240 of 256 blocks. Two of the names are those that other acts use.
                 for name in (2..17).map(xattrs::name) {
                     let value = xattrs::Value::new(xattrs::MAX_BYTES, 1);
                     self.step(shared, Step::SetXattr { ino: *ino, name, value, mode: XattrMode::Set });

@@ -42,7 +42,8 @@ impl Model {
         Model { objects: BTreeMap::from([(Ino::ROOT, root)]), limits }
     }
 
-    /// Applies the step, or returns the errno with which it must fail. What it adds must fit below all limits.
+    /// Applies the step, or returns the errno with which it must fail. The inodes and blocks that it adds must fit
+    /// below all limits.
     pub(crate) fn apply(&mut self, step: &Step) -> Result<Reply, Errno> {
         if self.limits.is_none() {
             return self.change(step);

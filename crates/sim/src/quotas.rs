@@ -1,5 +1,5 @@
 //! Two nested quotas around the whole tree, and quotas of its owner and group. Every inode counts in all of them, so each
-//! must always count what the volume counts, and the model needs to know only their limits. Moves between quotas are
+//! must always equal the usage of the volume, and the model needs to know only their limits. Moves between quotas are
 //! covered by the tests of the crate `suite`.
 
 use meta::{Access, Effect, Engine, MemEngine, Quota, QuotaKey, QuotaRule, QuotaTag, Record, RecordKey, Txn};

@@ -111,7 +111,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     if let Err(error) = volume().format(&engine) {
         return History { findings: vec![error.to_string()], ..History::new(seed) };
     }
-    // A dice of its own, so that the rest of a history does not depend on whether there are quotas.
+    // Use separate dice, so that the rest of a history does not depend on whether there are quotas.
     let limits = quotas::set_up(&engine, &mut Dice::of(seed, Kind::COUNT as u64 + 1, 0));
     let mut dice = Dice::new(seed);
     let weather = Weather {

@@ -83,7 +83,7 @@ impl Shared {
             .push(format!("step {number}: client {client} of session {session} begins {step:?}"));
         let kills = self.kills(client);
         let lines = (self.world().trace.len(), usize::MAX);
-        // In doubt until the step ends, because the client may be killed.
+        // The step is in doubt until it ends, because the client may be killed.
         let begun = Ended {
             number,
             client,

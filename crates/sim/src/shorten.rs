@@ -18,7 +18,7 @@ pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     shorten_by(history, |cut| run_cut(seed, mutant, cut))
 }
 
-/// The same for a history of whole mounts, which also ends at the finding.
+/// Like [`shorten`], for a history of whole mounts. The result also ends at the moment of the finding.
 pub fn shorten_mounts(history: History, mutant: Option<Mutant>) -> History {
     let seed = history.seed;
     shorten_by(history, |cut| mounts::run_cut(seed, mutant, cut))

@@ -115,7 +115,7 @@ impl World {
         outcome
     }
 
-    /// Every quota counts exactly what the volume counts, and no commit adds anything above a limit.
+    /// Every quota equals the usage of the volume, and no commit adds anything above a limit.
     fn check_quotas(&mut self, step: usize) {
         if self.quotas.is_empty() {
             return;

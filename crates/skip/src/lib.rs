@@ -16,7 +16,8 @@ use std::time::Duration;
 /// The environment variable that, if not empty, allows tests to be skipped.
 pub const ALLOW: &str = "LIMEN_ALLOW_SKIPS";
 
-/// Skips the calling test because `what` is missing. For what can be provided: root, a program, a server.
+/// Skips the calling test because `what` is missing. This is for things that can be provided: root, a program, a
+/// server.
 ///
 /// # Panics
 /// If [`ALLOW`] is not set.
@@ -53,7 +54,7 @@ pub fn is_long() -> bool {
     is_long
 }
 
-/// How long a test of `make test-long` runs that runs for a given time: ten minutes, or as many seconds as
+/// The time for which a test of `make test-long` runs if it has no end of its own: ten minutes, or as many seconds as
 /// `LIMEN_LONG_SECONDS` says. If this is not `make test-long`, skips the calling test like [`is_long`].
 ///
 /// # Panics
@@ -92,7 +93,7 @@ fn check(allowed: bool, what: &str) -> Result<(), String> {
 
 fn say(how: &str, why: &str) {
     let line = line(how, &test_name(), why);
-    // A single write, so that lines of several threads do not mix.
+    // Use a single write, so that lines of several threads do not mix.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 

@@ -94,7 +94,7 @@ impl<E: Engine> Faulty<E> {
         *lock(&self.script) = faults.into_iter().collect();
     }
 
-    /// Sets what [`Fault::Rival`] does. The closure is given the inner engine and must not use the wrapper.
+    /// Sets the action of [`Fault::Rival`]. The closure gets the inner engine, and must not use the wrapper.
     pub fn set_rival(&self, rival: impl FnMut(&E) + Send + 'static) {
         *lock(&self.rival) = Some(Box::new(rival));
     }

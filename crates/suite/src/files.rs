@@ -71,9 +71,9 @@ pub fn add_file_in_quotas(ino: u64) -> Txn {
     create
 }
 
-/// Interrupts wipes of a volume with so many symlinks and waiting lock requests: `wipe` lets this number of requests
-/// through, one more each time, until a wipe is not interrupted. If the settings are gone, everything is: otherwise nobody
-/// would find a volume there whose wipe can be repeated.
+/// Interrupts wipes of a volume with `symlinks` symlinks and as many waiting lock requests. `wipe` wipes the volume,
+/// and lets only the given number of requests through, one more each time, until a wipe is not interrupted. If the
+/// settings are gone, everything must be gone, because a later wipe recognizes the volume by its settings.
 pub fn interrupted_wipes_leave_the_settings(
     engine: &dyn Engine,
     symlinks: u64,

@@ -219,7 +219,7 @@ impl ReplyContent {
                 }
                 RecordKey::Usage => records.push(Record::Usage(self.usage)),
                 RecordKey::Locks(ino) => {
-                    // Sorted here, because a database with signed numbers sorts differently.
+                    // Sort here, because a database with signed numbers sorts differently.
                     let mut locks = self.locks.get(ino).cloned().unwrap_or_default();
                     locks.sort_unstable();
                     records.push(Record::Locks(*ino, locks.into()));

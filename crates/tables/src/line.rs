@@ -71,7 +71,7 @@ impl<'v> Line<'v> {
         line
     }
 
-    /// A quota without what it counts.
+    /// A quota without its counters.
     pub fn rule(key: QuotaKey, rule: &QuotaRule) -> Self {
         Line::new(Table::QUOTA, values::quota(key, rule), [])
     }
@@ -117,7 +117,7 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, except those of inodes, and of quotas, which keep what they count. Each replaces the
+/// The rows that an effect puts, except those of inodes, and of quotas, which keep their counters. Each replaces the
 /// row with the same key. The caller must not put rows that belong to an inode that does not exist.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {

@@ -56,8 +56,8 @@ pub struct LockSet {
     pub made: BTreeSet<Ino>,
     /// Quotas that they read or change, in the order in which they are locked.
     pub quotas: BTreeSet<QuotaKey>,
-    /// Those of them that a charge creates, unless they exist. Of the others, none appears after the locks are taken: a
-    /// guard that names the quota around its own was planned by a client that had read the quota, and no later
+    /// Those of `quotas` that a charge creates if they do not exist. None of the others appears after the locks are
+    /// taken: a guard that names the quota around its own was planned by a client that had read the quota, and no later
     /// quota gets the same id. So each quota that a guard finds is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
     /// Whether they change ACLs or make inodes refer to ACLs, and whether the lock on all ACLs is exclusive. It is

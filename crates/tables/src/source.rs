@@ -1,4 +1,4 @@
-//! The columns of selects, and where their rows come from.
+//! The columns of selects, and the sources of their rows.
 
 use meta::{Beside, RecordKey, Scan};
 

@@ -15,8 +15,8 @@ use types::{Ino, Time};
 /// 3. `changes` of rows of inodes
 /// 4. `others`: these are applied either one by one, or kind by kind in this order: rows of chunks that are
 ///    dropped or replaced; rows that are appended; slices that are shared; garbage that is dropped;
-///    everything else. Of one quota, a stage either puts the rule, or drops it, or charges it; of one ACL, it
-///    either puts it, or condemns it, or drops it.
+///    everything else. A stage either puts the rule of a quota, or drops the quota, or charges it; likewise it either
+///    puts an ACL, or condemns it, or drops it.
 #[derive(Debug, Default)]
 pub struct Stage<'e> {
     pub drops: Vec<Ino>,

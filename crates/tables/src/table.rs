@@ -47,7 +47,7 @@ impl Table {
     pub const DIRENT: Table = table(kind::DIRENT, "edge", &["parent", "ino", "kind"], &["name"]);
     pub const XATTR: Table = table(kind::XATTR, "xattr", &["ino"], &["name", "value"]);
     pub const SYMLINK: Table = table(kind::SYMLINK, "symlink", &["ino"], &["target"]);
-    /// Without the position of the row in its chunk.
+    /// The columns do not include the position of the row in its chunk.
     pub const SLICE: Table = table(
         kind::SLICE,
         "slice",
@@ -76,7 +76,7 @@ impl Table {
     pub const ORPHAN: Table = table(kind::ORPHAN, "orphan", &["session", "ino"], &[]);
     pub const GARBAGE: Table = table(kind::GARBAGE, "garbage", &["slice", "size"], &[]);
     pub const SHARED: Table = table(kind::SHARED, "shared", &["slice", "extra"], &[]);
-    /// The key, the rule, and what the quota counts.
+    /// The key, the rule, and the counters.
     pub const QUOTA: Table = table(
         kind::QUOTA,
         "quota",

@@ -1,4 +1,4 @@
-//! Where the bytes of a file are stored: chunks, slices, blocks.
+//! The places in which the bytes of a file are stored: chunks, slices, blocks.
 //!
 //! A file is divided into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it.
 //! Where rows overlap, the newest one applies. Bytes without a row read as zeros.

@@ -20,7 +20,7 @@ pub(crate) struct Abandoned {
     meta: Arc<Meta>,
     open: Arc<OpenTable>,
     flushes: Mutex<Vec<Arc<Flush>>>,
-    /// Whether there are any, so that other calls need not take the lock.
+    /// Whether any flush is in doubt. If not, other calls need not take the lock.
     exist: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ impl Abandoned {
     /// doubt.
     pub(crate) fn close(&self, file: &OpenFile, data: &mut FileData) -> Option<Arc<OpenFile>> {
         let mut flushes = host::lock(&self.flushes);
-        // Before another thread can open the file again and flush newer data.
+        // Set this before another thread can open the file again and flush newer data.
         self.exist.store(true, Ordering::Release);
         let closed = self.open.close(file.ino);
         if closed.is_some() {

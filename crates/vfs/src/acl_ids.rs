@@ -7,8 +7,8 @@ use acl::posix::PosixAcl;
 use ops::Acl;
 use types::Errno;
 
-/// Converts an ACL to the ids of this machine. Entries whose id has no mapping here are left out; also
-/// returns how many these are.
+/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
+/// number.
 pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize), Errno> {
     if !ids.is_mapping() {
         return Ok((acl.clone(), 0));
@@ -16,7 +16,7 @@ pub(crate) fn posix_here(ids: &Ids, acl: &PosixAcl) -> Result<(PosixAcl, usize),
     Ok(acl.renumbered(|uid| mapped(ids.user_here(uid)), |gid| mapped(ids.group_here(gid)))?)
 }
 
-/// An ACL in the ids of the volume.
+/// Converts an ACL to the ids of the volume.
 ///
 /// # Errors
 /// EINVAL if it names an id that has no mapping in the volume.
@@ -56,7 +56,7 @@ pub(crate) fn unmapped(ids: &Ids, acl: &Acl) -> Result<usize, Errno> {
     })
 }
 
-/// An ACL in the ids of the volume.
+/// Converts an ACL to the ids of the volume.
 ///
 /// # Errors
 /// EINVAL if it names an id that has no mapping in the volume.

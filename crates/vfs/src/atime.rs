@@ -70,7 +70,7 @@ impl Accesses {
         Attr { atime: host::lock(&self.noted).get(&attr.ino).copied().unwrap_or(attr.atime), ..attr }
     }
 
-    /// Keeps batches from being committed while the returned guard exists. To be held while an atime is set,
+    /// Keeps batches from being committed while the returned guard exists. Hold the guard while an atime is set,
     /// so that the time of an earlier read cannot overwrite it.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         host::lock(&self.order)
@@ -92,7 +92,7 @@ impl Accesses {
             return Ok(());
         }
         self.commits.change(&Accessed(batch.clone()))?;
-        // Removed only after the commit: until here getattr sees the times in both places rather than in
+        // Remove the times only after the commit: until then, getattr sees the times in both places rather than in
         // neither.
         let mut noted = host::lock(&self.noted);
         for (ino, time) in batch {

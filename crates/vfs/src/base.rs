@@ -1,4 +1,4 @@
-//! The base of a mounted volume: what its parts share.
+//! The base of a mounted volume: the state that its parts share.
 //!
 //! Each field is a part with its own state and locks, in a file of its own, and depends on earlier fields only. The methods
 //! of [`Base`], in `changes` and `flush`, are the sequences of calls that several of the other parts use.
@@ -44,7 +44,7 @@ pub struct VfsOptions {
     pub nfs4_domain: Option<String>,
     /// New directories are held: changes below them are answered at once, and committed afterwards. Needs `journals`.
     pub holds_directories: bool,
-    /// The journals of the mounts of this machine. What is in those whose processes have ended is committed.
+    /// The journals of the mounts of this machine. Changes in the journals of ended processes are committed.
     pub journals: Option<Arc<dyn Journals>>,
     pub times: SessionTimes,
 }

@@ -153,7 +153,7 @@ impl Cleanup {
         }
     }
 
-    /// Commits what mounts of this machine had answered when their processes ended.
+    /// Commits the changes that mounts of this machine had answered but not committed when their processes ended.
     ///
     /// # Errors
     /// Those of [`Meta::replay`](client::Meta::replay).
@@ -161,7 +161,7 @@ impl Cleanup {
         let Some(journals) = &self.base.journals else { return Ok(()) };
         let replayed = self.base.meta.replay(&**journals, &self.base.commits.make_durable_by_client());
         let problem = replayed.as_ref().err().map(ToString::to_string);
-        // This is tried each second.
+        // The replay is tried each second, so a problem is logged only when it is new.
         let before = std::mem::replace(&mut *host::lock(&self.replay_problem), problem.clone());
         if let Some(error) = problem.filter(|problem| before.as_ref() != Some(problem)) {
             tracing::warn!(error, "cannot replay the journal of a mount whose process has ended; retrying");
@@ -571,7 +571,7 @@ mod tests {
     fn the_mark_of_a_tool_is_kept_while_the_tool_may_read_it() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
-        // The first number of an operation of a client without a session. The waits of sessions that have ended are removed.
+        // `mark` is that of an operation that no term guards. The other two waits, of ended sessions, are removed.
         let wait = |session, owner, end| {
             let owner = LockOwner { session: SessionId(session), owner, kind: LockKind::Flock };
             LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end, owner, exclusive: false, pid: 0 } }
@@ -587,7 +587,7 @@ mod tests {
         let seen = BootInstant::now();
         assert_eq!(cleanup.needed_marks(&[mark], seen).len(), 1);
         assert!(cleanup.needed_marks(&[mark], seen + MARK_NEEDED).is_empty());
-        // A mark that was removed is not remembered.
+        // A mark that was removed needs no entry.
         assert!(cleanup.needed_marks(&[], seen).is_empty());
         assert!(host::lock(&cleanup.marks).is_empty());
     }
@@ -669,7 +669,7 @@ mod tests {
         for (vfs, is_removed) in [(&youngest, false), (&oldest, true)] {
             let mut watch = Watch::default();
             let long = (own.heartbeat, Duration::MAX);
-            // Silent for longer than any limit.
+            // The session has been silent for longer than any limit.
             watch.silent.insert(id, long);
             vfs.lifecycle.cleanup.watch_sessions(&mut watch).unwrap();
             assert_eq!(shared.session(id).is_none(), is_removed);

@@ -1,4 +1,4 @@
-//! Copies by reference on a mounted volume. The session does not end before them.
+//! Copies by reference on a mounted volume. The end of the session stops them and waits for them.
 
 use client::{CloneError, CloneFailure, CloneProgress, CloneRequest, Failure};
 use meta::Inode;
@@ -32,7 +32,7 @@ impl Vfs {
         self.base.commits.note_change();
         if cloned.is_ok() {
             self.caches.entry_added(request.parent, &request.name);
-            // What is visible may not be on disk before this. The copy is complete even if this fails, and the
+            // Programs see the copy, but it may not be on disk yet. It is complete even if this sync fails, and the
             // background thread tries again.
             if let Err(errno) = self.base.commits.make_durable_if_dirty() {
                 tracing::warn!(%errno, "cannot sync after a copy; retrying");
@@ -41,7 +41,7 @@ impl Vfs {
         cloned
     }
 
-    /// Makes the kernel look up a name again, which this mount has added without a request of the kernel.
+    /// Makes the kernel look up a name again after this mount has added the name without a request of the kernel.
     pub fn expire_entry(&self, parent: Ino, name: &Name) {
         self.caches.entry_added(parent, name);
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_what_was_written_before() {
+    fn a_copy_contains_what_programs_wrote_before_it() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
         let ino = make(&vfs, "f");
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!((found.ino, inode.size), (copy.ino, 11));
     }
 
-    /// The end of a session waits for its copies, which end because of it.
+    /// The end of a session stops the copies in progress and waits for them.
     #[test]
     fn a_copy_ends_with_the_session_and_is_removed() {
         let shared = Shared::new();
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(orphans(&vfs), 0);
     }
 
-    /// The begin of a session does not wait for the removal of an unfinished copy.
+    /// The start of a session does not wait for the removal of an unfinished copy.
     #[test]
     fn an_unfinished_copy_is_removed_in_the_background() {
         let shared = Shared::new();

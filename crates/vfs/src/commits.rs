@@ -55,7 +55,7 @@ impl Commits {
         self.meta.hold_new_directories(self.make_durable_by_client(), Arc::clone(journals));
     }
 
-    /// What a client calls before it commits rows that name slices.
+    /// The function that a client calls before it commits rows that name slices.
     pub(crate) fn make_durable_by_client(&self) -> MakeDurable {
         let store = Arc::clone(&self.store);
         Arc::new(move |slices| store.make_durable(slices).map_err(|error| sync_error(&error)))

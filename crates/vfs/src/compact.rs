@@ -33,16 +33,16 @@ pub(crate) fn compact_candidates(base: &Base) {
     }
 }
 
-/// The rows from which a chunk is compacted.
+/// The number of rows from which a chunk is compacted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Threshold {
-    /// As many as its data is worth.
+    /// One row for every [`BYTES_A_ROW`] of its data, but at least [`FEW_ROWS`] and at most [`MANY_ROWS`].
     ByData,
-    /// Two.
+    /// Two rows.
     Any,
 }
 
-/// What became of the rows of a chunk or a file.
+/// The result of a compaction: the rows of a chunk or a file before and after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     pub rows_before: u64,
@@ -238,7 +238,7 @@ mod tests {
             let read = vfs.files.read(ino, at as u64, 1 << 20).unwrap();
             assert!(read == expected[at..expected.len().min(at + (1 << 20))][..read.len()]);
         }
-        // The old slices are garbage, and the new one is when its last row goes.
+        // The old slices are garbage. The new slice becomes garbage when its last row is deleted.
         let garbage = || {
             let scan = meta::Scan::Garbage { after: SliceId(0), limit: 100 };
             engine.scan(&scan).unwrap().snapshot.records.len()

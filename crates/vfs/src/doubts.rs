@@ -1,11 +1,11 @@
 //! Changes that failed and may still happen.
 //!
-//! A program that got EIO calls again, or does something else. If the request of the failed change arrives after that, it
-//! would undo what was answered since: a late truncation cuts off newer data, a late chmod grants what was revoked. So
+//! After EIO a program calls again, or does something else. If the request of the failed change arrives after that, it
+//! would undo later changes: a late truncation cuts off newer data, a late chmod grants what was revoked. So
 //! before this mount commits anything newer, and before it releases a lock, it cancels such changes ([`Meta::cancel`]):
 //! then each has happened already, or never happens. Flushes are kept with their files ([`crate::abandoned`]).
 //!
-//! Lock order: `all`, then nothing; a doubt, then nothing.
+//! Lock order: `all` is locked alone. While a doubt is locked, only locks of the client are taken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,9 +14,9 @@ use client::{Doubt, Failure, Meta};
 
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
-    /// Each is locked while it is canceled, so that nothing newer is committed meanwhile.
+    /// Each doubt is locked while it is canceled, so that nothing newer is committed meanwhile.
     all: Mutex<Vec<Arc<Mutex<Option<Doubt>>>>>,
-    /// Whether there are any, so that other calls need not take the lock.
+    /// Whether any change is in doubt. If not, other calls need not take the lock.
     exist: AtomicBool,
 }
 

@@ -4,7 +4,7 @@
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
 //! | `limen-flush`     | flushes written data, makes it durable, writes access times | store, database |
-//! | `limen-cleanup`   | replays journals, removes state of ended sessions; quotas   | store, database |
+//! | `limen-cleanup`   | replays journals, removes ended sessions' state, logs quotas | store, database |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
@@ -32,9 +32,9 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const SETTINGS_EVERY: Duration = Duration::from_secs(5);
 /// How often the oldest mount removes the state of ended sessions.
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
-/// How often the oldest mount looks whether hours of the trash are due.
+/// How often the oldest mount checks whether hours of the trash must be deleted.
 const EMPTY_TRASH_EVERY: Duration = Duration::from_secs(60);
-/// How often it looks whether the volume is nearly full, so that hours are deleted early.
+/// How often the oldest mount checks whether the volume is nearly full, so that hours are deleted early.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_secs(5);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// How long the results of operations stay stored if a mount changes little.
@@ -173,7 +173,7 @@ impl Lifecycle {
                     tracing::debug!(%error, "cannot read the quotas; retrying");
                 }
             }
-            // It logs its errors.
+            // `replay` logs its errors.
             let _ = self.cleanup.replay();
             let is_due = self.cleanup.is_elected()
                 && !self.base.meta.is_exclusive()
@@ -244,7 +244,7 @@ mod tests {
         let shared = Shared::new();
         let times = SessionTimes { heartbeat: Duration::from_millis(20), ..NO_WAIT };
         let vfs = shared.mount(times);
-        // More slices than are removed in parallel, so more are requested as soon as the store answers.
+        // There are more slices than are removed in parallel, so more are requested as soon as the store answers.
         for n in 0..2 * COLLECTORS {
             let name = n.to_string();
             let ino = make(&vfs, &name);

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_are_those_after_the_request_is_counted() {
+    fn lifetimes_are_read_after_the_request_is_counted() {
         let in_flight = InFlight::default();
         let lifetimes = || {
             let epoch = in_flight.end_epoch();

@@ -7,11 +7,11 @@
 //! The fields of [`Vfs`] are its parts. The fields of `Base` are parts too, which all others share. Each part
 //! is a struct in a file of its own; the header of the file says what the part holds, and its lock order.
 
-// The volume, and what its parts share.
+// The volume, and the state that its parts share.
 mod base;
 mod vfs;
 
-// Shared by the parts.
+// Modules that several parts use.
 mod activity;
 mod attr;
 mod caller;

@@ -41,8 +41,8 @@ impl Lifecycle {
         }
     }
 
-    /// Begins the session, after committing what mounts of this machine had answered whose processes have ended, and
-    /// removing the sessions of ended processes.
+    /// Begins the session. Before that, commits the changes that ended processes on this machine had answered but not
+    /// committed, and removes the sessions of ended processes.
     ///
     /// # Errors
     /// Those of the database.
@@ -114,7 +114,7 @@ impl Lifecycle {
         // The copies that are being made end because of the signal to stop.
         drop(host::write(&self.tools));
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
-        // From here on nobody hears recalls, so others must not have to wait.
+        // No thread receives recalls any more, so other mounts would wait in vain for the held directories.
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         done = done.and(self.base.flush_all());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
@@ -166,7 +166,7 @@ mod tests {
     use crate::{MakeKind, MakeRequest, VfsOptions};
 
     #[test]
-    fn what_cannot_be_committed_at_the_end_is_committed_by_the_next_mount() {
+    fn answered_changes_that_fail_to_commit_at_the_end_are_committed_by_the_next_mount() {
         let rates = FaultRates { before: 1000, ..FaultRates::default() };
         let engine = Arc::new(Faulty::new(MemEngine::default(), 1, rates));
         format(&*engine);

@@ -235,7 +235,7 @@ impl Listings {
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
                 false => entry,
-                // Its attributes can be had only from its holder. Programs that need them ask for them.
+                // Only the holder knows the attributes. A program that needs them requests them.
                 true if *kind == FileType::Directory && self.base.meta.is_held_elsewhere(*ino) => entry,
                 true => {
                     match self.base.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {

@@ -7,8 +7,8 @@
 //!
 //! A request in doubt has failed, but it may still arrive and be granted, also after its owner has released its locks and
 //! closed the file: then nobody would release that lock before the session ends. So before this mount requests or releases
-//! a lock of the same owner on the same file, it cancels such a request ([`Meta::cancel`](client::Meta::cancel)): then it
-//! has been granted already, or never is.
+//! a lock of the same owner on the same file, it cancels such a request ([`Meta::cancel`](client::Meta::cancel)): then
+//! the lock has been granted already, or never will be.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -235,7 +235,7 @@ impl Locks {
     /// Those of a flush; those of the database.
     pub fn unlock(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
         let stored = self.commit_written(ino);
-        // The next holder on the same mount sees what is in memory.
+        // If this mount is alone, the next holder sees the data in memory, so an error does not matter here.
         if !self.base.meta.is_exclusive() {
             stored?;
         }
@@ -379,15 +379,17 @@ impl Locks {
         })
     }
 
-    /// Cancels what failed on a file and may still happen, so that it does not happen under the lock of the next holder.
+    /// Cancels failed changes of a file that may still happen, so that they do not happen under the lock of the next
+    /// holder.
     fn settle_changes(&self, ino: Ino) -> Result<(), Errno> {
         self.base.abandoned.settle(Some(ino))?;
         Ok(self.base.commits.settle()?)
     }
 
     /// Drops written data that cannot be stored, if one of these owners holds an exclusive lock on the file, because
-    /// another mount may take that lock next. What others wrote without a lock is dropped too, because nothing tells it
-    /// apart. Calls that store data then fail until the file is closed. A flush in doubt is canceled.
+    /// another mount may take that lock next. Data that others wrote without a lock is dropped too, because the buffer
+    /// does not record the writer. Calls that store data then fail until the file is closed. A flush in doubt is
+    /// canceled.
     fn drop_unstored(&self, ino: Ino, owners: &HashSet<u64>, flock: Option<u64>) {
         if self.base.meta.is_exclusive() {
             return;

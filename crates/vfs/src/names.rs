@@ -63,8 +63,8 @@ impl Names {
     /// The directory with this path from the root of the volume. No access is checked, and symbolic links are not followed.
     ///
     /// # Errors
-    /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG and EINVAL for what is not a name;
-    /// EIO if the database fails.
+    /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG or EINVAL if it is not a valid
+    /// name; EIO if the database fails.
     pub fn directory(&self, path: &[u8]) -> Result<Ino, Errno> {
         let mut dir = Ino::ROOT;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -267,18 +267,18 @@ impl Names {
         self.base.meta.run(&GetInode(ino), &BY_KERNEL).is_ok_and(|inode| ops::is_in_trash(&inode))
     }
 
-    /// Whether a name that does not exist can come into being without a request of the kernel that names it, because it is
-    /// that of the trash or in it.
+    /// Whether an absent name can appear without a request of the kernel that names it: the name of the trash
+    /// directory, and names in the trash.
     pub fn may_be_trashed(&self, parent: Ino, name: &[u8]) -> bool {
         parent == Ino::ROOT && name == TRASH_NAME
             || self.base.meta.volume().trash_days > 0 && self.is_in_trash(parent)
     }
 
-    /// Runs an operation that may move an inode into the trash. `run` gets whether it may. If the directory of the trash
-    /// does not exist, creates it and runs the operation again.
+    /// Runs an operation that may move an inode into the trash. The argument of `run` says whether it may do so. If the
+    /// directory of the trash does not exist, creates it and runs the operation again.
     ///
-    /// If there is no room for the names of the trash, or a file is in the place of its directory, what is removed is
-    /// deleted at once: otherwise nobody could make room.
+    /// If there is no room for the names of the trash, or a file has the name of its directory, the removed inode is
+    /// deleted at once, because otherwise users could not free space.
     fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.base.meta.volume().trash_days == 0 {
             return run(false);
@@ -294,17 +294,17 @@ impl Names {
             match self.make_trash(inode.uid) {
                 Ok(()) => {}
                 Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::ENOTDIR | Errno::ENOENT)) => {
-                    tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash: what is removed is deleted");
+                    tracing::warn!(%errno, uid = inode.uid, "cannot create a directory in the trash; the file is deleted at once");
                     return run(false);
                 }
-                // The removal can be tried again. What it would delete could not be restored.
+                // The caller can try the removal again, but a file that was deleted at once could not be restored.
                 Err(errno) => return Err(errno),
             }
         }
         run(false)
     }
 
-    /// Makes the directory of a user's trash for the present hour known.
+    /// Creates the directory of a user's trash for the present hour if necessary, and remembers its inode number.
     fn make_trash(&self, uid: u32) -> Result<(), Errno> {
         let hour = TrashHour::of(Time::now());
         let inos = [Ino(self.inos.take()?), Ino(self.inos.take()?)];
@@ -344,7 +344,7 @@ impl Names {
     }
 
     /// Runs an operation that may remove a name of the guarded file, and updates that file if it is open.
-    /// `run` gets the inode number of the guarded file, and again if that file is open.
+    /// `run` gets the inode number of the guarded file, and the same number as its second argument if the file is open.
     fn unlink_guarded<T: Unlinks>(
         &self,
         guard: Option<UnlinkGuard<'_>>,
@@ -358,8 +358,8 @@ impl Names {
             _ => {}
         }
         drop(guard);
-        // The operation is decided. Data that cannot be stored now is kept for the handles that are still open, and their
-        // flush reports it.
+        // The outcome of the operation no longer changes. Data that cannot be stored now is kept for the handles that
+        // are still open, and their flush reports it.
         if let Some(file) = file
             && let Err(errno) = self.files.close(file.ino)
         {

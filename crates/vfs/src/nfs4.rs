@@ -6,10 +6,10 @@
 //! ACL.
 //!
 //! Only the kernel checks search permission on directories. If the projection is not exact for search, the
-//! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then sends GETATTR on
-//! behalf of every caller before it grants search (`fuse_permission`), and passes an error of GETATTR on. So
-//! names below stay cached, a caller without search permission gets EACCES before they are looked up, and no
-//! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount what is
+//! directory's attributes get a lifetime of zero ([`Attr::per_caller`](crate::Attr::per_caller)): the kernel then
+//! sends GETATTR on behalf of every caller before it grants search (`fuse_permission`), and passes an error of GETATTR
+//! on. So names below stay cached, a caller without search permission gets EACCES before they are looked up, and no
+//! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount a file system that is
 //! mounted there (`d_invalidate`).
 
 use acl::nfs4::{self, Nfs4Acl, Scope};

@@ -92,7 +92,7 @@ impl Numbers {
             let floor = state.floor(&self.meta);
             floor.map_or(state.left.start, |floor| floor.min(state.left.start))
         };
-        // Read later: a row is queued before the hold on its slices ends.
+        // Read this after the floors, because a row is queued before the hold on its slices ends.
         self.queued().map_or(first, |queued| queued.min(first))
     }
 
@@ -188,7 +188,7 @@ mod tests {
         engine.script([]);
         vfs.base.slices.advance().unwrap();
         assert_eq!(vfs.base.slices.first(), floor);
-        // As the thread that flushes does.
+        // The flush thread makes the same call.
         vfs.base.abandoned.settle(None).unwrap();
         for names in [["a", "b"], ["c", "d"]] {
             for name in names {

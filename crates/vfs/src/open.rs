@@ -61,8 +61,8 @@ pub(crate) struct DoubtfulFlush {
 }
 
 impl FileData {
-    /// Whether there is written data, a truncation to `len` cuts off all of it, and nothing else has to be done with it
-    /// first: a flush in doubt may still be committed, and data that was lost must be reported.
+    /// Whether there is written data that a truncation to `len` cuts off completely and that may simply be dropped. A
+    /// flush in doubt prevents that, because it may still be committed. So does lost data, because it must be reported.
     pub(crate) fn is_cut_off(&self, len: u64) -> bool {
         self.in_doubt.is_none()
             && self.lost.is_none()
@@ -149,7 +149,7 @@ impl OpenFile {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Records that the kernel will cache the bytes of a read. To be called before that read takes the lock.
+    /// Records that the kernel will cache the bytes of a read. Call it before that read takes the lock.
     pub(crate) fn set_cached(&self) {
         if !self.cached.load(Ordering::Relaxed) {
             self.cached.store(true, Ordering::Relaxed);

@@ -54,14 +54,14 @@ fn pid_namespace() -> u64 {
     }
 }
 
-/// What is known about the process with an id.
+/// The facts that are known about the process with an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// There is none, or it is a zombie.
     Ended,
-    /// In clock ticks since boot.
+    /// It runs, and started at this time, in clock ticks since boot.
     Started(u64),
-    /// It may run, but when it started cannot be read.
+    /// It may run, but its start time cannot be read.
     Unknown,
 }
 

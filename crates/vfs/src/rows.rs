@@ -56,9 +56,9 @@ impl Files {
         }
     }
 
-    /// The stored data of a range, which ends at the end of the file as of when the rows were read: the caller's
-    /// size may be older, and where the file was truncated since, rows are missing that the older size covers.
-    /// Unflushed writes count as part of the file.
+    /// The stored data of a range, up to the end of the file at the moment when the rows are read. The caller's size
+    /// may be older: if the file was truncated since, the rows of the bytes cut off are gone. Unflushed writes count as
+    /// part of the file.
     ///
     /// # Errors
     /// ESTALE if another mount has deleted the file; EIO if the database fails.

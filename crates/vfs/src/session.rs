@@ -52,7 +52,7 @@ impl Default for SessionTimes {
 }
 
 /// When a session is removed, no cache that depends on it is valid any more: neither this mount's cache, nor
-/// what it gave the kernel at the last moment. One tenth is added for clocks that run at different speeds.
+/// the records that it gave the kernel at the last moment. One tenth is added for clocks that run at different speeds.
 const _: () = {
     let SessionTimes { heartbeat, valid_for, remove_after, .. } = SessionTimes::DEFAULT;
     assert!(heartbeat.as_secs() * 3 < valid_for.as_secs());

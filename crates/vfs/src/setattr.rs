@@ -148,7 +148,7 @@ mod tests {
         vfs.files.flush(ino).unwrap();
         vfs.files.write(ino, 3, b" and new").unwrap();
         let cut = |size| AttrChange { size_bytes: Some(size), is_open: true, ..AttrChange::default() };
-        // All written bytes would be cut off, or some of them, which are then stored before.
+        // The truncation cuts off all written bytes, or only some of them. In the second case they are stored first.
         for (size, script) in [(3, vec![FaultOf::Before]), (5, vec![FaultOf::None, FaultOf::Before])] {
             engine.script(script);
             assert_eq!(vfs.setattr(&root(), ino, cut(size)), Err(Errno::EIO), "{size}");

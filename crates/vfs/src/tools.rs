@@ -15,7 +15,7 @@ use crate::vfs::Vfs;
 /// How many chunks are read in one request.
 const PAGE: usize = 64;
 
-/// The most attempts to compact a chunk that others change meanwhile.
+/// How often the compaction of a chunk is tried if others change the chunk meanwhile.
 const TRIES: u32 = 3;
 
 /// The bytes of a file that are in the object store, and how many of them are in the caches of a mount.
@@ -108,7 +108,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Calls `found` with each slice that rows of the file refer to, once a chunk, and its size.
+    /// Calls `found` with each slice that rows of the file refer to, and its size, once for each chunk that refers to
+    /// it.
     fn each_slice(&self, ino: Ino, mut found: impl FnMut(SliceId, u32)) -> Result<(), Errno> {
         self.each_chunk(ino, |_, rows| {
             let mut seen = HashSet::new();

@@ -11,13 +11,13 @@ use types::{Errno, Time};
 use crate::caller::BY_KERNEL;
 use crate::cleanup::Cleanup;
 
-/// The most entries that one call deletes. Between two calls, the thread looks whether the session ends.
+/// The most entries that one call deletes. Between two calls, the thread checks whether the session ends.
 const ENTRIES_AT_ONCE: u64 = 4096;
 /// Hours are deleted early while this part of a limit of the volume is used, in percent.
 const NEARLY_FULL_PERCENT: u128 = 95;
 
 impl Cleanup {
-    /// Deletes some of what the volume no longer keeps in its trash. Returns whether more is left to delete.
+    /// Deletes some of the files that the volume no longer keeps in its trash. Returns whether more are left to delete.
     ///
     /// # Errors
     /// Those of the database.
@@ -33,7 +33,8 @@ impl Cleanup {
         self.empty_before(TrashHour(TrashHour::of(now).0.saturating_sub(kept)), &|| false)
     }
 
-    /// Deletes the oldest hours while the volume is nearly full. Returns whether it still is, and more is left to delete.
+    /// Deletes the oldest hours while the volume is nearly full. Returns whether it is still nearly full and more can
+    /// be deleted.
     ///
     /// # Errors
     /// Those of the database.
@@ -44,7 +45,7 @@ impl Cleanup {
         {
             return Ok(false);
         }
-        // If the database does not answer, the next call goes on.
+        // If the database does not answer, stop; the next call continues.
         let has_room = || !self.is_nearly_full().unwrap_or(false);
         let before = self.trash_deleted.count();
         let has_more = self.empty_before(TrashHour(i64::MAX), &has_room)?;
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_trash_and_open_stays() {
+    fn an_open_file_in_the_trash_is_deleted_only_after_its_close() {
         let (vfs, _) = with_trash();
         let ino = closed(&vfs, "f");
         vfs.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_names_in_the_trash() {
+    fn names_cannot_be_created_in_the_trash() {
         let (vfs, _) = with_trash();
         closed(&vfs, "f");
         vfs.names.unlink(&root(), Ino::ROOT, b"f").unwrap();

@@ -110,8 +110,8 @@ impl Xattrs {
         }
     }
 
-    /// The names, each followed by NUL, `listxattr(2)`. The names of the trusted namespace are listed for
-    /// user 0 only.
+    /// The names of the xattrs, each followed by NUL, as `listxattr(2)` returns them. The names of the trusted
+    /// namespace are listed for user 0 only.
     ///
     /// # Errors
     /// ESTALE if the inode does not exist; those of the database.
@@ -265,7 +265,7 @@ mod tests {
     use crate::fixture::{NO_WAIT, make, mount, mount_with, root};
 
     #[test]
-    fn no_acl_is_replaced_that_gets_an_unmapped_entry_meanwhile() {
+    fn an_acl_that_gets_an_unmapped_entry_meanwhile_is_not_replaced() {
         for kind in [AclKind::Posix, AclKind::Nfs4] {
             let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
             Volume { acl: kind, ..Volume::in_memory("v") }.format(&*engine).unwrap();

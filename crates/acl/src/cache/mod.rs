@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn key_contains_everything_that_decides() {
+    fn key_contains_all_inputs_of_the_decision() {
         let caller = Credentials::new(1000).intern(&Cred::new(2, 10, &[], Caps::NONE), &[]);
         let base = file(AclId(5 << 64 | 6));
         let key_of = |file: &FileAttrs| key(Family::Posix, &caller, file);

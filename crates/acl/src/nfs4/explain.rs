@@ -8,7 +8,7 @@ use crate::identity::Id;
 use super::Mask;
 use super::decide::{Caller, FileAttrs, OWNER_RIGHTS, decide_by_mode};
 
-/// What decided a permission.
+/// The reason for the decision on a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The entry at this index of [`Nfs4Acl::entries`](super::Nfs4Acl::entries).

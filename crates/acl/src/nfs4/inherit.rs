@@ -1,11 +1,11 @@
-//! What a new file gets from the ACL of its directory.
+//! The ACL and the mode that a new file gets from the ACL of its directory.
 
 use types::{FileType, Mode};
 
 use super::mode::{around, group_mask};
 use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl};
 
-/// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
+/// The rule by which entries pass to new children: the volume's `aclinherit`, `zfsprops(7)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AclInherit {
     /// No entry passes.
@@ -182,7 +182,7 @@ mod tests {
     const OWN_644: &str = "A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy";
 
     #[test]
-    fn policies_choose_what_passes() {
+    fn policies_select_the_inherited_entries() {
         let parent = "flags:ap,A:fd:5:rwxCo,D:f:6:w,A::7:r,A:d:8:r";
         let file = |how| made(parent, 0o666, FILE, how, AclMode::Discard);
         assert_eq!(file(AclInherit::Discard), (0o644, "none".into()));

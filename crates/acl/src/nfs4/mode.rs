@@ -178,7 +178,7 @@ pub fn chmod(
 /// If an entry denies permissions to the owning group by its gid, it loses those that the mode grants to the group.
 fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, trim: Mask) -> Middle {
     let mut middle = Middle::default();
-    // What the entries so far have decided for everyone, and what they have denied to everyone.
+    // The permissions that the entries so far have decided for everyone, and those that they have denied to everyone.
     let (mut decided, mut denied) = (Mask::NONE, Mask::NONE);
     let (mut to_owner, mut to_group) = (Mask::NONE, Mask::NONE);
     let mut group_is_denied = rights.other.without(rights.group);

@@ -31,7 +31,7 @@ use crate::posix::{self, Perm, PosixAcl, Tag};
 
 use super::{Entry, Mask, Nfs4Acl, Who, reference};
 
-/// What the kernel sees in place of an NFSv4 ACL.
+/// The mode and the POSIX ACL that the kernel sees in place of an NFSv4 ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
     /// The nine rwx bits to show, which a chmod sets ([`super::chmod`]). The owner's bits are what the owner
@@ -64,14 +64,14 @@ pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
     Projector::new(acl, uid, gid, is_dir).project()
 }
 
-/// What an ACL says about the three classes of a mode. The masks contain only permissions of [`BITS`].
+/// The permissions that an ACL gives to the three classes of a mode. The masks contain only permissions of [`BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classes {
-    /// What the owner may be granted, depending on its groups.
+    /// The permissions that the owner may be granted, depending on its groups.
     pub owner: Mask,
-    /// What a member of the owning group is granted if no other entry applies.
+    /// The permissions that a member of the owning group is granted if no other entry applies.
     pub group: Mask,
-    /// What a caller is granted if no entry for a user or group applies.
+    /// The permissions that a caller is granted if no entry for a user or group applies.
     pub other: Mask,
     /// As [`Projection::rwx`].
     pub rwx: u32,

@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(project_for(None, Mode::new(0o700), (1, 10), true, &nobody), None);
     }
 
-    /// Checks each mode with callers that differ in everything relevant: the kernel grants search if mode or
-    /// privilege do, and grants everything else that the mode grants.
+    /// Checks each mode with callers that differ in everything relevant: the kernel grants search if the mode or
+    /// the privilege grants it, and grants everything else that the mode grants.
     #[test]
     fn projected_modes_are_exact_or_marked_inexact() {
         let traversers = traversers();

@@ -67,7 +67,7 @@ impl Nfs4Acl {
         if count > Self::MAX_ENTRIES {
             return Err(AclError::TooLong);
         }
-        // Checked before memory is reserved, so that a small value cannot reserve much.
+        // Check this before memory is reserved, so that a small value cannot reserve much.
         if reader.0.len() < count * ENTRY_BYTES_MIN {
             return Err(AclError::Size);
         }
@@ -199,7 +199,7 @@ mod tests {
     /// The exact bytes that a Linux client shows for a server's `0644`: three entries, `GROUP@` with its
     /// flag.
     #[test]
-    fn layout_is_that_of_the_linux_client() {
+    fn layout_matches_the_linux_client() {
         let acl = Nfs4Acl::from_text("A::OWNER@:rwatTcCy,A:g:GROUP@:rtcy,A::EVERYONE@:rtcy").unwrap();
         let mut expected = 3u32.to_be_bytes().to_vec();
         expected.extend(blob(&[0, 0, 0x0016_0187], b"OWNER@"));

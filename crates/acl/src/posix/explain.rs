@@ -6,7 +6,7 @@ use super::check::class;
 use super::{Entry, FileAttrs, Perm, PosixAcl, Tag, decide};
 use crate::evaluate::Class;
 
-/// What decided a request.
+/// The reason for the decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The mode's bits of this class, because the file has no ACL, or the mode's group bits are clear, so that Linux
@@ -38,7 +38,7 @@ fn deciding_entry(acl: &PosixAcl, cred: &Cred, in_owning_group: bool, want: Perm
     if let Some(perm) = acl.of_user(cred.uid) {
         return reason(Entry { tag: Tag::User(cred.uid), perm });
     }
-    // The first in the order in which the ACL is shown: the owning group, then named groups by id.
+    // The first entry in the order in which the ACL is shown: the owning group, then named groups by id.
     let first = |entries: &mut dyn Iterator<Item = Entry>| {
         entries.min_by_key(|entry| match entry.tag {
             Tag::Group(gid) => Some(gid),

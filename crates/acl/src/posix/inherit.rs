@@ -1,4 +1,4 @@
-//! What a new file gets from the default ACL of its directory.
+//! The ACLs and the mode that a new file gets from the default ACL of its directory.
 
 use types::{FileType, Mode};
 

@@ -13,7 +13,7 @@ const MAX_ENTRIES: u64 = 100_000_000;
 /// The paths of deeper trees would be too long to open.
 const MAX_DEPTH: i64 = 256;
 
-/// What to measure.
+/// The options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A directory of the volume, as a path from its root: if it does not exist, it is created and removed

@@ -12,7 +12,7 @@ use super::options::{OpenVolume, Options, Shape};
 use super::phase::Sample;
 use crate::figure::{figure, round};
 
-/// The results of one run of the benchmark, and what was measured.
+/// The results of one run of the benchmark, and its options.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) options: &'a Options,

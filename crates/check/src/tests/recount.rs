@@ -161,7 +161,8 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
             wait(20);
             assert_eq!(tree.recount().differences, []);
         }
-        // The inner quota lies, and so does a user's; the quota around the inner one does not.
+        // The counters of the inner quota and of a user are wrong. The counter of the quota around the inner one is
+        // right.
         let drift = [(tree.keys[1], 3, -99), (QuotaKey::User(2), -7, 5)];
         let effects = drift.map(|(key, inodes, blocks)| Effect::Charge { key, inodes, blocks });
         let txn = Txn { op_id: OpId(1 << 120), guards: Vec::new(), effects: effects.to_vec() };
@@ -214,7 +215,7 @@ impl Engine for SetsQuota {
 }
 
 #[test]
-fn a_quota_that_is_set_meanwhile_makes_no_other_wrong() {
+fn a_quota_set_during_the_count_makes_no_other_quota_wrong() {
     let tree = Tree::new();
     let client = Client::new(&tree.engine);
     let inside = client.make(tree.dirs[2], "inside", MakeKind::Directory).unwrap();

@@ -21,9 +21,9 @@ use crate::modes;
 use crate::target::show_name;
 use crate::users::Person;
 
-/// Names of a directory on a page.
+/// The maximum number of names of a directory on a page.
 const NAMES: usize = 200;
-/// Users on a page.
+/// The maximum number of users on a page.
 const USERS: usize = 100;
 
 pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access, Failure> {
@@ -120,7 +120,7 @@ fn verdict(
     })
 }
 
-/// Why, in sentences.
+/// The reasons of a verdict, in sentences.
 fn because(words: &Words<'_>, route: &Route, answer: &Answer, cred: &Cred) -> Vec<String> {
     let name = &words.person.name;
     let last = answer.verdicts.last().zip(route.checks.get(answer.verdicts.len().saturating_sub(1)));
@@ -247,7 +247,7 @@ fn listing(
     Ok(Listing { rows: rows.collect(), hidden, more })
 }
 
-/// Why a user sees no names of a directory, if so.
+/// The reason why a user sees no names of a directory; `None` if the user sees them.
 fn closed(opened: &Opened<'_>, person: &Person, path: &[u8]) -> Result<Option<String>, Failure> {
     let name = &person.name;
     let tree = opened.tree();
@@ -313,7 +313,7 @@ fn holders(opened: &Opened<'_>, tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ho
     let routes = routes(tree, path).map_err(unanswered)?;
     let rows = who::rows(&routes, &routes, None, &opened.users).map_err(super::opened::failed)?;
     let shown = who::select(&rows, false);
-    // Everyone else comes first: it says most.
+    // Everyone else comes first, because that row says most.
     let mut order = shown.rows.clone();
     order.sort_by_key(|row| !row.is_everyone_else());
     let holder = |row: &&who::Row| Holder {

@@ -1,4 +1,4 @@
-//! What a change of permissions would open and close. Nothing is changed.
+//! Shows which access a change of permissions would open and close. Nothing is changed.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the mounts on this machine do, from the same figures as `limen stats`.
+//! The work of the mounts on this machine, from the same figures as `limen stats`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

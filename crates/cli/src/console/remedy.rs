@@ -1,8 +1,8 @@
-//! Which changes would grant an access that is denied.
+//! Finds changes that would grant an access that is denied.
 //!
 //! A candidate is a small change: an entry for this user on the file that denies, or the membership in a group. It is
-//! applied to the attributes on the way, and all checks are evaluated again. Only what then grants the access is shown, so
-//! no rule of access is decided here.
+//! applied to the attributes on the way, and all checks are evaluated again. Only a candidate that then grants the
+//! access is shown, so no rule of access is decided here.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub(super) fn remedies(opened: &Opened<'_>, person: &Person, route: &Route) -> V
     remedies
 }
 
-/// Grants what is missing to this user alone, on each file that denies it.
+/// Grants the missing permission to this user alone, on each file that denies it.
 fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy> {
     let mut changed = route.clone();
     let mut steps: Vec<Step> = Vec::new();
@@ -70,7 +70,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
     steps.into_iter().enumerate().map(numbered).collect()
 }
 
-/// The smallest grant of what a check needs, and the attributes with it.
+/// The smallest grant that a check needs, and the attributes after it.
 fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, AccessAttrs)> {
     let needed = match &check.requirement {
         Requirement::Search => Perm::EXECUTE,
@@ -83,7 +83,7 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
         let check = Check { access_attrs: after.clone(), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()
     };
-    // An entry replaces what the user has by a group or as everyone else, so that stays in it.
+    // An entry replaces the permissions that the user has by a group or as everyone else, so the entry repeats them.
     let has = |perm: Perm| {
         let check = Check { requirement: Requirement::Access(perm), ..check.clone() };
         evaluate(&person.cred, &check).is_granted()

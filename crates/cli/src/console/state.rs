@@ -189,7 +189,7 @@ fn age(heartbeat: Time) -> String {
     }
 }
 
-/// What a mount on this machine says about itself.
+/// Sentences about a mount on this machine, from its own statistics.
 fn own_words(session: &Session) -> Vec<String> {
     let Some(mount) = mount_statistics(session) else { return Vec::new() };
     let mut notes = Vec::new();

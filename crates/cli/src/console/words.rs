@@ -1,6 +1,6 @@
 //! Permissions and reasons in sentences, for people who cannot read ACLs.
 //!
-//! What decides is never found out here: each sentence says a [`VerdictReason`] in words.
+//! This module decides nothing: each sentence says a [`VerdictReason`] in words.
 
 use acl::identity::DomainTable;
 use acl::nfs4;
@@ -165,7 +165,7 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// What a user does, with the name of the file.
+/// The action of a user, with the name of the file.
 pub(super) fn deed(want: Operation, is_dir: bool, path: &[u8]) -> String {
     let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
     let name = name.map_or_else(|| "the root directory".to_owned(), show_name);
@@ -185,7 +185,7 @@ pub(super) fn deed(want: Operation, is_dir: bool, path: &[u8]) -> String {
     format!("{verb} {name}")
 }
 
-/// What a check permits, as a noun.
+/// The access that a check requires, as a noun.
 pub(super) fn asked(requirement: &Requirement, is_dir: bool) -> String {
     match requirement {
         Requirement::Search => "passing".to_owned(),
@@ -195,7 +195,7 @@ pub(super) fn asked(requirement: &Requirement, is_dir: bool) -> String {
     }
 }
 
-/// What owner, mode and ACL of a file say: each entry, and its meaning.
+/// The rules of a file, from its owner, mode and ACL: each entry, and its meaning.
 pub(super) fn rules(on: &AccessAttrs, users: &Users, domains: &DomainTable) -> Vec<(String, String)> {
     let is_dir = on.kind.is_dir();
     let (owner, group) = (users.user(on.uid), users.group(on.gid));

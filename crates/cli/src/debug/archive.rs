@@ -28,7 +28,7 @@ pub(crate) struct Archive {
     is_finished: bool,
 }
 
-/// What was written.
+/// The archive that was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) parts: u64,
@@ -56,10 +56,10 @@ impl Archive {
         })
     }
 
-    /// Adds a part, or the reason why there is none to the index.
+    /// Adds a part. If there is none, adds the reason to the index.
     ///
     /// # Errors
-    /// The archive cannot be written; so for [`Archive::finish`].
+    /// The archive cannot be written. The same holds for [`Archive::finish`].
     pub(crate) fn add(&mut self, name: &str, text: Result<String, String>) -> Result<(), CliError> {
         match text {
             Ok(text) => {

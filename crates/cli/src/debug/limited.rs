@@ -49,7 +49,7 @@ fn read(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is the output; after the time limit, nobody receives it.
+        // The bytes that were read before an error are the output. After the time limit, nobody receives them.
         let _ = stream.read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_hangs_is_left() {
+    fn a_command_that_hangs_is_abandoned() {
         let begun = Instant::now();
         let error = run("sleep", &["60"], Duration::from_secs(1)).unwrap_err();
         assert_eq!(error, "no answer within 1 s");

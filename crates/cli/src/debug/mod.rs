@@ -1,7 +1,8 @@
 //! `limen debug`: one archive with what is needed to look into a problem, without secrets.
 //!
-//! A part that cannot be had is noted in the index and does not fail the command: a mount or a database that hangs is
-//! often the problem. So children of this process, with a time limit, send all requests to mounts and databases.
+//! A part that cannot be collected is noted in the index and does not fail the command: a mount or a database that
+//! hangs is often the problem. So children of this process, with a time limit, send all requests to mounts and
+//! databases.
 
 mod archive;
 mod limited;
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &DebugArgs) -> Result<(), CliError> {
     let done = archive.finish()?;
     let missing = match done.missing {
         0 => String::new(),
-        missing => format!(" ({missing} could not be had; index.txt says why)"),
+        missing => format!(" ({missing} could not be collected; index.txt says why)"),
     };
     let logs = if args.no_logs { "" } else { ", and logs, which can have names of files" };
     output::print(&format!(

@@ -25,7 +25,7 @@ pub(super) fn file(pid: u32, name: &str) -> Result<String, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Adds what the process knows and must not be shown: the secrets in its environment, and its key.
+/// Adds the secrets of the process: those in its environment, and its key.
 pub(super) fn add_secrets(pid: u32, secrets: &mut Secrets) {
     if let Ok(environment) = file(pid, "environ") {
         let variables = environment.split('\0').filter_map(|variable| variable.split_once('='));
@@ -38,7 +38,7 @@ pub(super) fn add_secrets(pid: u32, secrets: &mut Secrets) {
     for path in after.chain(listed) {
         let mut key = String::new();
         let read = File::open(path).and_then(|file| file.take(MAX_KEY_BYTES).read_to_string(&mut key));
-        // A key of 32 bytes that are not text is in no text.
+        // A key that is not text cannot occur in a text.
         if read.is_ok() {
             secrets.add_all([key]);
         }
@@ -81,7 +81,7 @@ pub(super) fn descriptors(pid: u32) -> Result<String, String> {
     Ok(format!("{all} open\n{}", lines.collect::<String>()))
 }
 
-/// What each thread does: its state, the kernel function in which it waits, and its kernel stack.
+/// The state of each thread, the kernel function in which it waits, and its kernel stack.
 pub(super) fn threads(pid: u32) -> Result<String, String> {
     let path = place(pid).join("task");
     let entries = fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;

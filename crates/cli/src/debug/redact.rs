@@ -1,4 +1,4 @@
-//! Removes secrets from texts: the secrets that are known here, and whatever stands where a secret stands.
+//! Removes secrets from texts: the secrets that are known here, and all text in a place that holds a secret.
 
 use std::env;
 
@@ -15,13 +15,13 @@ const NAMES: &[&str] =
 const PARAMETERS: &[&str] =
     &["password", "passwd", "passphrase", "secret", "secret_access_key", "secret_key", "token"];
 
-/// What ends a URL or the value of a parameter.
+/// The characters that end a URL or the value of a parameter.
 const ENDS: &[char] = &['"', '\'', '`', '<', '>', ',', ';', ')', '\0'];
 
 /// Secrets that must not be in an archive.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
-    /// The longest first, because one can be a part of another.
+    /// Ordered from the longest to the shortest, because one can be a part of another.
     values: Vec<String>,
 }
 

@@ -155,7 +155,7 @@ impl Operand {
         let io = |error: io::Error| fail("cannot access", Errno::from(&error));
         let mut metadata = fs::symlink_metadata(path).map_err(io)?;
         if metadata.is_symlink() && !is_link_shown {
-            // A dangling link is shown itself.
+            // If a link dangles, the link itself is shown.
             metadata = fs::metadata(path).unwrap_or(metadata);
         }
         if metadata.is_dir() {
@@ -337,7 +337,7 @@ impl AclText {
 fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, CliError> {
     let mut names: Vec<(CString, u64)> = Vec::new();
     let read = || -> Result<Vec<(CString, u64)>, rustix::io::Errno> {
-        // A duplicate, because opening the directory again needs search permission. Duplicates share the
+        // Use a duplicate, because opening the directory again needs search permission. Duplicates share the
         // position, so rewind.
         let mut dir = Dir::new(fcntl_dupfd_cloexec(fd, 0)?)?;
         dir.rewind();

@@ -22,8 +22,9 @@ use crate::users::Users;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All inodes of the volume are read, and the result is exact, also while programs use the volume. On Redis, etcd and TiKV,
-inodes that change during the check are read again, until few are left to read at once: if mounts change very much all the
-time, the check fails. There it also needs a file of 32 bytes for each inode with a quota in TMPDIR or /tmp.
+inodes that change during the check are read again, until few are left to read at once. If mounts change very many inodes
+all the time, the check fails. On these servers, it also needs a file of 32 bytes for each inode with a quota in TMPDIR or
+/tmp.
 
 Exit codes, as of limen fsck: 0 all quotas are right, 1 wrong quotas were corrected, 4 quotas are wrong, 8 the quotas could
 not be checked; 2 the command line is wrong.
@@ -32,11 +33,11 @@ Examples:
   limen quota check redis://db.example.org/1
   limen quota check --repair /mnt/projects")]
 pub(crate) struct CheckArgs {
-    /// A directory, or META-URL:/PATH; of its root all quotas of the volume are compared, of another directory the quotas of
-    /// directories there and below
+    /// A directory, or META-URL:/PATH. For the root, all quotas of the volume are compared; for another directory, the
+    /// quotas of directories there and below
     #[arg(value_name = "TARGET")]
     target: OsString,
-    /// Correct what wrong quotas count; nobody is interrupted
+    /// Correct the counters of wrong quotas; no program is interrupted
     #[arg(long)]
     repair: bool,
     /// Print JSON

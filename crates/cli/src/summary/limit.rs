@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Where a walk ends before it is complete.
+/// The limits at which a walk ends before it is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit {
     pub(crate) names: Option<u64>,

@@ -92,10 +92,10 @@ pub(crate) fn make_many(place: &Place) {
     mdtest("/empty", "1000", "0");
 }
 
-/// Runs `limen`, which stores much in the embedded database at `database`, until the log of that has `bytes` bytes. Then
-/// the kernel kills it, at the same place on a slow and on a fast machine.
+/// Runs `limen`, which stores much in the embedded database at `database`, until the database's log has `bytes` bytes.
+/// Then the kernel kills it, at the same place on a slow and on a fast machine.
 pub(crate) fn killed_at(bytes: u64, database: &Path, args: &[&str]) {
-    // A reserve that is there is not allocated, which would be the longest file.
+    // If the reserve exists, limen does not allocate it. It would be the longest file.
     fs::write(database.with_added_extension("reserve"), "x").unwrap();
     let mut prlimit = Command::new("prlimit");
     prlimit.args([&format!("--fsize={bytes}"), "--core=0", LIMEN]).args(args);
@@ -224,7 +224,7 @@ impl Drop for Place {
             if !self.is_mounted() {
                 return;
             }
-            // Forced, so that a file left open by a failed test does not keep the mount.
+            // Force the unmount, so that a file left open by a failed test does not keep the mount.
             self.umount(&["--force"]);
             let _ = Command::new("umount").args(["-l", &self.mnt()]).stderr(Stdio::null()).status();
         }

@@ -19,7 +19,7 @@ pub(super) struct Slot {
     pub(super) value: Value,
     pub(super) seq: Seq,
     /// If the value is [`Value::Unknown`] or [`Value::XattrSizes`]: a read that began at this time or earlier may
-    /// have missed what made it so.
+    /// have missed the change that made it so.
     pub(super) since: Moment,
     /// When the read of the value began, or the commit that left it was sent. The value may be as old as this, because
     /// the answer may have taken long.

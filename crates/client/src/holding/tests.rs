@@ -154,7 +154,7 @@ fn changes_in_a_new_directory_cost_no_round_trip_until_they_are_committed_togeth
     assert_eq!((engine.counts() - before).commits, 1);
     assert_eq!(stored(&engine, RecordKey::Inode(Ino(100))).unwrap().nlink, 2);
     assert_eq!(stored(&engine, RecordKey::Inode(dir.ino)).unwrap().nlink, 3);
-    // What is committed is the same as what was answered.
+    // The committed records agree with the answers.
     meta.give_back().unwrap();
     assert_eq!(meta.held_directories(), 0);
     for ino in [dir.ino, below.ino] {
@@ -199,7 +199,7 @@ fn another_client_sees_everything_that_was_answered() {
 }
 
 #[test]
-fn a_change_that_leaves_what_is_held_comes_after_all_before_it() {
+fn a_change_out_of_a_held_directory_is_committed_after_all_earlier_changes() {
     let engine = volume();
     let meta = client(&engine, true);
     let dir = make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
@@ -252,7 +252,7 @@ fn a_holder_whose_session_is_gone_holds_nothing() {
 }
 
 #[test]
-fn what_a_killed_client_had_answered_is_committed_by_the_next() {
+fn changes_that_a_killed_client_had_answered_are_committed_by_the_next() {
     let (engine, journals) = (volume(), Memory::default());
     let holder = client_with(engine.clone(), Some(&journals));
     let dir = make(&holder, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
@@ -277,7 +277,7 @@ fn what_a_killed_client_had_answered_is_committed_by_the_next() {
 }
 
 #[test]
-fn what_was_answered_is_lost_if_the_session_was_removed_or_the_machine_restarted() {
+fn answered_changes_are_lost_if_the_session_was_removed_or_the_machine_restarted() {
     for restarts in [false, true] {
         let (engine, journals) = (volume(), Memory::default());
         let (holder, other) = (client_with(engine.clone(), Some(&journals)), client(&engine, false));
@@ -472,7 +472,7 @@ impl Twins {
                 0 => self.metas[0].give_back().unwrap(),
                 1 => self.metas[0].settle_held().unwrap(),
                 2 => self.metas[0].held.not_before.store(0, Ordering::Relaxed),
-                // Another client meets the directory, and makes it free.
+                // Another client reaches the directory and recalls it.
                 _ if self.metas[0].held_directories() > 0 => {
                     let (holder, other) = (Arc::clone(&self.metas[0]), client(&self.engines[0], false));
                     // A program reaches a directory only by its path, so walk from the root.
@@ -510,7 +510,7 @@ impl Twins {
         }
     }
 
-    /// Makes a file or directory with a name that nothing has.
+    /// Makes a file or directory with a new name.
     fn make_new(&mut self, parent: Ino, kind: MakeKind) -> Ino {
         self.next += 1;
         let (ino, name, mode) = (Ino(self.next), name(&format!("new{}", self.next)), Mode::new(0o755));
@@ -569,7 +569,7 @@ impl Twins {
     }
 }
 
-/// Removes from a text what differs between two runs: times, and the holders of directories.
+/// Removes the parts of a text that differ between two runs: times, and the holders of directories.
 fn without_times(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;

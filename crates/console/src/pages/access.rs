@@ -1,4 +1,4 @@
-//! Who can reach what: a tree as a user sees it, a file and who can reach it, and why.
+//! The pages about access: a tree as a user sees it, a file and the users that can reach it, and why.
 
 use super::usage::joined;
 use crate::frame::{self, Page};
@@ -7,7 +7,7 @@ use crate::model::{Access, AccessQuery, Change, File, Holders, Listing, Remedy, 
 use crate::request::{Link, Query};
 use crate::source::{Failure, Source};
 
-/// What a user may want, as `--want` takes it, in words.
+/// The operations of `--want`, each in words.
 const WANTS: [(&str, &str); 9] = [
     ("r", "read or list"),
     ("w", "write"),

@@ -1,4 +1,4 @@
-//! A change of permissions that is not made: what it would open and close.
+//! The page that shows what a change of permissions would open and close. It does not make the change.
 
 use super::access::{asked, link_to};
 use crate::frame::{self, Page};

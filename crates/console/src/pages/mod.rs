@@ -1,4 +1,4 @@
-//! One page each. A page asks the source once, and shows the answer.
+//! The pages. Each page queries the source once, and shows the answer.
 
 mod access;
 mod change;
@@ -13,7 +13,7 @@ use crate::model::Tone;
 use crate::request::Query;
 use crate::source::{Failure, Source};
 
-/// Fills a page with what the source answers.
+/// Fills a page with the answer of the source.
 type Fill = fn(&dyn Source, &Query, &mut Page) -> Result<(), Failure>;
 
 /// The page of a request; `None` if there is no such page.
@@ -41,7 +41,7 @@ pub(crate) fn page(source: &dyn Source, query: &Query) -> Option<Page> {
             };
             let body = &mut page.body;
             frame::heading(body, title, "");
-            // The form stays, so that a wrong name can be mended.
+            // The form stays, so that the user can correct a wrong name.
             if title == "Access" {
                 access::form(source, query, body);
             }

@@ -69,10 +69,10 @@ pub(super) fn live(source: &dyn Source, _query: &Query, page: &mut Page) -> Resu
     frame::heading(
         body,
         "Live operations",
-        "What the mounts of this volume on this machine do, as limen stats shows it. This page renews itself every two seconds.",
+        "The work of this volume's mounts on this machine, as limen stats shows it. This page renews itself every two seconds.",
     );
     if mounts.is_empty() {
-        body.raw("<section class=\"card\"><p class=\"empty\">No mount of this volume on this machine, or none of this user’s or root’s.</p></section>");
+        body.raw("<section class=\"card\"><p class=\"empty\">This user and root have no mount of this volume on this machine.</p></section>");
     }
     for mount in &mounts {
         body.raw("<section class=\"card\"><h2><bdi>").text(&mount.mountpoint).raw("</bdi></h2>");
@@ -185,8 +185,8 @@ pub(super) fn garbage(source: &dyn Source, _query: &Query, page: &mut Page) -> R
     frame::heading(
         body,
         "Garbage",
-        "What nothing needs any more and the database knows of. Mounts remove slices in the background; limen gc also \
-         searches the object store and the ACLs.",
+        "Garbage that the database knows of. Mounts remove slices in the background; limen gc also searches the object \
+         store and the ACLs.",
     );
     body.raw("<section class=\"card\">");
     frame::facts(body, &garbage.facts);

@@ -1,4 +1,4 @@
-//! Usage as a map: the entries of a directory as areas in proportion to what is below them.
+//! Usage as a map: each entry of a directory is an area in proportion to the usage below it.
 
 use command::units::show_size;
 
@@ -83,7 +83,7 @@ fn draw(
     let rest_count = rest.len() as u64 + map.others.0;
     let mut sizes: Vec<f64> = drawn.iter().map(|entry| of(&entry.size) as f64).collect();
     sizes.push(rest_sum as f64);
-    // The rest is placed last, whatever its size: it only must not be before a larger one in the order of areas.
+    // The rest comes last, whatever its size. If it is not the smallest, the areas are only less square.
     let areas = treemap::divide(&sizes, 2.0);
     if areas.is_empty() {
         page.body.raw("<p class=\"empty\">This directory is empty.</p>");

@@ -1,4 +1,4 @@
--- Adds to what quotas count. Each of the rows ?1 has the key of a quota, inodes and blocks. A quota that does not exist
+-- Adds to the counters of quotas. Each of the rows ?1 has the key of a quota, inodes and blocks. A quota that does not exist
 -- is created. A sum that a BIGINT cannot hold becomes the nearest number that it can.
 
 INSERT INTO `@quota` (kind, number, inodes, blocks) VALUES ?1

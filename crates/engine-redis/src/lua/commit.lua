@@ -25,7 +25,7 @@
 -- created on demand. Lua hashes the whole of each string that it creates, so no unnecessary strings are
 -- created.
 local WORD = 4294967296
--- What the transactions so far add to the usage, and `settle_usage` has not yet added.
+-- The amounts that the transactions so far add to the usage and that `settle_usage` has not added yet.
 local more_inodes, more_blocks = 0, 0
 
 -- Adds the signed number high * 2^32 + low to a. The result is clamped to 0 ... 2^64 - 1.
@@ -284,7 +284,7 @@ local function make_others()
     end
   end
 
-  -- Releases what a removed row referred to. The slice becomes garbage unless another row refers to it.
+  -- Releases the slice that a removed row referred to. The slice becomes garbage unless another row refers to it.
   local function release(row)
     if sub(row, 9, 9) ~= 'b' then return end
     local slice = sub(row, 10, 17)

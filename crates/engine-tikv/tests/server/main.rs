@@ -104,7 +104,7 @@ fn lost_requests_and_answers_of_a_commit_repeat_and_lose_nothing() {
 /// A client locks keys in several regions at the same time. If it dies before it has locked the primary key, the
 /// cluster has no record of the outcome of its transaction.
 #[test]
-fn transaction_that_never_locked_its_primary_key_blocks_nobody_for_long() {
+fn transaction_without_a_lock_on_its_primary_key_is_soon_rolled_back() {
     if !support::is_there() {
         return;
     }
@@ -250,7 +250,7 @@ fn hanging_server_times_out_after_op_timeout() {
     server.stop(true);
     let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
-    // It takes its timestamp first, so it did not happen.
+    // A commit takes its timestamp first, so this one did not happen.
     let commit = engine.commit(&[add_file(11)]).unwrap_err();
     assert_eq!(commit.kind, ErrorKind::Determinate { transient: true }, "{commit}");
     let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);

@@ -52,7 +52,7 @@ pub fn audit<E: From<AuditError> + Send>(
 /// The rights are those that [`audit`] reports.
 ///
 /// # Errors
-/// The database fails; the directory does not exist, or is none; the edit of the view cannot be applied.
+/// The database fails; there is no such directory; the edit of the view cannot be applied.
 pub fn list_as(
     engine: &dyn Engine,
     volume: &Volume,

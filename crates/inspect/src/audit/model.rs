@@ -1,4 +1,4 @@
-//! The terms of an audit: what is asked, what a user sees of a name, and what is counted.
+//! The types of an audit: its question, the result for a name, and the totals.
 
 use meta::Inode;
 use types::{Cred, FileType, Ino, Name};
@@ -21,7 +21,7 @@ impl View {
     }
 }
 
-/// Where an audit starts.
+/// The place at which an audit starts.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// A directory.

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_no_guard_confirms_is_of_one_moment() {
+    fn an_error_without_a_guard_needs_records_of_one_moment() {
         let (full, known) = (records(true), OwnReads::from_iter([(Key::Inode(INO), Value::Inode(None))]));
         let view = || View::new(&known, None, &full);
         let of_moments = |is_exclusive, is_one_moment| {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_not_assumed() {
+    fn nothing_is_assumed_about_a_record_that_was_read() {
         let (nothing, free) = (OwnReads::default(), records(false));
         for holds in CLAIMS {
             let mut view = View::new(&nothing, None, &free);

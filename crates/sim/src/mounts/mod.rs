@@ -145,7 +145,7 @@ fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     let has_kills = needs_kills || !is_long && !needs_acts && of_kills.one_in(3);
     if has_kills {
         halts.clear();
-        // Most kills find something in the queue.
+        // With these values, most kills find transactions in the queue.
         idle_ms = 40;
         delay = of_kills.pick(&[Duration::from_millis(5), Duration::from_millis(50)]);
         let mut at = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! A directory that one program changes, and what it was answered about the names there.
+//! A directory that one program changes, and the states of its names according to the answers that the program got.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub(super) ino: Ino,
     pub(super) client: usize,
     pub(super) program: u64,
-    /// The loss of the session of its mount that the mount knew of when it made the directory.
+    /// The latest loss of its mount's session when the mount created the directory, if any.
     pub(super) loss: Option<SessionLoss>,
     pub(super) names: Mutex<Names>,
 }
@@ -33,10 +33,11 @@ pub(super) struct Names {
     pub(super) states: [Vec<NameState>; ALL_NAMES],
 }
 
-/// Whether a name exists from a moment on.
+/// The state of a name since a change: whether it exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameState {
-    /// When the change to this state began, and when it was answered. `None` while it is under way, and if it failed.
+    /// The times when the change to this state began and when it was answered. It is not answered while it is under
+    /// way, and if it failed.
     pub(super) began: Duration,
     pub(super) answered: Option<Duration>,
     pub(super) exists: bool,

@@ -1,5 +1,5 @@
-//! Directories that one program changes, and others look into. What a look finds must have been there at some moment during
-//! the look, whether or not the mount that changed it has committed it.
+//! Directories that one program changes, and in which others look names up. The result of a lookup must have been true
+//! at some moment during the lookup, whether or not the mount that made the change has committed it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Program {
             let synced = self.vfs.lifecycle.sync();
             self.say(&format!("syncs: {synced:?}"));
         }
-        // The name exists in any case.
+        // The name exists, even if an error occurred after its creation.
         Ok(())
     }
 
@@ -133,8 +133,8 @@ impl Program {
         let ended = self.shared.clocks.now();
         let Ok(found) = found else { return };
         let found = found.is_some();
-        // What a mount had not committed is lost with its session, and a mount that stood still may answer from what it
-        // knew before.
+        // Changes that a mount had not committed are lost with its session, and a mount that stood still may answer
+        // from an outdated cache.
         let is_excused = |client| self.shared.has_stood_still(client, Duration::from_secs(200));
         if is_excused(self.client) || is_excused(place.client) {
             return;

@@ -70,7 +70,7 @@ impl Program {
 
     fn act(&self, number: u64) {
         let Weather { holds_directories, events, .. } = &self.shared.weather;
-        // What a killed mount had only in its memory is lost, apart from the names in held directories.
+        // Data that a killed mount had only in its memory is lost, apart from the names in held directories.
         if *holds_directories && (!events.kills.is_empty() || host::random().is_multiple_of(2)) {
             return match host::random() % 5 {
                 0..2 => self.change_place(number),

@@ -133,7 +133,7 @@ impl Machine for ThreadMachine {
             thread::yield_now();
             return;
         }
-        // Random, so that no two threads wake up at the same moment.
+        // Add a random time, so that no two threads wake up at the same moment.
         let jitter = Duration::from_nanos(DICE.with_borrow_mut(|dice| dice.below(20_000)) as u64);
         let until = self.clocks.now() + time + jitter;
         let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();
@@ -259,14 +259,14 @@ pub(super) fn run(
             clocks.advance_to(*at);
             let is_killed =
                 |thread: &Option<Thread>| thread.as_ref().is_some_and(|one| one.client == *client);
-            // All are told at once, as at the end.
+            // All threads of the process are told to end at once, as at the end of the history.
             threads.iter().filter(|thread| is_killed(thread)).flatten().for_each(Thread::end);
             let before = threads.len();
             while threads.iter().any(is_killed) {
                 if !receive(&asked, &mut threads, &mut running, &mut findings) {
                     break 'run;
                 }
-                // What a thread starts while it unwinds never runs.
+                // A thread that another one starts while it unwinds never runs.
                 for thread in threads[before..].iter_mut().filter(|thread| is_killed(thread)) {
                     thread.take().iter().for_each(Thread::end);
                 }
@@ -291,7 +291,7 @@ pub(super) fn run(
         }
     }
     before_end();
-    // All are told at once, because a thread that unwinds may need a lock that another holds.
+    // All threads are told to end at once, because a thread that unwinds may need a lock that another holds.
     threads.iter().flatten().for_each(Thread::end);
     drop(threads);
     joins.into_iter().for_each(|join| drop(join.join()));

@@ -49,7 +49,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// The problems that each of several checks finds, without those that a change in progress looks like.
+/// The problems that each of several checks finds. A change in progress can look like a problem, but not to all of
+/// them.
 fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     let mut left = Vec::new();
     check::check(engine, &mut |problem| left.push(problem), &mut |_, _| {})?;

@@ -98,14 +98,14 @@ pub fn only_condemned_acls_are_dropped(engine: &dyn Engine) {
     apply(engine, vec![put_acl(ID), refer(3)]);
     drop();
     assert_eq!(acl(), there);
-    // A condemned ACL is read as before, also with inodes and twice condemned.
+    // A condemned ACL is read as before, even if it was condemned twice, and also with its inode.
     apply(engine, vec![condemn(ID)]);
     apply(engine, vec![condemn(ID)]);
     assert_eq!(acl(), there);
     assert_eq!(read(engine, &[RecordKey::Inode(Ino(3))]).last(), Some(&there));
     let all = scan(engine, &Scan::Acls { after: AclId::NONE, limit: 9 }).snapshot.records;
     assert_eq!(all, std::slice::from_ref(&there));
-    // To store it ends that, and keeps the text.
+    // Storing the ACL again ends its condemnation, and keeps the old text.
     apply(engine, vec![Effect::PutAcl { id: ID, text: "other".into() }]);
     drop();
     assert_eq!(acl(), there);
@@ -156,8 +156,8 @@ pub fn no_inode_begins_to_refer_to_a_condemned_acl(engine: &dyn Engine) {
     }
 }
 
-/// What `limen gc` does, while other clients use the ACL.
-pub fn no_acl_is_dropped_that_an_inode_refers_to(engine: &dyn Engine) {
+/// Removes an ACL in the steps of `limen gc`, while other clients use the ACL.
+pub fn an_acl_that_an_inode_refers_to_is_not_dropped(engine: &dyn Engine) {
     let (next, refused, ended) = (AtomicU64::new(100), AtomicU64::new(0), AtomicBool::new(false));
     apply(engine, vec![put(2, DIR)]);
     std::thread::scope(|scope| {

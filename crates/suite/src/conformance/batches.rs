@@ -224,7 +224,7 @@ pub fn a_repeated_transaction_has_no_effect(engine: &dyn Engine) {
     apply(engine, vec![put(4, FILE)]);
     let again = committed(commit(engine, add.clone()));
     assert_eq!(again, (seq, Vec::new()), "the result has the first sequence number and no inodes");
-    // The same within one batch.
+    // The repetition is found within a batch, too.
     let other = txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 10 }]);
     let outcomes = engine.commit(&[other.clone(), add, other]).expect("a commit");
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));

@@ -190,7 +190,7 @@ pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {
     assert_eq!(shared(), [Record::Shared(SliceId(10), 1)]);
     apply(engine, vec![drop(3)]);
     assert_eq!((shared(), garbage(engine)), (vec![Record::Shared(SliceId(10), 0)], vec![]));
-    // Shared again, then replaced in one inode and dropped with the other.
+    // The slice is shared again. Then its row is replaced in one inode, and dropped with the other.
     apply(engine, vec![share(), append(5)]);
     assert_eq!(shared(), [Record::Shared(SliceId(10), 1)]);
     apply(engine, vec![Effect::ReplaceRows { ino: Ino(4), chunk, count: 1, rows: [].into() }]);
@@ -225,7 +225,7 @@ pub fn a_slice_with_many_rows_is_garbage_when_its_last_row_is_removed(engine: &d
     apply(engine, vec![Effect::ReplaceRows { ino: Ino(3), chunk: ChunkIndex(0), count: 2, rows: new }]);
     assert_eq!(shared(), [Record::Shared(SliceId(10), 3)]);
     assert_eq!(slices(engine, 3, 0), [blocks(11, 1), row(2)]);
-    // Two of the three rows of this inode, in two chunks, at once.
+    // Drop two of the three rows of this inode, in two chunks, at once.
     let (from, to) = (ChunkIndex(1), ChunkIndex(3));
     apply(engine, vec![Effect::DropSlices { ino: Ino(3), from, to }]);
     assert_eq!((shared(), garbage(engine)), (vec![Record::Shared(SliceId(10), 1)], vec![]));
@@ -359,7 +359,7 @@ pub fn usage_can_be_corrected(engine: &dyn Engine) {
     file.size = 5000;
     apply(engine, vec![Effect::PutInode(file)]);
     let before = read_usage(engine);
-    // Before, between and after effects that change the usage too.
+    // Corrections come before, between and after effects that also change the usage.
     let (more, less) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
     apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropInode { ino: Ino(4) }]);
     let after = read_usage(engine);
@@ -382,7 +382,7 @@ pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
     assert_eq!((blocks(), read_inode(engine, 4)), (8, Some(with(4, DIR, 5))));
     apply(engine, vec![Effect::SetSize { ino: Ino(3), size: 0 }, Effect::AddLinks { ino: Ino(4), delta: 1 }]);
     assert_eq!(blocks(), 6);
-    // In a batch of several transactions, and together with a new inode.
+    // Add in a batch of several transactions, and together with a new inode.
     let batch = [vec![add(3, 2)], vec![add(4, 1)], vec![add(3, 3)], vec![put(5, FILE), add(5, 4)]];
     engine.commit(&batch.map(|effects| txn(Vec::new(), effects))).expect("a commit");
     assert_eq!((blocks(), read_inode(engine, 3)), (16, Some(with(3, FILE, 6))));
@@ -394,7 +394,7 @@ pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
     assert_eq!(read_inode(engine, 3), Some(with(3, FILE, u16::MAX)));
     apply(engine, vec![put(3, FILE)]);
     assert_eq!((blocks(), read_inode(engine, 3)), (10, Some(inode(3, FILE))));
-    // They are dropped with the inode.
+    // The xattr blocks are dropped with the inode.
     apply(engine, vec![Effect::DropInode { ino: Ino(4) }]);
     assert_eq!(blocks(), 4);
     apply(engine, vec![put(6, FILE), Effect::DropInode { ino: Ino(5) }]);

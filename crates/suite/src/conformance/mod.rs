@@ -68,7 +68,7 @@ macro_rules! conformance {
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit frozen_records_stay_as_they_were
             acl_guard only_condemned_acls_are_dropped no_inode_begins_to_refer_to_a_condemned_acl
-            no_acl_is_dropped_that_an_inode_refers_to
+            an_acl_that_an_inode_refers_to_is_not_dropped
             names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes
             quota_guard quotas_are_put_charged_and_dropped quotas_are_scanned_in_order quota_tags_are_kept
             charges_are_granted_in_order concurrent_charges_never_exceed_a_limit

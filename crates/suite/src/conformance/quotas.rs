@@ -81,7 +81,7 @@ pub fn quotas_are_put_charged_and_dropped(engine: &dyn Engine) {
     assert_eq!(quota(engine, DIRECTORY), Some(Quota { inodes: 2, blocks: (1 << 50) + 2, rule }));
     let charged = Quota { inodes: -1, blocks: -7, rule: QuotaRule::default() };
     assert_eq!(quota(engine, USER), Some(charged));
-    // A new rule keeps what is counted, also in the transaction that counts.
+    // A new rule keeps the counters, even between charges of the same transaction.
     for state in [QuotaState::Settled, QuotaState::Removing] {
         let rule = QuotaRule { state, ..limits(9, 8) };
         let put = Effect::PutQuota { key: DIRECTORY, rule };
@@ -96,7 +96,7 @@ pub fn quotas_are_put_charged_and_dropped(engine: &dyn Engine) {
     apply(engine, vec![Effect::DropQuota { key: USER }, charge(USER, 5, 0), charge(GROUP, 1, 1)]);
     assert_eq!(quota(engine, USER), Some(Quota { inodes: 5, ..Quota::default() }));
     assert_eq!(quota(engine, GROUP), Some(Quota { inodes: 1, blocks: 1, ..Quota::default() }));
-    // What a counter cannot hold does not fail the transaction, in one transaction or in several.
+    // A sum that a counter cannot hold fails no transaction, whether one transaction or several add up to it.
     apply(engine, vec![charge(USER, i64::MAX, i64::MIN)]);
     apply(
         engine,
@@ -164,7 +164,7 @@ pub fn quota_tags_are_kept(engine: &dyn Engine) {
             apply(engine, vec![Effect::PutInode(before), Effect::SetAccess { ino: Ino(9), access }]);
         let after = Inode { quota: tag, access_rev: before.access_rev + 1, ..before };
         assert_eq!((changed, read_inode(engine, 9)), (vec![after], Some(after)));
-        // In a transaction of its own.
+        // The tag also changes in a transaction of its own.
         let none = Access { quota: QuotaTag::NONE, ..access };
         apply(engine, vec![Effect::SetAccess { ino: Ino(9), access: none }]);
         let found = read_inode(engine, 9).map(|inode| (inode.quota, inode.access_rev));
@@ -250,7 +250,8 @@ pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
                     let mut effects = vec![put(ino, FILE)];
                     effects.extend(keys.map(|key| charge(key, 1, 3)));
                     let txn = txn(guards.into(), effects);
-                    // The same transaction again, because the server may have chosen it as the victim of a deadlock.
+                    // Send the same transaction again, because the server may have chosen it as the victim of a
+                    // deadlock.
                     let tried = crate::files::persistently(|| engine.commit(std::slice::from_ref(&txn)));
                     matches!(tried[..], [Outcome::Committed { .. }])
                 });

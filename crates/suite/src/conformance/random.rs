@@ -40,7 +40,7 @@ pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
 
 fn run(engine: &dyn Engine, seed: u64) {
     let memory = MemEngine::default();
-    // Gets the same transactions one at a time, so that there is a state after each.
+    // This engine gets the same transactions one at a time, so that there is a state after each.
     let by_one = MemEngine::default();
     let mut rng = Rng::new(seed);
     let mut done: Vec<Txn> = Vec::new();

@@ -36,7 +36,7 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
         let ino = Ino(10 + at as u64);
         effects.push(Effect::PutDirent { parent: Ino(2), name: name(bytes), ino, kind: FILE });
     }
-    // Adjacent entries of other directories.
+    // Add adjacent entries of other directories.
     effects.extend([put_dirent(1, "zz", 1), put_dirent(3, "\u{1}", 1)]);
     apply(engine, effects);
     for limit in [1, 2, 3, 9, 10, 11] {

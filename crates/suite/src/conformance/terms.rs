@@ -103,7 +103,7 @@ pub fn an_operation_of_an_ended_term_has_no_effect(engine: &dyn Engine) {
     assert!(is_refused(&outcomes[0]) && is_refused(&outcomes[1]));
     assert!(matches!(outcomes[2], Outcome::Committed { .. }));
     assert_eq!(links(engine), 3);
-    // The same in the batch that ends the term.
+    // The same holds in the batch that ends the term.
     let batch = [link(2, 1), within(2, 2, vec![begin(3, &[2])]), link(2, 3), link(3, 0)];
     let outcomes = engine.commit(&batch).expect("a commit");
     let done = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. }));

@@ -66,7 +66,7 @@ fn a_removed_acl_is_stored_again_when_it_is_used(factory: Factory<'_>) {
         sweep(&tool, &ids, false).unwrap();
         sweep(&tool, &ids, true).unwrap();
         assert_eq!(stored(c.engine()), BTreeSet::from([acl(DEFAULT).id()]));
-        // Every way in which an inode begins to refer to an ACL.
+        // Each round tests one way in which an inode begins to refer to an ACL.
         match round {
             0 => {
                 let again = c.create(dir, "f").unwrap();
@@ -101,7 +101,7 @@ fn a_condemned_acl_is_kept_if_it_is_used(factory: Factory<'_>) {
     c.mkdir(dir, "sub").unwrap();
     let all = stored(c.engine());
     assert_eq!(all.len(), 2);
-    // As if the walk before had not found the references. They are in use, and can be read.
+    // Remove ACLs as if the walk before had not found the references. They are in use, so they can still be read.
     sweep(&tool, &all, false).unwrap();
     check(&client(c.engine()));
     // A directory that is made now gets the default ACL of its parent, and the parent then loses it.

@@ -156,7 +156,7 @@ fn new_files_inherit(factory: Factory<'_>) {
     check(&c);
 }
 
-/// `Make` caches what a default ACL yields; each time, warm and cold, the result must follow the rule.
+/// `Make` caches the results of a default ACL. With a warm and with a cold cache, the result must follow the rule.
 fn inheritance_is_the_same_cached_or_not(factory: Factory<'_>) {
     let c = fresh(factory);
     let defaults = [

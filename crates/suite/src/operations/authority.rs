@@ -1,4 +1,4 @@
-//! Who checked access: the daemon itself, or a kernel whose revisions may be out of date.
+//! Operations whose access the daemon itself has checked, or a kernel whose revisions may be out of date.
 
 use ops::{
     AclType, Authority, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr,
@@ -314,7 +314,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
         }
         assert_eq!(client.run_as(&xattr("user.new"), &by_stale), Err(Errno::ESTALE));
         assert_eq!(client.run_as(&remove("user.old"), &by_stale), Err(Errno::ESTALE));
-        // Also the owner of a file in a sticky directory, and write access to a directory that is moved.
+        // The owner of a file in a sticky directory, and write access to a directory that is moved, depend on it too.
         assert_eq!(client.run_as(&unlink, &by_stale).unwrap_err(), Errno::ESTALE);
         let moved = rename(ROOT, "sub", other, "sub", REPLACE);
         assert_eq!(client.run_as(&moved, &by_stale).unwrap_err(), Errno::ESTALE);

@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_tree_is_copied_into_itself_once", a_tree_is_copied_into_itself_once),
 ];
 
-/// What a path leads to: attributes, rows by chunk, xattrs, the target of a link.
+/// A file of a tree: attributes, rows by chunk, xattrs, the target of a link.
 type Found = (Inode, Vec<(ChunkIndex, Arc<[Slice]>)>, Arc<Xattrs>, Option<Arc<[u8]>>);
 
 impl Client {
@@ -63,7 +63,7 @@ impl Client {
         }
     }
 
-    /// All that is at and below a file, by its path.
+    /// A file and all files below it, by path.
     fn tree(&self, ino: Ino) -> BTreeMap<String, Found> {
         let (mut found, mut paths) = (BTreeMap::new(), vec![(String::new(), ino)]);
         while let Some((path, ino)) = paths.pop() {
@@ -96,7 +96,7 @@ impl Client {
         found
     }
 
-    /// How many orphans there are.
+    /// The number of orphans.
     fn orphans(&self) -> usize {
         let scan = Scan::Orphans { after: (types::SessionId(0), Ino(0)), limit: 100 };
         persistently(|| self.engine().scan(&scan)).snapshot.records.len()
@@ -210,7 +210,7 @@ fn a_copied_tree_equals_its_source(factory: Factory<'_>) {
     assert_equal(&before, &c.tree(root.ino));
     assert_eq!(c.tree(src), before, "the source is unchanged");
     assert_eq!(c.inode(root.ino).parent, parent);
-    // What this client knows, and what another one reads, agree.
+    // The inodes in this client's cache agree with those that another client reads.
     for (path, (inode, ..)) in c.tree(root.ino) {
         assert_eq!(c.inode(inode.ino), inode, "{path}");
     }
@@ -219,7 +219,7 @@ fn a_copied_tree_equals_its_source(factory: Factory<'_>) {
         c.stranger().at(c.at(root.ino, "sub").ino, "blocks")
     );
     check(&c);
-    // Single files, a symbolic link, and a copy of the copy.
+    // Copy single files, a symbolic link, and the copy itself.
     for name in ["inline", "sparse", "symlink", "device", "link-of-blocks"] {
         let ino = c.at(src, name).ino;
         let copy = c.clone_to(ino, parent, name).unwrap();
@@ -420,7 +420,7 @@ fn another_session_does_not_end_a_copy(factory: Factory<'_>) {
     assert_eq!(c.run(&end(session, c.at(src, "inline").ino)).unwrap_err(), Errno::ENOTDIR);
     c.run(&end(session, ROOT)).unwrap();
     check(&c);
-    // It has its name, so it does not get another one, and is not removed with the session.
+    // The copy has its name, so it does not get another one, and is not removed with the session.
     let other = EndClone { name: n("other"), ..end(session, ROOT) };
     assert_eq!(c.run(&other).unwrap_err(), Errno::ESTALE);
     c.meta.reap(&[Reap { session, ino: root }], &|| false).unwrap();
@@ -428,8 +428,8 @@ fn another_session_does_not_end_a_copy(factory: Factory<'_>) {
     check(&c);
 }
 
-/// Each write adds a row to two chunks, so a copy with only one of the two is not of one moment. Few rows, because a server
-/// may limit the size of a transaction.
+/// Each write adds a row to two chunks, so a copy with only one of the two is not of one moment. The file has few rows,
+/// because a server may limit the size of a transaction.
 fn a_copy_of_a_changing_file_is_of_one_moment(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -504,7 +504,7 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
             _ => {}
         }
     });
-    // The inode; then the inode and its rows; the commit, which meets a conflict; the inode.
+    // The requests read the inode, read the inode with its rows, commit with a conflict, and read the inode again.
     faulty.script([Fault::None, Fault::None, Fault::Rival, Fault::RivalOfRead]);
     faulty.arm(true);
     let root = Ino(1 << 40);

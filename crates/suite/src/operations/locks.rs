@@ -198,7 +198,7 @@ fn deadlocks_are_refused(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
     let c = client(a.engine());
     let (one, two, three) = (Locker::posix(&a, 1), Locker::posix(&b, 1), Locker::posix(&c, 1));
-    // Two owners, over two files.
+    // A cycle of two owners, over two files.
     one.take(x, 0, 0, true).unwrap();
     two.take(y, 0, 0, true).unwrap();
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting));
@@ -208,7 +208,7 @@ fn deadlocks_are_refused(factory: Factory<'_>) {
     two.unlock(y, 0, 0);
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Granted));
 
-    // Three owners, over two files and three sessions: one holds x0 and y0, two holds x1, three holds y1.
+    // A cycle of three owners, over two files and three sessions: one holds x0 and y0, two holds x1, three holds y1.
     two.take(x, 1, 1, true).unwrap();
     three.take(y, 1, 1, true).unwrap();
     assert_eq!(one.wait(x, 1, 1, true), Ok(Locked::Waiting));
@@ -222,7 +222,7 @@ fn deadlocks_are_refused(factory: Factory<'_>) {
     one.stop();
     assert_eq!(three.wait(x, 0, 0, true), Ok(Locked::Waiting), "one waiter gave up, so there is no cycle");
 
-    // Two readers that both want to write.
+    // A cycle of two readers that both want to write.
     let (a, b, x, _) = pair(factory);
     let (one, two) = (Locker::posix(&a, 1), Locker::posix(&b, 1));
     one.take(x, 0, 9, false).unwrap();
@@ -231,7 +231,7 @@ fn deadlocks_are_refused(factory: Factory<'_>) {
     assert_eq!(two.wait(x, 0, 9, true), Err(Errno::EDEADLK));
     assert_eq!(held(&a, x).len(), 2, "both still hold their read locks");
 
-    // Two owners of one mount.
+    // A cycle of two owners of one mount.
     let (a, _, x, y) = pair(factory);
     let (one, two) = (Locker::posix(&a, 1), Locker::posix(&a, 2));
     one.take(x, 0, 0, true).unwrap();

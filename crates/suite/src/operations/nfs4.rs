@@ -413,7 +413,7 @@ fn chmod_shows_the_requested_bits_and_grants_no_more(factory: Factory<'_>) {
     }
 }
 
-/// `Make` caches what an ACL yields; each time, warm and cold, the result must follow the rule.
+/// `Make` caches the results of an ACL. With a warm and with a cold cache, the result must follow the rule.
 fn new_inodes_inherit_the_same_cached_or_not(factory: Factory<'_>) {
     let parents = [
         "A:fd:5:rwxCo,D:f:6:w,A:d:8:r,A::OWNER@:rwaxD",
@@ -542,7 +542,7 @@ fn a_copied_acl_is_that_of_its_source_at_the_commit(factory: Factory<'_>) {
     c.meta.set_exclusive(false);
     let source = file(&c, ROOT, "source", "A::2:rw,A::OWNER@:rwaxC");
     let [copy, late] = ["copy", "late"].map(|name| file(&c, ROOT, name, "A::3:C,A::OWNER@:rC"));
-    // As a program reads it from the source and sets it.
+    // Copies the ACL as a program does, which reads it from the source and sets it.
     let copy_to = |ino| {
         let (uuid, id) = (&c.meta.volume().uuid, c.inode(source).access_acl);
         let read = nfs4::refer(&nfs4::minimal(Mode::new(0o640)), uuid, (source, false), id);

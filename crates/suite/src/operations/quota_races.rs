@@ -18,15 +18,16 @@ use super::races::Race;
 use crate::faulty::Fault;
 
 pub(super) const CASES: &[Case] = &[
-    ("a_full_quota_refuses_only_what_it_does_not_fit", a_full_quota_refuses_only_what_it_does_not_fit),
+    ("a_full_quota_refuses_only_additions", a_full_quota_refuses_only_additions),
     ("stale_xattrs_are_charged_exactly", stale_xattrs_are_charged_exactly),
     ("stale_sizes_are_charged_exactly", stale_sizes_are_charged_exactly),
     ("a_walk_ends_if_another_tool_removes_the_quota", a_walk_ends_if_another_tool_removes_the_quota),
     ("a_removal_that_gives_up_calls_no_quota_complete", a_removal_that_gives_up_calls_no_quota_complete),
 ];
 
-/// A quota is full only while the name exists: EEXIST is right then, and later success.
-fn a_full_quota_refuses_only_what_it_does_not_fit(factory: Factory<'_>) {
+/// The quota is full only while the name exists. While it exists, EEXIST is correct; afterwards the create must
+/// succeed.
+fn a_full_quota_refuses_only_additions(factory: Factory<'_>) {
     let race = Race::new(factory);
     let rival = race.rival.lock().unwrap();
     let outer = rival.mkdir(ROOT, "outer").unwrap();
@@ -35,12 +36,12 @@ fn a_full_quota_refuses_only_what_it_does_not_fit(factory: Factory<'_>) {
     rival.limit(d, inodes(2)).unwrap();
     rival.create(d, "n").unwrap();
     drop(rival);
-    // The client knows the directory, and nothing of its quota or of the name.
+    // The client has cached the directory, but neither its quota nor the name.
     assert_eq!(race.client.at(outer, "d").ino, d);
     let made =
         race.lose(|r| r.unlink(r.at(r.at(ROOT, "outer").ino, "d").ino, "n").unwrap(), |c| c.create(d, "n"));
     assert!(made.is_ok(), "{made:?}");
-    // The move of a file between two quotas, one of them full, in a third one that counts the same as before.
+    // A file moves from one quota to a full one. Both are inside a third one, whose counters do not change.
     let c = &race.client;
     let e = c.mkdir(outer, "e").unwrap();
     c.limit(e, NONE).unwrap();
@@ -52,7 +53,7 @@ fn a_full_quota_refuses_only_what_it_does_not_fit(factory: Factory<'_>) {
     check(c);
 }
 
-/// An inode that is older than the xattrs that are known of it has fewer blocks than are removed.
+/// If the cached inode is older than the cached xattrs, it has fewer blocks than the operation removes.
 fn stale_xattrs_are_charged_exactly(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
@@ -125,7 +126,7 @@ fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
         let [(QuotaKey::Directory(id), _)] = r.meta.quotas().unwrap()[..] else { panic!("one quota") };
         r.meta.remove_directory_quota(id, &mut |_| true).unwrap();
     };
-    // Right before the first commit of the walk.
+    // The other tool acts right before the first commit of the walk.
     let next = c.run(&GetQuotas).unwrap().0;
     let to = c.run(&BeginQuota { dir: d, next, limits: NONE }).unwrap();
     let change = TagChange::Directory { from: QuotaId(0), to };
@@ -133,7 +134,7 @@ fn a_walk_ends_if_another_tool_removes_the_quota(factory: Factory<'_>) {
     assert_eq!(race.lose(remove, |c| c.run(&first())), Err(Errno::EBUSY));
     assert_eq!(c.run(&first()), Err(Errno::EBUSY));
     check(c);
-    // Later in the walk.
+    // The other tool acts later in the walk.
     let set = c.meta.set_directory_quota(d, NONE, &mut |done| {
         if done.seen < 10 {
             remove(&race.rival.lock().unwrap());

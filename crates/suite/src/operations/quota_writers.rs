@@ -21,7 +21,7 @@ pub struct QuotaWriters {
     pub time: Duration,
 }
 
-/// What happened.
+/// The work that the writers did.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaWritten {
     /// Operations that succeeded.
@@ -50,7 +50,7 @@ const USER_LIMIT: u64 = 200;
 ///
 /// # Panics
 /// The engine fails, an operation fails with an unexpected errno, a quota counts more than its hard limit, or the volume
-/// is not consistent at the end, including what the quotas count.
+/// is not consistent at the end, including the counters of the quotas.
 pub fn quota_writers(open: Factory<'_>, of: QuotaWriters) -> QuotaWritten {
     let first = open();
     volume().format(&*first).unwrap();
@@ -112,7 +112,7 @@ struct Quotas {
 }
 
 impl Quotas {
-    /// Resizes and moves until `goes_on` says otherwise. Returns how often.
+    /// Resizes and moves while `goes_on` returns true. Returns the numbers of resizes and of moves.
     fn change(&self, tool: &Client, goes_on: impl Fn() -> bool) -> (u64, u64) {
         let (mut resizes, mut moves) = (0, 0);
         while goes_on() {
@@ -131,7 +131,8 @@ impl Quotas {
         (resizes, moves)
     }
 
-    /// Checks that no quota counts more than its limit, which is `limit` for the second one. Returns what that one counts.
+    /// Checks that no quota counts more than its limit, which is `limit` for the second one. Returns the usage of that
+    /// one.
     fn check(&self, tool: &Client, limit: u64) -> u64 {
         let mut counted = 0;
         for (key, quota) in tool.meta.quotas().unwrap() {

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     ("the_directory_of_a_quota_moves_within_the_quota_around_it", the_directory_of_a_quota_moves),
     ("a_quota_counts_an_existing_tree_and_is_removed_from_it", an_existing_tree),
     ("an_interrupted_walk_is_completed_by_the_next_one", interrupted_walks),
-    ("a_walk_meets_what_others_move_meanwhile", a_walk_meets_what_others_move),
+    ("a_walk_reaches_inodes_that_others_move_meanwhile", a_walk_reaches_inodes_that_others_move),
     ("quotas_nest_from_the_outside_in", quotas_nest_from_the_outside_in),
     ("a_changed_limit_is_in_force_at_once_everywhere", changed_limits),
     ("users_and_groups_are_limited_and_the_superuser_is_not", users_and_groups),
@@ -92,7 +92,7 @@ fn a_directory_quota_limits_what_is_below_it(factory: Factory<'_>) {
     assert_eq!(c.used(id), (3, 2));
     let copy = ops::CopyRange { from: f, offset: 0, to: f, to_offset: 10 * 4096, len: 1 };
     assert_eq!(c.run(&copy), Err(Errno::EDQUOT));
-    // The same for inodes.
+    // The same holds for inodes.
     c.symlink(d, "l", "target").unwrap();
     c.create(d, "g").unwrap();
     for refused in [c.create(d, "h"), c.mkdir(sub, "h"), c.symlink(d, "h", "t")] {
@@ -174,7 +174,7 @@ fn moves_between_quotas(factory: Factory<'_>) {
     assert_eq!((c.used(qa), c.used(qb)), ((2, 4), (2, 1)));
     c.rename(b, "f", a, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.used(qb)), ((2, 1), (1, 0)));
-    // A move to a directory without a quota, and back.
+    // Move a file to a directory without a quota, and back.
     c.rename(a, "g", free, "g", REPLACE).unwrap();
     assert_eq!((c.used(qa), c.inode(g).quota), ((1, 0), c.inode(free).quota));
     c.rename(free, "g", a, "g", REPLACE).unwrap();
@@ -359,7 +359,7 @@ fn interrupted_walks(factory: Factory<'_>) {
 
 /// Between any two commits of a walk, another client moves inodes that the walk has not visited to directories that it
 /// has.
-fn a_walk_meets_what_others_move(factory: Factory<'_>) {
+fn a_walk_reaches_inodes_that_others_move(factory: Factory<'_>) {
     let c = fresh(factory);
     c.meta.set_exclusive(false);
     let d = c.mkdir(ROOT, "d").unwrap();
@@ -513,7 +513,7 @@ fn a_change_of_owner_moves_usage(factory: Factory<'_>) {
     c.chown(f, Some(8), Some(80), true).unwrap();
     let used = [QuotaKey::User(7), QuotaKey::Group(70), QuotaKey::User(8), QuotaKey::Group(80)];
     assert_eq!(used.map(|key| c.owned(key)), [(0, 0), (0, 0), (1, 3), (1, 3)]);
-    // With a new size in the same call.
+    // Change the owner and the size in the same call.
     let op = SetAttr { ino: f, uid: Some(7), size: Some(3 * 4096), ..SetAttr::default() };
     c.run(&op).unwrap();
     assert_eq!([QuotaKey::User(7), QuotaKey::User(8)].map(|key| c.owned(key)), [(1, 4), (0, 0)]);

@@ -267,7 +267,7 @@ fn records_are_read_again_after_an_indeterminate_error(factory: Factory<'_>) {
     check(&client);
 }
 
-/// If many clients append to one file, what a client read before its pause is outdated after it.
+/// If many clients append to one file, the records that a client read before its pause are outdated after it.
 fn repeated_conflicts_back_off_and_read_again(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();

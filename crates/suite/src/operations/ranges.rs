@@ -360,7 +360,7 @@ fn rows_of_one_write_or_compaction_share_a_slice(factory: Factory<'_>) {
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let engine = &**c.engine();
     put(&c, b, 0, 2, 9);
-    // The rows are in an order of their own, in two chunks, and one lies above another.
+    // The rows are not in the order of their offsets. They lie in two chunks, and one lies above another.
     let places = [(20, 2), (CHUNK + 5, 1), (0, 2), (21, 2), (40, 1), (CHUNK, 1)];
     put_scattered(&c, a, &places, 1);
     assert_eq!(shared(engine), BTreeMap::from([(1, 5)]));

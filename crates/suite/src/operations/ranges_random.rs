@@ -200,7 +200,7 @@ impl Run {
         let mut old = chunk_rows(&self.client, ino, chunk.0).to_vec();
         let mut left = paint_rows(&old);
         if self.draw(2) == 0 && old.len() > 1 {
-            // Only the oldest rows: the later ones then count as appended in the meantime.
+            // Use only the oldest rows: the later ones then count as appended in the meantime.
             old.truncate(old.len() / 2);
             left = paint_rows(&old);
         }

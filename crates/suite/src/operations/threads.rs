@@ -68,7 +68,7 @@ fn step(c: &Client, seed: &mut u64, dirs: [Ino; 2]) {
     let (dir, to) = (dirs[draw(2)], dirs[draw(2)]);
     let (name, new_name) = (NAMES[draw(6)], NAMES[draw(6)]);
     let flags = [REPLACE, REPLACE, NO_REPLACE, EXCHANGE][draw(4)];
-    // Which of these succeed depends on the other threads; the invariants do not.
+    // The success of these operations depends on the other threads; the invariants do not.
     match draw(10) {
         0..3 => drop(c.create(dir, name)),
         3 => drop(c.mkdir(dir, name)),

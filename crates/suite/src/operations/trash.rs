@@ -39,7 +39,7 @@ impl Client {
         dir
     }
 
-    /// Removes a name, with as many attempts as the hour needs.
+    /// Removes a name. If the directories of the trash for this hour are missing, creates them and tries again.
     fn trash(&self, parent: Ino, name: &str) -> Unlinked {
         loop {
             let unlinked = match self.at(parent, name).kind.is_dir() {
@@ -116,7 +116,7 @@ fn a_volume_gets_a_trash(factory: Factory<'_>) {
     assert_eq!(c.trash_usage(), (1, 0));
     c.create(ROOT, "f").unwrap();
     hour_of(c.trash(ROOT, "f"));
-    // Turned off, files are deleted, and the trash remains.
+    // If the trash is turned off, files are deleted, and the content of the trash remains.
     c.run(&Configure { trash_days: Some(0), ..Configure::default() }).unwrap();
     c.meta.refresh_settings().unwrap();
     c.create(ROOT, "g").unwrap();
@@ -152,7 +152,7 @@ fn a_removed_file_gets_a_name(factory: Factory<'_>) {
     c.link(file, dir, "b").unwrap();
     assert_eq!(c.trash(dir, "a").fate, Fate::Linked);
     hour_of(c.trash(dir, "b"));
-    // A symbolic link and a long name.
+    // Remove a symbolic link with a long name.
     let long = "é".repeat(120);
     let link = c.symlink(dir, &long, "target").unwrap();
     let hour = hour_of(c.trash(dir, &long));
@@ -252,7 +252,8 @@ fn removals_in_the_trash(factory: Factory<'_>) {
     let live = c.mkdir(ROOT, "live").unwrap();
     c.create(live, "f").unwrap();
     assert_eq!(c.run(&EmptyTrash(Prune { dir: live, names: &[n("f")] })), Err(Errno::EPERM));
-    // Only removals make names there, because `limen restore` believes them. A removed directory gets no new ones either.
+    // Only removals create names there, because `limen restore` trusts these names. A removed directory gets no new
+    // names either.
     c.create(ROOT, "g").unwrap();
     for name in ["live", "g"] {
         assert_eq!(c.rename(ROOT, name, hour, name, REPLACE).unwrap_err(), Errno::EPERM, "{name}");

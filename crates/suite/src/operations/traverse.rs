@@ -66,7 +66,7 @@ fn traversers_search_every_directory_and_no_more(factory: Factory<'_>) {
             assert_eq!(c.run_as(&lookup, &caller), Err(Errno::EACCES), "{text:?} {caller:?}");
         }
     }
-    // Executing a file is another right.
+    // The privilege does not include the execution of files.
     let program = c.make(ROOT, "program", MakeKind::Regular, 0o700).unwrap().ino;
     let execute = Open { ino: program, what_for: OpenFor { execute: true, ..OpenFor::default() } };
     assert_eq!(c.run_as(&execute, &by(HOLDER, &[])), Err(Errno::EACCES));

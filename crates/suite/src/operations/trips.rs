@@ -72,7 +72,7 @@ fn alone(factory: Factory<'_>) {
     warm_operations(&Bench::new(factory, true), 0);
 }
 
-/// Each kind of operation once; `looks` is the cost of one that only reads.
+/// Runs each kind of operation once; `looks` is the cost of one that only reads.
 fn warm_operations(bench: &Bench, looks: u64) {
     let b = bench;
     let dir = b.pin(1, "mkdir", &[], |c| c.mkdir(ROOT, "dir"));

@@ -17,7 +17,7 @@ use crate::rng::split_mix;
 pub struct Writers {
     pub clients: usize,
     pub threads_each: usize,
-    /// They run longer on a machine that is too slow for [`FEWEST`] operations in this time.
+    /// The writers run longer on a machine that is too slow for [`FEWEST`] operations in this time.
     pub time: Duration,
     /// The maximum number of inodes of the volume; further creates fail.
     pub max_inodes: u64,
@@ -150,7 +150,7 @@ impl Writer<'_> {
                 self.client.rmdir(dir, &name)?;
                 return Ok(2);
             }
-            // Names that other writers use too.
+            // Other writers use these names too.
             70..80 => {
                 let (name, to) = (format!("shared{}", self.draw(20)), self.dir());
                 let done = match self.draw(3) {

@@ -87,7 +87,7 @@ impl Kernel for Recorder {
     }
 }
 
-/// An engine whose next read can be stalled after it was done, and whose stream of changes can be broken.
+/// An engine whose next read can be stalled after it has run, and whose stream of changes can be broken.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemEngine>,
@@ -100,7 +100,7 @@ impl Slow {
         Arc::new(Slow { inner: Arc::clone(inner), stall: Mutex::default(), is_broken: Arc::default() })
     }
 
-    /// The next read sends a message when it was done, and returns when it receives one.
+    /// The next read sends a message when it has run, and returns when it receives one.
     fn stall(&self) -> (Receiver<()>, Sender<()>) {
         let ((done, is_done), (go, released)) = (channel(), channel());
         *self.stall.lock().unwrap() = Some((done, released));
@@ -270,7 +270,7 @@ fn reply_overtaken_by_the_end_of_the_stream_is_invalidated() {
 }
 
 #[test]
-fn lifetime_is_that_of_the_start_of_the_request() {
+fn lifetime_is_fixed_at_the_start_of_a_request() {
     let mut pair = Pair::new(true);
     let before = pair.b.caches.begin_reply();
     let short = pair.b.meta().lifetime();
