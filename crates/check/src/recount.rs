@@ -19,10 +19,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use meta::{
-    Changes, Engine, EngineError, Frozen, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
+    ChangedKeys, Engine, EngineError, Frozen, Inode, Invalidation, Page, Quota, QuotaKey, QuotaTag, Record,
     RecordKey, Scan, Snapshot,
 };
 use types::{Ino, Name, SessionId};
@@ -53,14 +52,8 @@ pub struct Recount {
     pub next: Option<String>,
 }
 
-/// Up to this many changed records are read with one request.
-const FEW: usize = 128;
-
 /// The maximum number of changed records that are held in memory.
 const MAX_CHANGED: usize = 200_000;
-
-/// How many answers of the stream one poll takes before it gives up. An answer is empty if nothing has changed.
-const MAX_ANSWERS: u32 = 1_000;
 
 /// How often the last request is repeated before the count gives up.
 const MAX_ROUNDS: u32 = 1_000;
@@ -153,25 +146,30 @@ enum Key {
     Dirent(Ino, Name),
 }
 
+fn key_of_change(invalidation: Invalidation) -> Option<Key> {
+    match invalidation {
+        Invalidation::Inode(ino) => Some(Key::Inode(ino)),
+        Invalidation::Dirent(dir, name) => Some(Key::Dirent(dir, name)),
+        Invalidation::Data(_) | Invalidation::Xattrs(_) | Invalidation::Locks(_) => None,
+    }
+}
+
 struct Live {
     engine: Arc<dyn Engine>,
-    stream: Box<dyn Changes>,
     spool: Spool,
     counts: Counts,
-    changed: BTreeSet<Key>,
+    changed: ChangedKeys<Key>,
     /// The usage of the inodes that were read again.
     read_again: BTreeMap<Ino, InodeUsage>,
 }
 
 impl Live {
     fn new(engine: &Arc<dyn Engine>, spool: File) -> Result<Live, RecountError> {
-        let none = || EngineError::permanent("the engine does not report changes");
         Ok(Live {
             engine: Arc::clone(engine),
-            stream: engine.watch()?.ok_or_else(none)?,
             spool: Spool { file: spool, len: 0 },
             counts: Counts::default(),
-            changed: BTreeSet::new(),
+            changed: ChangedKeys::new(&**engine, key_of_change)?,
             read_again: BTreeMap::new(),
         })
     }
@@ -212,8 +210,8 @@ impl Live {
         // The stream also names changes after the moment. They do no harm.
         self.poll()?;
         self.find_unnamed(&mut |scan| moment.scan(scan))?;
-        while !self.changed.is_empty() {
-            let some = self.take_few();
+        while !self.changed.keys.is_empty() {
+            let some = self.changed.take_few();
             self.read(&some, &[], &mut |keys| moment.read(keys))?;
         }
         Ok(compare_frozen(&self.counts, moment)?)
@@ -248,14 +246,14 @@ impl Live {
         self.poll()?;
         for _ in 0..MAX_ROUNDS {
             self.read_until_few()?;
-            let last = std::mem::take(&mut self.changed);
+            let last = std::mem::take(&mut self.changed.keys);
             let records = self.read(&last, keys, &mut |keys| engine.read(keys))?;
             let quotas: BTreeMap<QuotaKey, Quota> = records.iter().filter_map(quota_of).collect();
             let mut differences = compare(&self.counts, &quotas);
             differences.retain(|difference| keys.binary_search(&difference.key).is_ok());
             self.find_unnamed(&mut |scan| engine.scan(scan))?;
             let news = self.poll()?;
-            if self.changed.iter().all(|key| news.contains(key) && last.contains(key)) {
+            if self.changed.keys.iter().all(|key| news.contains(key) && last.contains(key)) {
                 return Ok(Recount { quotas, differences, next: next_of(&records) });
             }
         }
@@ -264,45 +262,19 @@ impl Live {
 
     /// Takes all changes from the stream. Returns the keys that changed.
     fn poll(&mut self) -> Result<BTreeSet<Key>, RecountError> {
-        let mut news = BTreeSet::new();
-        for answer in 0.. {
-            let changes = self.stream.next(Duration::ZERO)?;
-            if changes.is_empty() {
-                break;
-            }
-            if answer == MAX_ANSWERS || news.len() > MAX_CHANGED {
-                return Err(RecountError::TooFast);
-            }
-            news.extend(changes.into_iter().flat_map(|change| change.invalidations).filter_map(
-                |invalidation| match invalidation {
-                    Invalidation::Inode(ino) => Some(Key::Inode(ino)),
-                    Invalidation::Dirent(dir, name) => Some(Key::Dirent(dir, name)),
-                    Invalidation::Data(_) | Invalidation::Xattrs(_) | Invalidation::Locks(_) => None,
-                },
-            ));
-        }
-        self.changed.extend(news.iter().cloned());
-        match self.changed.len() + self.read_again.len() > MAX_CHANGED {
-            true => Err(RecountError::TooFast),
-            false => Ok(news),
-        }
+        let most = MAX_CHANGED.saturating_sub(self.read_again.len());
+        self.changed.poll(most)?.ok_or(RecountError::TooFast)
     }
 
     /// Reads changed inodes again until few are left.
     fn read_until_few(&mut self) -> Result<(), RecountError> {
         let engine = Arc::clone(&self.engine);
-        while self.changed.len() > FEW {
-            let some = self.take_few();
+        while !self.changed.are_few() {
+            let some = self.changed.take_few();
             self.read(&some, &[], &mut |keys| engine.read(keys))?;
             self.poll()?;
         }
         Ok(())
-    }
-
-    fn take_few(&mut self) -> BTreeSet<Key> {
-        let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
-        self.changed.retain(|key| !some.contains(key));
-        some
     }
 
     /// Reads inodes again, and counters, with one request.
@@ -345,7 +317,7 @@ impl Live {
                     && !self.read_again.contains_key(&ino)
                     && self.spool.find(ino)?.is_none()
                 {
-                    self.changed.insert(Key::Inode(ino));
+                    self.changed.keys.insert(Key::Inode(ino));
                 }
             }
         }

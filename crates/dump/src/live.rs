@@ -31,9 +31,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek};
 use std::sync::Arc;
-use std::time::Duration;
 
-use meta::{Changes, Engine, EngineError, ErrorKind, Frozen, Inode, Invalidation, Quota, Record, RecordKey};
+use meta::{
+    ChangedKeys, Engine, EngineError, ErrorKind, Frozen, Inode, Invalidation, Quota, Record, RecordKey,
+};
 use types::{FileType, Ino, Name};
 
 use crate::counts::Counts;
@@ -42,14 +43,8 @@ use crate::line::{Bytes, Head, Line, acl_text};
 use crate::records::{self, Live};
 use crate::stream::{Form, Reader, Writer};
 
-/// The most keys that are read with one request.
-const FEW: usize = 128;
-
 /// The most records that change during a dump and are held in memory.
 const MOST_CHANGED: usize = 200_000;
-
-/// How many answers of the stream are taken at a time before the dump fails. An answer is empty if nothing has changed.
-const MOST_ANSWERS: u32 = 1_000;
 
 /// How often step 3 is tried before the dump fails.
 const MOST_ROUNDS: u32 = 1_000;
@@ -89,13 +84,10 @@ pub fn dump_live(
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
     each: &mut dyn FnMut(Line) -> Result<(), DumpError>,
 ) -> Result<(), DumpError> {
-    let stream =
-        engine.watch()?.ok_or_else(|| EngineError::permanent("the engine does not report changes"))?;
     let mut live = LiveDump {
         engine: Arc::clone(engine),
         source: Box::new(Live(Arc::clone(engine))),
-        stream,
-        changed: BTreeSet::new(),
+        changed: ChangedKeys::new(&**engine, key_of_change)?,
         scanned: Vec::new(),
         large: BTreeMap::new(),
         scanned_file: None,
@@ -125,9 +117,8 @@ struct LiveDump {
     engine: Arc<dyn Engine>,
     /// Shows the present moment, or that of the dump.
     source: Box<dyn Frozen>,
-    stream: Box<dyn Changes>,
     /// The keys that have changed since they were read.
-    changed: BTreeSet<Key>,
+    changed: ChangedKeys<Key>,
     /// The inodes in the file, in order.
     scanned: Vec<u64>,
     /// Files that [`records::is_large`], with the number of their chunks.
@@ -170,33 +161,8 @@ impl LiveDump {
 
     /// Takes all changes from the stream, and returns the changed keys, which are also added to `changed`.
     fn look(&mut self) -> Result<BTreeSet<Key>, DumpError> {
-        let mut news = BTreeSet::new();
-        for answer in 0.. {
-            let changes = self.stream.next(Duration::ZERO)?;
-            if changes.is_empty() {
-                break;
-            }
-            if answer == MOST_ANSWERS || news.len() > MOST_CHANGED {
-                return Err(DumpError::TooFast);
-            }
-            for invalidation in changes.into_iter().flat_map(|change| change.invalidations) {
-                match invalidation {
-                    Invalidation::Inode(ino) | Invalidation::Data(ino) | Invalidation::Xattrs(ino) => {
-                        news.insert(Key::Inode(ino.0, None));
-                    }
-                    Invalidation::Dirent(dir, name) => {
-                        news.insert(Key::Inode(dir.0, Some(Bytes(name.as_bytes().into()))));
-                    }
-                    // Locks are left out.
-                    Invalidation::Locks(_) => {}
-                }
-            }
-        }
-        self.changed.extend(news.iter().cloned());
-        match self.changed.len() + self.found.len() > MOST_CHANGED {
-            true => Err(DumpError::TooFast),
-            false => Ok(news),
-        }
+        let most = MOST_CHANGED.saturating_sub(self.found.len());
+        self.changed.poll(most)?.ok_or(DumpError::TooFast)
     }
 
     /// Reads changed records until everything is of one moment: all steps after step 1.
@@ -224,7 +190,7 @@ impl LiveDump {
         counts.read_rules(&mut *self.source)?;
         // The settings and counters are read even if nothing else has changed.
         self.read_some()?;
-        while !self.changed.is_empty() {
+        while !self.changed.keys.is_empty() {
             self.read_some()?;
         }
         Ok(())
@@ -232,7 +198,7 @@ impl LiveDump {
 
     /// Reads changed records until few are left: step 2.
     fn read_until_few(&mut self) -> Result<(), DumpError> {
-        while self.changed.len() > FEW {
+        while !self.changed.are_few() {
             self.read_some()?;
             self.look()?;
         }
@@ -241,10 +207,9 @@ impl LiveDump {
 
     /// Reads a few changed records. If that fails, they remain in `changed`.
     fn read_some(&mut self) -> Result<(), DumpError> {
-        let some: BTreeSet<Key> = self.changed.iter().take(FEW).cloned().collect();
-        self.changed.retain(|key| !some.contains(key));
+        let some = self.changed.take_few();
         if let Err(error) = self.read(&some) {
-            self.changed.extend(some);
+            self.changed.keys.extend(some);
             return Err(error);
         }
         Ok(())
@@ -260,18 +225,18 @@ impl LiveDump {
                 counts.read_rules(&mut *self.source)?;
                 self.look()?;
             }
-            let last = std::mem::take(&mut self.changed);
+            let last = std::mem::take(&mut self.changed.keys);
             self.scanned_file = None;
             let whole = self.read(&last)?;
             let news = self.look()?;
             if rules_of.as_ref().is_some_and(|before| *before != self.read_setting()) {
                 rules_of = None;
-                self.changed.extend(last);
+                self.changed.keys.extend(last);
                 continue;
             }
             // A key that the stream has named is of that moment if this request read it as a whole. All other keys in
             // `changed` must be read again.
-            if self.changed.iter().all(|key| news.contains(key) && whole.contains(key)) {
+            if self.changed.keys.iter().all(|key| news.contains(key) && whole.contains(key)) {
                 return Ok(());
             }
             if let Some(ino) = self.scanned_file {
@@ -404,7 +369,7 @@ impl LiveDump {
                     false if is_bare(&inode) => {
                         self.found.insert(key, vec![Line::Inode(Box::new((&inode).into()))]);
                     }
-                    false => _ = self.changed.insert(key),
+                    false => _ = self.changed.keys.insert(key),
                 }
                 continue;
             }
@@ -423,13 +388,13 @@ impl LiveDump {
                     (None, Some(read)) if count <= *read => stored.chunk_lines(ino, count, &mut add)?,
                     // It was not known as large, or it has grown much.
                     (None, _) => {
-                        self.changed.insert(key.clone());
+                        self.changed.keys.insert(key.clone());
                         whole.remove(&key);
                     }
                 }
             } else if was_large && many.remove(&ino.0).is_some() {
                 // It was truncated after its rows were read.
-                self.changed.insert(key.clone());
+                self.changed.keys.insert(key.clone());
             }
             self.found.insert(key, lines);
         }
@@ -460,6 +425,17 @@ impl LiveDump {
         }
         found.flat_map(|(_, lines)| lines).try_for_each(&mut counted)?;
         counts.lines(each)
+    }
+}
+
+fn key_of_change(invalidation: Invalidation) -> Option<Key> {
+    match invalidation {
+        Invalidation::Inode(ino) | Invalidation::Data(ino) | Invalidation::Xattrs(ino) => {
+            Some(Key::Inode(ino.0, None))
+        }
+        Invalidation::Dirent(dir, name) => Some(Key::Inode(dir.0, Some(Bytes(name.as_bytes().into())))),
+        // Locks are left out.
+        Invalidation::Locks(_) => None,
     }
 }
 

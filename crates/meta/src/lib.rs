@@ -13,6 +13,7 @@
 //! | `footprint` | what each effect changes and each guard checks |
 //! | `groups` | which transactions of a batch may be applied together |
 //! | `change` | which cached records of other clients a commit invalidates |
+//! | `changed_keys` | the records that have changed since they were read |
 //! | `order` | the [`Seq`] of a read, for servers that only number commits |
 //! | `results` | results of operations, kept to recognize retries |
 //! | `maintenance` | the announcement of a tool that needs exclusive use of the volume |
@@ -21,6 +22,7 @@
 
 mod backup;
 mod change;
+mod changed_keys;
 mod engine;
 mod footprint;
 mod groups;
@@ -37,6 +39,7 @@ mod wrap;
 
 pub use backup::{DEFAULT_BACKUP_SECS, LastBackup};
 pub use change::{Change, Invalidation};
+pub use changed_keys::ChangedKeys;
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Frozen, Outcome};
 pub use footprint::{Footprint, Part};
 pub use groups::{ahead_of_quota, ahead_of_room, certain_ahead_of_quota, conflict_free_groups, most_added};
