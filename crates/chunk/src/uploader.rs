@@ -36,7 +36,7 @@ pub(crate) struct Uploads {
 
 /// Whether an object may be written to the local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Admission {
     /// The object may be written; [`Uploads::settle`] must follow.
     Given,
     /// The object is staged already.
@@ -159,22 +159,22 @@ impl Uploads {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves space for an object of `len` bytes in the first area.
-    pub(crate) fn claim(&self, key: &str, len: u64) -> Claim {
+    /// Reserves space for an object of `len` bytes in the first area, unless it is staged or there is no room.
+    pub(crate) fn admit(&self, key: &str, len: u64) -> Admission {
         let mut state = self.queue.lock();
         if state.objects.contains_key(key) {
-            return Claim::Waits;
+            return Admission::Waits;
         }
         if state.objects.len() >= MAX_BLOCKS || state.bytes.saturating_add(len) > self.queue.max_bytes {
-            return Claim::Refused;
+            return Admission::Refused;
         }
         state.bytes += len;
         let object = Object { area: 0, len, step: Step::Written, tried: false };
         state.objects.insert(key.to_owned(), object);
-        Claim::Given
+        Admission::Given
     }
 
-    /// Ends a claim: `is_staged` says whether the object is on the local disk.
+    /// Ends an admission: `is_staged` says whether the object is on the local disk.
     pub(crate) fn settle(&self, key: &str, is_staged: bool) {
         let mut state = self.queue.lock();
         if !is_staged {
