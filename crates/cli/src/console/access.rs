@@ -123,11 +123,11 @@ fn verdict(
 /// The reasons of a verdict, in sentences.
 fn because(words: &Words<'_>, route: &Route, answer: &Answer, cred: &Cred) -> Vec<String> {
     let name = &words.person.name;
-    let last = answer.verdicts.last().zip(route.checks.get(answer.verdicts.len().saturating_sub(1)));
-    let Some((verdict, check)) = last else { return vec![end(answer.errno)] };
+    let last = answer.results.last().zip(route.checks.get(answer.results.len().saturating_sub(1)));
+    let Some((result, check)) = last else { return vec![end(answer.errno)] };
     let on = &check.access_attrs;
-    let reason = words.reason(&verdict.reason, on);
-    if verdict.is_granted() {
+    let reason = words.reason(&result.reason, on);
+    if result.is_granted() {
         let mut sentences = Vec::new();
         if let Some(errno) = answer.errno {
             sentences.push(end(Some(errno)));
@@ -180,16 +180,14 @@ fn steps(opened: &Opened<'_>, route: &Route, answer: &Answer) -> Vec<Step> {
     let users = &opened.users;
     let step = |(at, check): (usize, &inspect::Check)| {
         let on = &check.access_attrs;
-        let verdict = answer.verdicts.get(at);
+        let result = answer.results.get(at);
         Step {
             path: check.path.clone(),
             mode: show::mode(on),
             owner: format!("{}:{}", users.user(on.uid), users.group(on.gid)),
             asked: asked(&check.requirement, on.kind.is_dir()),
-            is_granted: verdict.map(inspect::Verdict::is_granted),
-            by: verdict
-                .map(|verdict| show::reason(&verdict.reason, users, &route.domains))
-                .unwrap_or_default(),
+            is_granted: result.map(inspect::CheckResult::is_granted),
+            by: result.map(|result| show::reason(&result.reason, users, &route.domains)).unwrap_or_default(),
         }
     };
     route.checks.iter().enumerate().map(step).collect()
@@ -256,7 +254,7 @@ fn closed(opened: &Opened<'_>, person: &Person, path: &[u8]) -> Result<Option<St
     if answer.errno.is_none() {
         return Ok(None);
     }
-    let at = route.checks.get(answer.verdicts.len().saturating_sub(1));
+    let at = route.checks.get(answer.results.len().saturating_sub(1));
     Ok(Some(match at {
         Some(check) if check.requirement == Requirement::Search => {
             format!("{name} sees none of these names, because {} cannot be passed.", show_name(&check.path))

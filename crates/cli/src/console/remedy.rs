@@ -45,7 +45,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
     let mut changed = route.clone();
     let mut steps: Vec<Step> = Vec::new();
     while changed.explain(&person.cred).errno.is_some() {
-        let denied = changed.explain(&person.cred).verdicts.len().saturating_sub(1);
+        let denied = changed.explain(&person.cred).results.len().saturating_sub(1);
         let Some((step, after)) = changed.checks.get(denied).and_then(|check| grant(opened, person, check))
         else {
             return Vec::new();
@@ -57,7 +57,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
         steps.push(step);
         // Another round must look at another check.
         let next = changed.explain(&person.cred);
-        if next.errno.is_some() && next.verdicts.len() <= denied + 1 || steps.len() > STEPS {
+        if next.errno.is_some() && next.results.len() <= denied + 1 || steps.len() > STEPS {
             return Vec::new();
         }
     }
