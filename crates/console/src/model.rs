@@ -167,11 +167,11 @@ pub struct AccessQuery {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessAnswer {
     /// The user with number and groups; `None` if no user was chosen.
     pub person: Option<String>,
     /// None if no user was chosen.
-    pub verdict: Option<Verdict>,
+    pub explanation: Option<Explanation>,
     pub file: File,
     /// The content of a directory.
     pub listing: Option<Listing>,
@@ -180,7 +180,7 @@ pub struct Access {
 
 /// Whether a user can do something, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Explanation {
     pub is_granted: bool,
     /// "ann cannot read this file."
     pub headline: String,

@@ -2,7 +2,9 @@
 
 use std::fmt::Debug;
 
-use crate::model::{Access, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions};
+use crate::model::{
+    AccessAnswer, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions,
+};
 
 /// Why a page has no content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub trait Source: Send + Sync + Debug {
     fn garbage(&self) -> Result<Garbage, Failure>;
 
     /// The users that can reach a file, and whether the given user can.
-    fn access(&self, query: &AccessQuery) -> Result<Access, Failure>;
+    fn access(&self, query: &AccessQuery) -> Result<AccessAnswer, Failure>;
 
     /// The access that a change of permissions would open and close. Nothing is changed.
     fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure>;
