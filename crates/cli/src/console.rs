@@ -25,7 +25,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::console::model::{
-    AccessAnswer, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions,
+    AccessAnswer, AccessEffect, AccessQuery, GarbageSummary, Live, Map, Overview, PermissionChange, Quotas,
+    Sessions,
 };
 use ::console::{Console, Failure, Source, Token};
 use clap::ValueHint;
@@ -118,7 +119,7 @@ impl Source for OfVolume {
         state::quotas(&self.place.open()?)
     }
 
-    fn garbage(&self) -> Result<Garbage, Failure> {
+    fn garbage(&self) -> Result<GarbageSummary, Failure> {
         state::garbage(&self.place.open()?)
     }
 
@@ -126,7 +127,7 @@ impl Source for OfVolume {
         access::access(&self.place.open()?, query)
     }
 
-    fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure> {
+    fn effect(&self, query: &AccessQuery, change: &PermissionChange) -> Result<AccessEffect, Failure> {
         effect::effect(&self.place.open()?, query, change)
     }
 

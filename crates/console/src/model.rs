@@ -147,7 +147,7 @@ pub struct QuotaRow {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Garbage {
+pub struct GarbageSummary {
     pub facts: Vec<Fact>,
     pub is_cut: bool,
 }
@@ -213,7 +213,7 @@ pub struct Remedy {
     /// The command that makes the change; empty if there is none.
     pub command: String,
     /// The change on the page that shows its effect.
-    pub change: Option<(Vec<u8>, Change)>,
+    pub change: Option<(Vec<u8>, PermissionChange)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +278,7 @@ pub struct Holder {
 
 /// A change of permissions, as the fields of a form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct PermissionChange {
     /// `chmod`, `setfacl`, `unset`, `chown`, `join` or `leave`.
     pub kind: String,
     /// The mode in octal, of `chmod`.
@@ -296,7 +296,7 @@ pub struct Change {
 
 /// The access that a change would open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct AccessEffect {
     /// The change as a command.
     pub command: String,
     /// Users whose access to the file itself changes: name, access before, access after, what decides then.

@@ -4,7 +4,7 @@ use super::usage::joined;
 use crate::frame::{self, Page};
 use crate::html::Html;
 use crate::model::{
-    AccessAnswer, AccessQuery, Change, Explanation, File, Holders, Listing, Remedy, Step, Tone,
+    AccessAnswer, AccessQuery, Explanation, File, Holders, Listing, PermissionChange, Remedy, Step, Tone,
 };
 use crate::request::{Link, Query};
 use crate::source::{Failure, Source};
@@ -199,7 +199,7 @@ fn show_remedy(body: &mut Html, asked: &AccessQuery, remedy: &Remedy) {
 }
 
 /// The link to the page that shows the effect of a change.
-pub(super) fn change_link(asked: &AccessQuery, path: &[u8], change: &Change) -> Link {
+pub(super) fn change_link(asked: &AccessQuery, path: &[u8], change: &PermissionChange) -> Link {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let mut link =
         Link::to("/change").text("user", asked.user.as_deref()).text("groups", asked.groups.as_deref());
@@ -321,7 +321,8 @@ fn show_holders(body: &mut Html, asked: &AccessQuery, file: &File, holders: &Hol
     }
     notes.push(format!("{} others have no access.", holders.none));
     frame::cut(body, &notes.join(" "));
-    let change = Change { kind: "setfacl".to_owned(), class: "u".to_owned(), ..Change::default() };
+    let change =
+        PermissionChange { kind: "setfacl".to_owned(), class: "u".to_owned(), ..PermissionChange::default() };
     body.raw("<p class=\"cut\"><a class=\"button quiet\" href=\"")
         .text(change_link(asked, &file.path, &change));
     body.raw("\">Try a change here</a></p></section>");
