@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Access, Batch, CachedSource, Done, Fresh, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
+    Batch, CachedSource, Done, Fresh, KeyQuery, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
     is_needed, likely,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
@@ -45,36 +45,36 @@ impl Shared {
             let source = CachedSource::new(&read_set, &self.memory);
             let options = Options { blind: true, shard, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
-            let fresh = read_at > 0 && batch.accessed.iter().all(|access| read_set.has(access));
+            let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
             if let Some(damaged) = batch.damaged() {
                 if fresh {
                     return Err(damaged.clone().into());
                 }
                 // Cached keys come from several moments and may contradict each other.
-                (read_set, read_at) = self.read_again(batch.accessed)?;
+                (read_set, read_at) = self.read_again(batch.queried)?;
                 continue;
             }
             if batch.is_missing() || batch.done.is_empty() {
-                let mut accesses = batch.accessed.clone();
+                let mut queries = batch.queried.clone();
                 if fresh {
                     if !batch.conflicts() {
                         return Err(disagree());
                     }
                     let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
                     let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
-                    let (answer, accessed) = keyspace::answer(&self.keys, &record_keys, &fresh);
+                    let (answer, queried) = keyspace::answer(&self.keys, &record_keys, &fresh);
                     match answer {
                         Ok(records) => {
                             outcomes.push(Outcome::Conflict(Snapshot { seq: read_seq(read_at), records }));
                             return Ok(());
                         }
                         Err(keyspace::ReadStop::Damaged(damaged)) => return Err(damaged.into()),
-                        Err(_) => accesses.extend(accessed),
+                        Err(_) => queries.extend(queried),
                     }
                 } else {
-                    accesses.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
+                    queries.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
                 }
-                (read_set, read_at) = self.read_again(accesses)?;
+                (read_set, read_at) = self.read_again(queries)?;
                 continue;
             }
             let decided = txns.get(..batch.done.len()).unwrap_or_default();
@@ -83,10 +83,10 @@ impl Shared {
                 return Ok(());
             }
             let likely = likely(&self.keys, &self.memory, &guard_keys(decided)).into_iter();
-            let likely = likely.filter(|access| is_needed(&self.keys, &self.memory, access));
-            let otherwise: Vec<Access> =
-                batch.accessed.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
-            let shown: Vec<Access> = batch.shown.iter().cloned().collect();
+            let likely = likely.filter(|query| is_needed(&self.keys, &self.memory, query));
+            let otherwise: Vec<KeyQuery> =
+                batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
+            let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
             let request =
                 request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);
             let request = match request {
@@ -138,8 +138,8 @@ impl Shared {
             })
     }
 
-    fn read_again(&self, accesses: BTreeSet<Access>) -> Result<(ReadSet, u64), EngineError> {
-        let (found, revision) = self.fetch(&Vec::from_iter(accesses), None)?;
+    fn read_again(&self, queries: BTreeSet<KeyQuery>) -> Result<(ReadSet, u64), EngineError> {
+        let (found, revision) = self.fetch(&Vec::from_iter(queries), None)?;
         self.memory.note_snapshot(&self.keys, &found, revision);
         Ok((found, revision))
     }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `keys` | the table of keys: where each record is stored |
 //! | `form`, `value` | fields as bytes; the format of values |
-//! | `source` | known keys and ranges of the store; accesses, which are keys and ranges to read |
+//! | `source` | known keys and ranges of the store; queries, which are keys and ranges to read |
 //! | `answer` | builds records from values: record keys and scans |
 //! | `state` | the records after each transaction of a batch |
 //! | `guard`, `effect` | checks guards, and applies effects |
@@ -48,6 +48,6 @@ pub use memory::{CachedSource, Memory, Overlay};
 pub use periodic_task::{CompletedOps, PeriodicTask};
 pub use settle::{Claim, Write};
 pub use shards::{ShardMerge, ShardPool, TakenShard, merge_shards};
-pub use source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
+pub use source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;
 pub use value::{Damaged, LogEntry, decode_log};
