@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use pool::tls::{self, Check};
+use pool::tls::{self, Verification};
 use pool::{OpenError, Params, Query, Url};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
@@ -37,14 +37,14 @@ impl Target {
         let params = query.params()?;
         let roots = query.file("sslrootcert");
         // If an authority is given, libpq verifies against it in these modes too.
-        let lax = if roots.path().is_none() { Check::Nothing } else { Check::Authority };
+        let lax = if roots.path().is_none() { Verification::Nothing } else { Verification::Authority };
         let prefer = (SslMode::Prefer, Some(lax));
         let modes = [
             ("disable", (SslMode::Disable, None)),
             ("prefer", prefer),
             ("require", (SslMode::Require, Some(lax))),
-            ("verify-ca", (SslMode::Require, Some(Check::Authority))),
-            ("verify-full", (SslMode::Require, Some(Check::Host))),
+            ("verify-ca", (SslMode::Require, Some(Verification::Authority))),
+            ("verify-full", (SslMode::Require, Some(Verification::Host))),
         ];
         let (mode, check) = query.one_of("sslmode", prefer, &modes)?;
         let schema = query.take("schema");
