@@ -46,7 +46,7 @@ impl Target {
             ("verify-ca", (SslMode::Require, Some(Verification::Authority))),
             ("verify-full", (SslMode::Require, Some(Verification::Host))),
         ];
-        let (mode, check) = query.one_of("sslmode", prefer, &modes)?;
+        let (mode, verification) = query.one_of("sslmode", prefer, &modes)?;
         let schema = query.take("schema");
         query.end()?;
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -55,7 +55,7 @@ impl Target {
         {
             return Err(query.wrong(format!("schema={schema} is not 1 to 63 of a-z, 0-9 and _")));
         }
-        let tls = check.map(|check| tls::client(check, &roots, None)).transpose();
+        let tls = verification.map(|verification| tls::client(verification, &roots, None)).transpose();
         let tls = tls.map_err(|what| query.wrong(what))?.map(Tls::new);
 
         let mut config = tokio_postgres::Config::new();
