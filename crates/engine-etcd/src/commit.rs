@@ -42,7 +42,7 @@ impl Shared {
             if attempt > BACKOFF_AFTER {
                 self.jitter.pause(attempt);
             }
-            let source = CachedSource::new(&read_set, &self.memory);
+            let source = CachedSource::new(&read_set, &self.key_cache);
             let options = Options { blind: true, shard, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
@@ -61,7 +61,7 @@ impl Shared {
                         return Err(disagree());
                     }
                     let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
-                    let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
+                    let fresh = Fresh { read_set: &read_set, key_cache: &self.key_cache, keys: &self.keys };
                     let (answer, queried) = keyspace::answer(&self.keys, &record_keys, &fresh);
                     match answer {
                         Ok(records) => {
@@ -72,7 +72,7 @@ impl Shared {
                         Err(_) => queries.extend(queried),
                     }
                 } else {
-                    queries.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
+                    queries.extend(likely(&self.keys, &self.key_cache, &guard_keys(txns)));
                 }
                 (read_set, read_at) = self.read_again(queries)?;
                 continue;
@@ -82,8 +82,8 @@ impl Shared {
                 outcomes.extend(batch.done.into_iter().map(|done| outcome(done, read_at)));
                 return Ok(());
             }
-            let likely = likely(&self.keys, &self.memory, &guard_keys(decided)).into_iter();
-            let likely = likely.filter(|query| is_needed(&self.keys, &self.memory, query));
+            let likely = likely(&self.keys, &self.key_cache, &guard_keys(decided)).into_iter();
+            let likely = likely.filter(|query| is_needed(&self.keys, &self.key_cache, query));
             let otherwise: Vec<KeyQuery> =
                 batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
             let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
@@ -100,7 +100,7 @@ impl Shared {
             let answer = self.send(&batch, &request)?;
             let revision = answer.revision();
             if answer.succeeded {
-                self.memory.note_writes(&batch.writes, revision);
+                self.key_cache.note_writes(&batch.writes, revision);
                 self.done.note(decided, &batch.done);
                 let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_inode().is_some());
                 let mut done = batch.done;
@@ -122,7 +122,7 @@ impl Shared {
             }
             let mut found = ReadSet::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
-            self.memory.note_snapshot(&self.keys, &found, revision);
+            self.key_cache.note_snapshot(&self.keys, &found, revision);
             (read_set, read_at) = (found, revision);
         }
         Err(EngineError::transient(format!("gave up after {ATTEMPTS} conflicts with other clients")))
@@ -134,13 +134,13 @@ impl Shared {
             .request(intent, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
                 // The outcome is indeterminate, so drop the cached values of the keys that the batch writes.
-                batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
+                batch.writes.iter().for_each(|write| self.key_cache.forget(write.key()));
             })
     }
 
     fn read_again(&self, queries: BTreeSet<KeyQuery>) -> Result<(ReadSet, u64), EngineError> {
         let (found, revision) = self.fetch(&Vec::from_iter(queries), None)?;
-        self.memory.note_snapshot(&self.keys, &found, revision);
+        self.key_cache.note_snapshot(&self.keys, &found, revision);
         Ok((found, revision))
     }
 }

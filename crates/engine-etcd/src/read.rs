@@ -1,6 +1,6 @@
 //! Reads keys and ranges at one revision.
 
-use keyspace::{KeyQuery, KeyReader, Keyspace, Memory, ReadSet};
+use keyspace::{KeyCache, KeyQuery, KeyReader, Keyspace, ReadSet};
 use meta::{EngineError, Seq};
 use pool::Intent;
 
@@ -66,8 +66,8 @@ impl KeyReader for Shared {
         &self.keys
     }
 
-    fn memory(&self) -> &Memory {
-        &self.memory
+    fn key_cache(&self) -> &KeyCache {
+        &self.key_cache
     }
 
     fn fetch(&self, queries: &[KeyQuery], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {

@@ -73,7 +73,7 @@ impl Shared {
             let transaction = self.store.begin(phases)?;
             let start = transaction.started_at();
             let nothing = ReadSet::default();
-            let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.memory));
+            let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.key_cache));
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
             first.extend([0, shard].map(|shard| KeyQuery::Key(self.keys.usage_shard(shard))));
             let (plan, _) =
@@ -103,7 +103,7 @@ impl Shared {
                     }
                     Err(CommitError::Failed(error)) => return Err(error),
                 }
-                self.memory.note_writes(&batch.writes, start);
+                self.key_cache.note_writes(&batch.writes, start);
                 self.done.note(txns, &batch.done);
             }
             outcomes.extend(batch.done.into_iter().map(|done| outcome(done, start, label)));

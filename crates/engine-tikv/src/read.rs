@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use keyspace::{KeyQuery, KeyReader, Keyspace, Memory, ReadSet, StoredValue};
+use keyspace::{KeyCache, KeyQuery, KeyReader, Keyspace, ReadSet, StoredValue};
 use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
@@ -49,8 +49,8 @@ impl KeyReader for Shared {
         &self.keys
     }
 
-    fn memory(&self) -> &Memory {
-        &self.memory
+    fn key_cache(&self) -> &KeyCache {
+        &self.key_cache
     }
 
     fn fetch(&self, queries: &[KeyQuery], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {

@@ -114,7 +114,7 @@ impl Shared {
         for span in [before, after, settings] {
             self.wipe_span(&span)?;
         }
-        self.memory.clear();
+        self.key_cache.clear();
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use meta::{EngineError, Frozen, Guard, Page, Record, RecordKey, Scan, Seq, Snapshot, Txn};
 
 use crate::answer::{Answer, answer, page};
+use crate::key_cache::{CachedSource, KeyCache};
 use crate::keys::{Keyspace, Span};
-use crate::memory::{CachedSource, Memory};
 use crate::source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 use crate::value::Damaged;
 
@@ -20,14 +20,14 @@ const ROUNDS: usize = 256;
 #[derive(Debug)]
 pub struct Fresh<'a> {
     pub read_set: &'a ReadSet,
-    pub memory: &'a Memory,
+    pub key_cache: &'a KeyCache,
     pub keys: &'a Keyspace,
 }
 
 impl Source for Fresh<'_> {
     fn get(&self, key: &[u8]) -> KeyState {
         match self.read_set.get(key) {
-            KeyState::Unknown if self.keys.is_constant(key) => match self.memory.get(key) {
+            KeyState::Unknown if self.keys.is_constant(key) => match self.key_cache.get(key) {
                 KeyState::StoredValue(held) => KeyState::StoredValue(held),
                 // A key that was absent may exist by now.
                 KeyState::Absent | KeyState::Unknown => KeyState::Unknown,
@@ -42,17 +42,19 @@ impl Source for Fresh<'_> {
 }
 
 /// Whether the query must be sent to the store. A cached value that never changes need not be.
-pub fn is_needed(keys: &Keyspace, memory: &Memory, query: &KeyQuery) -> bool {
+pub fn is_needed(keys: &Keyspace, key_cache: &KeyCache, query: &KeyQuery) -> bool {
     match query {
-        KeyQuery::Key(key) if keys.is_constant(key) => !matches!(memory.get(key), KeyState::StoredValue(_)),
+        KeyQuery::Key(key) if keys.is_constant(key) => {
+            !matches!(key_cache.get(key), KeyState::StoredValue(_))
+        }
         _ => true,
     }
 }
 
 /// The queries that the answer to the record keys probably needs.
-pub fn likely(keys: &Keyspace, memory: &Memory, record_keys: &[RecordKey]) -> BTreeSet<KeyQuery> {
+pub fn likely(keys: &Keyspace, key_cache: &KeyCache, record_keys: &[RecordKey]) -> BTreeSet<KeyQuery> {
     let nothing = ReadSet::default();
-    answer(keys, record_keys, &CachedSource::new(&nothing, memory)).1
+    answer(keys, record_keys, &CachedSource::new(&nothing, key_cache)).1
 }
 
 /// The record keys that the outcome must answer if any of the transactions conflicts.
@@ -64,7 +66,7 @@ pub fn guard_keys(txns: &[Txn]) -> Vec<RecordKey> {
 pub trait KeyReader {
     fn keys(&self) -> &Keyspace;
 
-    fn memory(&self) -> &Memory;
+    fn key_cache(&self) -> &KeyCache;
 
     /// Reads as of the moment `at`. If `at` is `None`, the store chooses the moment. Returns the moment too.
     ///
@@ -79,7 +81,7 @@ pub trait KeyReader {
 /// Those of [`until`].
 pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
     // An answer from the cache shows which keys are needed: usually the current answer needs the same.
-    let first = likely(store.keys(), store.memory(), record_keys);
+    let first = likely(store.keys(), store.key_cache(), record_keys);
     until(store, None, first, true, |source| answer(store.keys(), record_keys, source))
 }
 
@@ -116,7 +118,7 @@ impl<S: KeyReader> FrozenStore<S> {
 impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
     fn read(&mut self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let store = &*self.store;
-        let first = likely(store.keys(), store.memory(), record_keys);
+        let first = likely(store.keys(), store.key_cache(), record_keys);
         // Cached keys may be newer than the moment.
         let (records, _) =
             until(store, Some(self.at), first, false, |source| answer(store.keys(), record_keys, source))?;
@@ -149,9 +151,9 @@ pub fn until<T>(
     cached: bool,
     answer: impl Fn(&dyn Source) -> Answer<T>,
 ) -> Result<(T, u64), EngineError> {
-    let (keys, memory) = (store.keys(), store.memory());
-    let none = Memory::default();
-    let constants = if cached { memory } else { &none };
+    let (keys, key_cache) = (store.keys(), store.key_cache());
+    let none = KeyCache::default();
+    let constants = if cached { key_cache } else { &none };
     let mut queries: Vec<KeyQuery> =
         first.into_iter().filter(|query| is_needed(keys, constants, query)).collect();
     if queries.is_empty() {
@@ -160,10 +162,10 @@ pub fn until<T>(
     let (mut read_set, mut moment) = (ReadSet::default(), at);
     for _ in 0..ROUNDS {
         let (found, read_at) = store.fetch(&queries, moment)?;
-        memory.note_snapshot(keys, &found, read_at);
+        key_cache.note_snapshot(keys, &found, read_at);
         read_set.extend(found);
         moment = Some(read_at);
-        let (answered, queried) = answer(&Fresh { read_set: &read_set, memory: constants, keys });
+        let (answered, queried) = answer(&Fresh { read_set: &read_set, key_cache: constants, keys });
         queries = queried
             .into_iter()
             .filter(|query| !read_set.has(query) && is_needed(keys, constants, query))

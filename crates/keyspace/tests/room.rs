@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use keyspace::{
-    Batch, CachedSource, Claim, KeyQuery, Keyspace, Memory, Options, ReadSet, Span, StoredValue, Write,
+    Batch, CachedSource, Claim, KeyCache, KeyQuery, Keyspace, Options, ReadSet, Span, StoredValue, Write,
     decide,
 };
 use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
@@ -74,7 +74,7 @@ impl Store {
 #[derive(Debug, Default)]
 struct Client {
     shard: u64,
-    memory: Memory,
+    key_cache: KeyCache,
     read_set: ReadSet,
     read_at: u64,
     /// The number of writes that failed because of outdated values.
@@ -98,14 +98,14 @@ impl Client {
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
         let options = Options { blind: true, shard: self.shard, most_claims: 100, show: false };
-        decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.memory), options)
+        decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.key_cache), options)
     }
 
     fn read(&mut self, store: &Store, batch: &Batch) {
         self.read_set = ReadSet::default();
         batch.queried.iter().for_each(|query| store.read(query, &mut self.read_set));
         self.read_at = store.revision;
-        self.memory.note_snapshot(&store.keys, &self.read_set, self.read_at);
+        self.key_cache.note_snapshot(&store.keys, &self.read_set, self.read_at);
     }
 
     /// One step of a commit: either a read, or a write based on earlier reads. Other clients may read and write
@@ -138,7 +138,7 @@ impl Client {
         }
         self.limit_reads += u64::from(batch.queried.contains(&shards));
         store.write(&batch.writes);
-        self.memory.note_writes(&batch.writes, store.revision);
+        self.key_cache.note_writes(&batch.writes, store.revision);
         self.read_set = ReadSet::default();
         Step::Done
     }
