@@ -25,7 +25,7 @@ const FORMER_WORDS: &[(&str, &str)] = &[
 const NAMES: &[(&str, &str)] = &[
     ("Edge", "Dirent"),
     ("Facts", "Snapshot"),
-    ("Ground", "VerdictReason"),
+    ("Ground", "CheckReason"),
     ("Neighbour", "KernelState"),
     ("Odds", "FaultRates"),
     ("PutEdge", "PutDirent"),

@@ -8,6 +8,7 @@
 //! | `graph` | the table of crates in ARCHITECTURE.md against the manifests |
 //! | `manifest` | one `Cargo.toml` |
 //! | `circles` | that the files of a crate import each other in one direction |
+//! | `names` | that two crates have no public types of the same name |
 //! | `source`, `language`, `host_only` | one file; words and commit subjects; clocks and threads |
 //! | `documents` | that Markdown files name existing files and tests |
 //! | `tidy`, `problem` | the walk through the workspace; a broken rule |
@@ -18,6 +19,7 @@ mod graph;
 mod host_only;
 mod language;
 mod manifest;
+mod names;
 mod problem;
 mod source;
 mod tidy;

@@ -10,6 +10,7 @@ use crate::graph::{self, GRAPH_FILE};
 use crate::host_only;
 use crate::language;
 use crate::manifest::{self, Manifest};
+use crate::names::Names;
 use crate::problem::Problem;
 use crate::source;
 
@@ -36,10 +37,12 @@ pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     folders.push(top.join("xtask"));
     let mut summary = Summary::default();
     let mut manifests = Vec::new();
+    let mut names = Names::default();
     for folder in folders {
-        manifests.push(check_crate(top, &folder, &mut summary)?);
+        manifests.push(check_crate(top, &folder, &mut summary, &mut names)?);
         summary.crates += 1;
     }
+    summary.problems.extend(names.check());
     summary.problems.extend(graph::check(&read(&top.join(GRAPH_FILE))?, &manifests));
     for folder in TEXT_FOLDERS {
         for path in files(&top.join(folder), TEXT_EXTENSIONS)? {
@@ -64,7 +67,7 @@ fn check_text(top: &Path, place: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<Manifest> {
+fn check_crate(top: &Path, folder: &Path, summary: &mut Summary, names: &mut Names) -> io::Result<Manifest> {
     let manifest_path = folder.join("Cargo.toml");
     let manifest = Manifest::parse(&read(&manifest_path)?);
     let folder_name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -79,6 +82,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<M
         summary.problems.extend(source::check(&folder_name, &place, inside, &text));
         summary.problems.extend(host_only::check(&folder_name, &place, inside, &text));
         summary.problems.extend(language::check_names(&place, &text));
+        names.add(&folder_name, &place, inside, &text);
         if inside.starts_with("src") {
             modules.push((inside.to_path_buf(), text));
         }

@@ -4,7 +4,7 @@ use chunk::{
     BackupId, BlockStore, Cipher, EncryptionSettings, Fault, Faults, Secret, StorageConfig, StoreCall,
     StoreOptions,
 };
-use dump::{Checked, DumpError};
+use dump::{CheckedDump, DumpError};
 use meta::{Effect, Engine, Inode, MemEngine, Txn, Volume};
 use types::{Errno, FileType, Ino, Mode, Name, OpId, Time};
 
@@ -38,7 +38,7 @@ fn volume(files: u64) -> (Arc<dyn Engine>, Volume) {
     (engine, volume)
 }
 
-fn check(store: &Arc<BlockStore>, backup: BackupId, note: &Note) -> Result<Checked, DumpError> {
+fn check(store: &Arc<BlockStore>, backup: BackupId, note: &Note) -> Result<CheckedDump, DumpError> {
     dump::check(open(store, backup, note)?, &mut |_| {})
 }
 

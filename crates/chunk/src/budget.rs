@@ -28,39 +28,39 @@ impl MemoryBudget {
         self.limit_bytes
     }
 
-    /// Reserves `bytes` if the sum stays within the limit.
-    pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+    /// Grants `bytes` if the sum stays within the limit.
+    pub(crate) fn try_grant(self: &Arc<Self>, bytes: u64) -> Option<MemoryGrant> {
         self.used_bytes
             .fetch_update(Relaxed, Relaxed, |used| {
                 used.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes)
             })
             .ok()
-            .map(|_| Reservation { budget: Arc::clone(self), bytes })
+            .map(|_| MemoryGrant { budget: Arc::clone(self), bytes })
     }
 
-    /// Reserves `bytes` regardless of the limit.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Reservation {
+    /// Grants `bytes` regardless of the limit.
+    pub(crate) fn grant(self: &Arc<Self>, bytes: u64) -> MemoryGrant {
         self.used_bytes.fetch_add(bytes, Relaxed);
-        Reservation { budget: Arc::clone(self), bytes }
+        MemoryGrant { budget: Arc::clone(self), bytes }
     }
 }
 
-/// Reserved bytes of a budget; released when dropped.
+/// Bytes of a budget that one owner may hold; released when dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation {
+pub(crate) struct MemoryGrant {
     budget: Arc<MemoryBudget>,
     bytes: u64,
 }
 
-impl Reservation {
+impl MemoryGrant {
     /// Splits off up to `bytes`.
-    pub(crate) fn split(&mut self, bytes: u64) -> Reservation {
+    pub(crate) fn split(&mut self, bytes: u64) -> MemoryGrant {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Reservation { budget: Arc::clone(&self.budget), bytes }
+        MemoryGrant { budget: Arc::clone(&self.budget), bytes }
     }
 
-    /// Reserves `bytes` more for capacity that holds no data yet, if at most half of the limit is used
+    /// Adds `bytes` for capacity that holds no data yet, if at most half of the limit is used
     /// afterwards.
     pub(crate) fn try_grow(&mut self, bytes: u64) -> bool {
         let (used, half) = (&self.budget.used_bytes, self.budget.limit_bytes / 2);
@@ -72,15 +72,15 @@ impl Reservation {
         grown
     }
 
-    /// Moves up to `bytes` from `other` to this reservation.
-    pub(crate) fn absorb(&mut self, other: &mut Reservation, bytes: u64) {
+    /// Moves up to `bytes` from `other` to this grant.
+    pub(crate) fn absorb(&mut self, other: &mut MemoryGrant, bytes: u64) {
         let bytes = bytes.min(other.bytes);
         other.bytes -= bytes;
         self.bytes += bytes;
     }
 }
 
-impl Drop for Reservation {
+impl Drop for MemoryGrant {
     fn drop(&mut self) {
         self.budget.used_bytes.fetch_sub(self.bytes, Relaxed);
     }
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_reservations_are_released() {
+    fn dropped_grants_are_released() {
         let budget = MemoryBudget::new(100);
-        let mut first = budget.try_reserve(60).unwrap();
-        assert!(budget.try_reserve(41).is_none());
+        let mut first = budget.try_grant(60).unwrap();
+        assert!(budget.try_grant(41).is_none());
         let mut second = first.split(50);
         drop(first);
         assert_eq!(budget.used_bytes(), 50);
-        let mut third = budget.reserve(70);
+        let mut third = budget.grant(70);
         second.absorb(&mut third, 1000);
         drop(third);
         assert_eq!(budget.used_bytes(), 120);

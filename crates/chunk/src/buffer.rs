@@ -17,7 +17,7 @@ use std::sync::Arc;
 use types::{BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, Errno, Slice, SliceId};
 
 use crate::ChunkError;
-use crate::budget::{MemoryBudget, Reservation};
+use crate::budget::{MemoryBudget, MemoryGrant};
 use crate::extent::{Extent, discard, store_again};
 use crate::pool;
 use crate::sharing::share_slices;
@@ -98,7 +98,7 @@ impl WriteBuffer {
     /// # Errors
     /// As for [`WriteBuffer::write`].
     pub fn write_beyond(&mut self, offset: u64, data: &[u8]) -> Result<(), ChunkError> {
-        let grant = self.context.budget.reserve(data.len() as u64);
+        let grant = self.context.budget.grant(data.len() as u64);
         self.write_granted(offset, data, grant)
     }
 
@@ -115,7 +115,7 @@ impl WriteBuffer {
         }
     }
 
-    fn write_granted(&mut self, offset: u64, data: &[u8], mut grant: Reservation) -> Result<(), ChunkError> {
+    fn write_granted(&mut self, offset: u64, data: &[u8], mut grant: MemoryGrant) -> Result<(), ChunkError> {
         if let Some(error) = self.errors.take() {
             return Err(error);
         }
@@ -257,7 +257,7 @@ impl WriteBuffer {
                 extent.restage(store, errors, &new_id)?;
                 continue;
             };
-            let again = store_again(&old, new_id()?, old.len, context.budget.reserve(0), store, errors)?;
+            let again = store_again(&old, new_id()?, old.len, context.budget.grant(0), store, errors)?;
             let has_old =
                 |extent: &&mut Extent| extent.shared_block().is_some_and(|it| Arc::ptr_eq(it, &old));
             self.extents.iter_mut().filter(has_old).for_each(|extent| extent.set_shared(&again));
@@ -283,8 +283,8 @@ impl WriteBuffer {
             let members = || members.iter().map(|&member| found[member]);
             let id = (self.context.new_id)().map_err(ChunkError::SliceId)?;
             let size = members().map(|index| self.extents[index].shown as usize).sum();
-            // The block gets exactly the size that the extents have reserved: a buffer of the pool would be larger.
-            let (mut block, mut held) = (Vec::with_capacity(size), self.context.budget.reserve(0));
+            // The block gets exactly the size that the grants of the extents cover: a buffer of the pool would be larger.
+            let (mut block, mut held) = (Vec::with_capacity(size), self.context.budget.grant(0));
             members().for_each(|index| self.extents[index].move_to(&mut block, &mut held));
             let upload = Upload::new(id, 0, pool::freeze(block), held);
             members().for_each(|index| self.extents[index].set_shared(&upload));
@@ -292,20 +292,20 @@ impl WriteBuffer {
         Ok(())
     }
 
-    fn admit(&self, bytes: u64) -> Result<Reservation, Written> {
+    fn admit(&self, bytes: u64) -> Result<MemoryGrant, Written> {
         if self.extents.len() >= EXTENTS_PER_FILE {
             return Err(Written::Full);
         }
         let refused =
             if self.dirty_bytes() < u64::from(BLOCK_BYTES) { Written::Crowded } else { Written::Full };
-        self.context.budget.try_reserve(bytes).ok_or(refused)
+        self.context.budget.try_grant(bytes).ok_or(refused)
     }
 
     fn write_in_chunk(
         &mut self,
         offset: u64,
         data: &[u8],
-        grant: &mut Reservation,
+        grant: &mut MemoryGrant,
     ) -> Result<(), ChunkError> {
         let target = match self.in_place(offset, offset + data.len() as u64) {
             Some(index) => index,

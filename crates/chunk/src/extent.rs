@@ -6,7 +6,7 @@ use types::{BLOCK_BYTES, ChunkIndex, Slice, SliceId, SliceSource};
 
 use crate::ChunkError;
 use crate::block::BlockName;
-use crate::budget::Reservation;
+use crate::budget::MemoryGrant;
 use crate::pool;
 use crate::store::BlockStore;
 use crate::upload::{ErrorSlot, Upload};
@@ -27,8 +27,8 @@ pub(crate) struct Extent {
     /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.
     uploads: Vec<Arc<Upload>>,
     tail: Tail,
-    /// The reservation for the tail, which covers its capacity, not only its length.
-    held: Reservation,
+    /// The grant for the tail, which covers its capacity, not only its length.
+    held: MemoryGrant,
 }
 
 /// A tail that reaches this length gets the capacity of a whole block, because it probably becomes one, and
@@ -47,7 +47,7 @@ enum Tail {
 }
 
 impl Extent {
-    pub(crate) fn new(serial: u64, offset: u64, held: Reservation) -> Self {
+    pub(crate) fn new(serial: u64, offset: u64, held: MemoryGrant) -> Self {
         let tail = Tail::Open(Vec::new());
         Extent { serial, offset, shown: 0, staged: false, id: None, uploads: Vec::new(), tail, held }
     }
@@ -74,7 +74,7 @@ impl Extent {
         &mut self,
         from: u64,
         data: &[u8],
-        grant: &mut Reservation,
+        grant: &mut MemoryGrant,
         new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
         send: &mut dyn FnMut(&Arc<Upload>),
     ) -> Result<(), ChunkError> {
@@ -122,8 +122,8 @@ impl Extent {
     }
 
     /// Moves the bytes of an undecided extent to the end of a block that it shares with others, and their
-    /// reservation to `held`. [`Extent::set_shared`] must follow.
-    pub(crate) fn move_to(&mut self, block: &mut Vec<u8>, held: &mut Reservation) {
+    /// grant to `held`. [`Extent::set_shared`] must follow.
+    pub(crate) fn move_to(&mut self, block: &mut Vec<u8>, held: &mut MemoryGrant) {
         let at = block.len() as u32;
         if let Tail::Open(tail) = std::mem::replace(&mut self.tail, Tail::Shared(at)) {
             block.extend_from_slice(&tail);
@@ -228,7 +228,7 @@ impl Extent {
         }
     }
 
-    /// Drops a tail that is still open, and its part of the reservation `held`.
+    /// Drops a tail that is still open, and its part of the grant `held`.
     fn seal_tail(&mut self) {
         if let Tail::Open(tail) = &self.tail {
             drop(self.held.split(tail.capacity() as u64));
@@ -320,7 +320,7 @@ pub(crate) fn store_again(
     upload: &Upload,
     id: SliceId,
     size: u32,
-    held: Reservation,
+    held: MemoryGrant,
     store: &BlockStore,
     errors: &ErrorSlot,
 ) -> Result<Arc<Upload>, ChunkError> {
@@ -352,7 +352,7 @@ pub(crate) fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
 
 /// Grows a tail to hold `need` bytes; `grant` covers the new ones. While less than half of the budget is
 /// used, the tail gets spare capacity to grow.
-fn grow(tail: &mut Vec<u8>, need: usize, held: &mut Reservation, grant: &mut Reservation) {
+fn grow(tail: &mut Vec<u8>, need: usize, held: &mut MemoryGrant, grant: &mut MemoryGrant) {
     let old = tail.capacity();
     if need <= old {
         return;

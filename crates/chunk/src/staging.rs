@@ -39,7 +39,7 @@ use crate::codec::Codec;
 use crate::dir::{CHUNKS, Dir, check_volume};
 use crate::direct::StoreCheck;
 use crate::error::store_error;
-use crate::uploader::{Claim, Uploads};
+use crate::uploader::{Admission, Uploads};
 
 /// Write-back: blocks are stored on a local disk first, and uploaded in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,10 +176,10 @@ impl Staging {
         if area.dir.free_bytes() < self.shared.min_free_bytes.saturating_add(len) {
             return false;
         }
-        match uploads.claim(key, len) {
-            Claim::Waits => return true,
-            Claim::Refused => return false,
-            Claim::Given => {}
+        match uploads.admit(key, len) {
+            Admission::Waits => return true,
+            Admission::Refused => return false,
+            Admission::Given => {}
         }
         let written = area.dir.put(key, data.clone(), trailer.to_vec());
         let is_staged = written.is_ok();

@@ -8,7 +8,7 @@ use metrics::{On, wait_on};
 use types::SliceId;
 
 use crate::ChunkError;
-use crate::budget::Reservation;
+use crate::budget::MemoryGrant;
 use crate::store::{BlockStore, Inner};
 
 /// A block to be stored. Its bytes stay in memory, and count against the budget, until the store has them;
@@ -25,8 +25,8 @@ pub(crate) struct Upload {
 #[derive(Debug)]
 enum State {
     /// Not started, or failed and to be retried.
-    Waiting(Bytes, Reservation),
-    Running(Bytes, Reservation),
+    Waiting(Bytes, MemoryGrant),
+    Running(Bytes, MemoryGrant),
     Stored,
 }
 
@@ -49,7 +49,7 @@ impl ErrorSlot {
 }
 
 impl Upload {
-    pub(crate) fn new(slice: SliceId, block: u32, data: Bytes, held: Reservation) -> Arc<Self> {
+    pub(crate) fn new(slice: SliceId, block: u32, data: Bytes, held: MemoryGrant) -> Arc<Self> {
         let len = data.len() as u32;
         Arc::new(Upload {
             slice,

@@ -36,7 +36,7 @@ pub(crate) struct Uploads {
 
 /// Whether an object may be written to the local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Admission {
     /// The object may be written; [`Uploads::settle`] must follow.
     Given,
     /// The object is staged already.
@@ -97,7 +97,7 @@ enum Step {
 }
 
 /// The result of an upload.
-enum Outcome {
+enum UploadResult {
     Stored,
     /// The upload must not be retried, for this reason.
     Lost(String),
@@ -159,22 +159,22 @@ impl Uploads {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves space for an object of `len` bytes in the first area.
-    pub(crate) fn claim(&self, key: &str, len: u64) -> Claim {
+    /// Reserves space for an object of `len` bytes in the first area, unless it is staged or there is no room.
+    pub(crate) fn admit(&self, key: &str, len: u64) -> Admission {
         let mut state = self.queue.lock();
         if state.objects.contains_key(key) {
-            return Claim::Waits;
+            return Admission::Waits;
         }
         if state.objects.len() >= MAX_BLOCKS || state.bytes.saturating_add(len) > self.queue.max_bytes {
-            return Claim::Refused;
+            return Admission::Refused;
         }
         state.bytes += len;
         let object = Object { area: 0, len, step: Step::Written, tried: false };
         state.objects.insert(key.to_owned(), object);
-        Claim::Given
+        Admission::Given
     }
 
-    /// Ends a claim: `is_staged` says whether the object is on the local disk.
+    /// Ends an admission: `is_staged` says whether the object is on the local disk.
     pub(crate) fn settle(&self, key: &str, is_staged: bool) {
         let mut state = self.queue.lock();
         if !is_staged {
@@ -266,8 +266,8 @@ impl Drop for Uploads {
 impl Queue {
     fn run(&self, shared: &Shared) {
         while let Some((key, area)) = self.next() {
-            let outcome = upload(shared, &key, area);
-            self.end(&key, outcome);
+            let result = upload(shared, &key, area);
+            self.end(&key, result);
         }
     }
 
@@ -294,21 +294,21 @@ impl Queue {
         }
     }
 
-    fn end(&self, key: &str, outcome: Outcome) {
+    fn end(&self, key: &str, result: UploadResult) {
         let mut state = self.lock();
-        match outcome {
-            Outcome::Stored => {
+        match result {
+            UploadResult::Stored => {
                 state.forget(key);
                 state.uploaded += 1;
                 if state.backoff.take().is_some() {
                     tracing::info!("the store accepts blocks again");
                 }
             }
-            Outcome::Lost(reason) => {
+            UploadResult::Lost(reason) => {
                 state.forget(key);
                 tracing::error!(key, reason, "a staged block is lost");
             }
-            Outcome::Failed(error) => {
+            UploadResult::Failed(error) => {
                 if let Some(object) = state.objects.get_mut(key) {
                     object.step = Step::Waits;
                     object.tried = true;
@@ -372,24 +372,24 @@ impl State {
 }
 
 /// Uploads one object, and removes the local file.
-fn upload(shared: &Shared, key: &str, area: usize) -> Outcome {
+fn upload(shared: &Shared, key: &str, area: usize) -> UploadResult {
     let (Some(name), Some(area)) = (BlockName::of_key(key), shared.areas.get(area)) else {
-        return Outcome::Lost("its key is not a block's".to_owned());
+        return UploadResult::Lost("its key is not a block's".to_owned());
     };
     let object = match area.dir.get_whole(key, object_len_bound(name.len)) {
         Ok(object) => object,
         Err(Refusal::NotFound) => {
-            return Outcome::Lost("its local file was removed by another program".to_owned());
+            return UploadResult::Lost("its local file was removed by another program".to_owned());
         }
-        Err(Refusal::Other(_, message)) => return Outcome::Failed(message),
+        Err(Refusal::Other(_, message)) => return UploadResult::Failed(message),
     };
     // A damaged file, for example after a power failure, must not overwrite a good object in the store.
     if let Err(damage) = decode(&object, name, &shared.codec) {
         return match area.set_aside(key) {
             Ok(path) => {
-                Outcome::Lost(format!("it is damaged ({damage:?}); it is kept as {}", path.display()))
+                UploadResult::Lost(format!("it is damaged ({damage:?}); it is kept as {}", path.display()))
             }
-            Err(error) => Outcome::Failed(error.to_string()),
+            Err(error) => UploadResult::Failed(error.to_string()),
         };
     }
     let stored = shared.store().and_then(|store| {
@@ -397,10 +397,10 @@ fn upload(shared: &Shared, key: &str, area: usize) -> Outcome {
         store.sync(&[key.to_owned()])
     });
     match stored.and_then(|()| area.dir.delete(key)) {
-        Ok(()) => Outcome::Stored,
+        Ok(()) => UploadResult::Stored,
         Err(Refusal::NotFound) => {
-            Outcome::Failed("the store or the local disk reports that it does not exist".to_owned())
+            UploadResult::Failed("the store or the local disk reports that it does not exist".to_owned())
         }
-        Err(Refusal::Other(_, message)) => Outcome::Failed(message),
+        Err(Refusal::Other(_, message)) => UploadResult::Failed(message),
     }
 }

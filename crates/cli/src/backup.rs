@@ -11,7 +11,7 @@ use clap::{Subcommand, ValueHint};
 use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
 use command::units::show_size;
-use dump::Checked;
+use dump::CheckedDump;
 use meta::Volume;
 use serde_json::{Value, json};
 use types::Time;
@@ -419,7 +419,7 @@ fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
 }
 
 /// The note of a backup is not encrypted, but the dump is.
-fn refuse_other(note: &Note, checked: &Checked) -> Result<(), CliError> {
+fn refuse_other(note: &Note, checked: &CheckedDump) -> Result<(), CliError> {
     let Volume { uuid, encryption, .. } = &checked.volume;
     match *uuid == note.volume && *encryption == note.encryption {
         true => Ok(()),

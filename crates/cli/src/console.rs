@@ -7,7 +7,7 @@
 //! | `opened` | the volume, opened for one page |
 //! | `state` | the state of the volume: usage, sessions, quotas, garbage |
 //! | `live` | what the mounts on this machine do |
-//! | `access` | one user, one path: the verdict, the listing, all users |
+//! | `access` | one user, one path: the explanation, the listing, all users |
 //! | `words` | permissions and reasons in sentences |
 //! | `remedy` | which changes would grant an access |
 //! | `effect` | what a change would open and close |
@@ -24,7 +24,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::console::model::{Access, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions};
+use ::console::model::{
+    AccessAnswer, AccessEffect, AccessQuery, GarbageSummary, Live, Map, Overview, PermissionChange, Quotas,
+    Sessions,
+};
 use ::console::{Console, Failure, Source, Token};
 use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
@@ -116,15 +119,15 @@ impl Source for OfVolume {
         state::quotas(&self.place.open()?)
     }
 
-    fn garbage(&self) -> Result<Garbage, Failure> {
+    fn garbage(&self) -> Result<GarbageSummary, Failure> {
         state::garbage(&self.place.open()?)
     }
 
-    fn access(&self, query: &AccessQuery) -> Result<Access, Failure> {
+    fn access(&self, query: &AccessQuery) -> Result<AccessAnswer, Failure> {
         access::access(&self.place.open()?, query)
     }
 
-    fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure> {
+    fn effect(&self, query: &AccessQuery, change: &PermissionChange) -> Result<AccessEffect, Failure> {
         effect::effect(&self.place.open()?, query, change)
     }
 

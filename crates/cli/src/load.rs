@@ -11,7 +11,7 @@ use chunk::{BackupId, BlockStore};
 use clap::ValueHint;
 use command::error::CliError;
 use command::output;
-use dump::{Checked, DumpError, Live, Reader};
+use dump::{CheckedDump, DumpError, Live, Reader};
 use meta::{Engine, Volume, VolumeError};
 
 use crate::dump::STANDARD;
@@ -73,8 +73,8 @@ pub(crate) fn load(
     url: &MetaUrl,
     input: &Input,
     verify: bool,
-    accept: impl FnOnce(&mut Checked) -> Result<(), CliError>,
-) -> Result<(Database, Checked), CliError> {
+    accept: impl FnOnce(&mut CheckedDump) -> Result<(), CliError>,
+) -> Result<(Database, CheckedDump), CliError> {
     let failed = |error: DumpError| load_error(error, url, input);
     let bar = output::progress("inodes checked");
     let checked = input.open().and_then(|dump| dump::check(dump, &mut |inodes| bar.set_position(inodes)));
@@ -109,7 +109,7 @@ pub(crate) fn load(
 
 fn store(
     engine: &dyn Engine,
-    checked: &Checked,
+    checked: &CheckedDump,
     dump: Reader,
     bar: &output::ProgressBar,
 ) -> Result<(), DumpError> {

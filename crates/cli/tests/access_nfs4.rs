@@ -22,7 +22,7 @@ use acl::posix::Perm;
 use common::{json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, Random, as_cred, errno, random_cred};
-use inspect::{Answer, LocalTree, Operation, Route, Rules, VerdictReason, VolumeTree};
+use inspect::{Answer, CheckReason, LocalTree, Operation, Route, Rules, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
@@ -213,8 +213,8 @@ fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
 /// the permission. Returns the number of named entries.
 fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usize {
     let mut named = 0;
-    for (check, verdict) in route.checks.iter().zip(&answer.verdicts) {
-        let VerdictReason::Nfs4(reasons) = &verdict.reason else { continue };
+    for (check, result) in route.checks.iter().zip(&answer.results) {
+        let CheckReason::Nfs4(reasons) = &result.reason else { continue };
         // For a removal, the directory's ACL may decide instead.
         let subjects = match &check.requirement {
             inspect::Requirement::Remove { dir } => vec![&check.access_attrs, &**dir],
@@ -248,11 +248,11 @@ fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) 
                 entry.as_ref() == first && one.granted == first.is_some_and(|entry| entry.kind == Kind::Allow)
             })
         };
-        assert!(subjects.into_iter().any(agrees), "{cred:?} {check:#?} {verdict:#?}");
+        assert!(subjects.into_iter().any(agrees), "{cred:?} {check:#?} {result:#?}");
         let all = reasons.iter().all(|(one, _)| one.granted);
         // A removal needs one of two permissions, not both.
         let is_removal = matches!(check.requirement, inspect::Requirement::Remove { .. });
-        assert!(is_removal || all == verdict.is_granted(), "{check:#?} {verdict:#?}");
+        assert!(is_removal || all == result.is_granted(), "{check:#?} {result:#?}");
         named += reasons.iter().filter(|(_, entry)| entry.is_some()).count();
     }
     named

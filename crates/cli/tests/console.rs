@@ -532,7 +532,7 @@ fn verdicts_are_those_of_access_explain() {
     assert!(granted > 200 && denied > 200 && remedies > 50, "{granted} {denied} {remedies}");
 }
 
-/// Each single change that a verdict proposes grants the access, says the audit of that change.
+/// Each single change that an explanation proposes grants the access, says the audit of that change.
 fn check_remedies(
     place: &Place,
     path: &str,

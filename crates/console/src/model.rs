@@ -147,7 +147,7 @@ pub struct QuotaRow {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Garbage {
+pub struct GarbageSummary {
     pub facts: Vec<Fact>,
     pub is_cut: bool,
 }
@@ -167,11 +167,11 @@ pub struct AccessQuery {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessAnswer {
     /// The user with number and groups; `None` if no user was chosen.
     pub person: Option<String>,
     /// None if no user was chosen.
-    pub verdict: Option<Verdict>,
+    pub explanation: Option<Explanation>,
     pub file: File,
     /// The content of a directory.
     pub listing: Option<Listing>,
@@ -180,7 +180,7 @@ pub struct Access {
 
 /// Whether a user can do something, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Explanation {
     pub is_granted: bool,
     /// "ann cannot read this file."
     pub headline: String,
@@ -213,7 +213,7 @@ pub struct Remedy {
     /// The command that makes the change; empty if there is none.
     pub command: String,
     /// The change on the page that shows its effect.
-    pub change: Option<(Vec<u8>, Change)>,
+    pub change: Option<(Vec<u8>, PermissionChange)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +278,7 @@ pub struct Holder {
 
 /// A change of permissions, as the fields of a form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct PermissionChange {
     /// `chmod`, `setfacl`, `unset`, `chown`, `join` or `leave`.
     pub kind: String,
     /// The mode in octal, of `chmod`.
@@ -296,7 +296,7 @@ pub struct Change {
 
 /// The access that a change would open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct AccessEffect {
     /// The change as a command.
     pub command: String,
     /// Users whose access to the file itself changes: name, access before, access after, what decides then.

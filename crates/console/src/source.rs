@@ -2,7 +2,10 @@
 
 use std::fmt::Debug;
 
-use crate::model::{Access, AccessQuery, Change, Effect, Garbage, Live, Map, Overview, Quotas, Sessions};
+use crate::model::{
+    AccessAnswer, AccessEffect, AccessQuery, GarbageSummary, Live, Map, Overview, PermissionChange, Quotas,
+    Sessions,
+};
 
 /// Why a page has no content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +36,13 @@ pub trait Source: Send + Sync + Debug {
 
     fn quotas(&self) -> Result<Quotas, Failure>;
 
-    fn garbage(&self) -> Result<Garbage, Failure>;
+    fn garbage(&self) -> Result<GarbageSummary, Failure>;
 
     /// The users that can reach a file, and whether the given user can.
-    fn access(&self, query: &AccessQuery) -> Result<Access, Failure>;
+    fn access(&self, query: &AccessQuery) -> Result<AccessAnswer, Failure>;
 
     /// The access that a change of permissions would open and close. Nothing is changed.
-    fn effect(&self, query: &AccessQuery, change: &Change) -> Result<Effect, Failure>;
+    fn effect(&self, query: &AccessQuery, change: &PermissionChange) -> Result<AccessEffect, Failure>;
 
     /// Users to choose from.
     fn people(&self) -> Vec<String>;

@@ -4,7 +4,7 @@ use meta::Frozen;
 
 use crate::error::DumpError;
 use crate::line::Line;
-use crate::load::Checked;
+use crate::load::CheckedDump;
 use crate::records;
 use crate::stream::Reader;
 
@@ -14,7 +14,7 @@ use crate::stream::Reader;
 /// # Errors
 /// [`DumpError::Differs`] names the first difference; those of reading the dump and the volume.
 pub fn compare(
-    checked: &Checked,
+    checked: &CheckedDump,
     dump: &mut Reader,
     source: &mut dyn Frozen,
     progress: &mut dyn FnMut(u64),

@@ -76,7 +76,7 @@ pub use compare::compare;
 pub use error::DumpError;
 pub use line::{Bytes, Head, InodeLine, Line, QuotaLine, RowLine, SlicePart, Tail, TypeName};
 pub use live::dump_live;
-pub use load::{Checked, check, discard, load};
+pub use load::{CheckedDump, check, discard, load};
 pub use records::{Live, dump};
 pub use stream::{Form, Reader, Writer};
 pub use write::{scratch, write};

@@ -22,7 +22,7 @@ const MOST_TXNS: usize = 48;
 
 /// The result of [`check`]: the dump is complete and undamaged.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckedDump {
     pub volume: Volume,
     pub tail: Tail,
     /// The counters with which the volume is loaded.
@@ -36,7 +36,7 @@ pub struct Checked {
 /// # Errors
 /// The dump is cut off or damaged, has a record that cannot be stored, that occurs twice or that is not in order, has
 /// no root directory or not all counters, or is of a volume that this limen does not know.
-pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked, DumpError> {
+pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<CheckedDump, DumpError> {
     let (mut settings, mut order) = (Settings::new(), Order::default());
     while let Some(line) = dump.next()? {
         let added = line.effects().and_then(|_| order.add(&line));
@@ -48,7 +48,7 @@ pub fn check(mut dump: Reader, progress: &mut dyn FnMut(u64)) -> Result<Checked,
     }
     let volume = Volume::parse(&settings).map_err(|error| dump.damaged(&error.to_string()))?;
     let counters = order.end().map_err(|what| dump.damaged(&what))?;
-    Ok(Checked { volume, counters, tail: dump.tail(), id: id(&dump) })
+    Ok(CheckedDump { volume, counters, tail: dump.tail(), id: id(&dump) })
 }
 
 /// The id of a dump that was read as a whole.
@@ -56,7 +56,7 @@ fn id(dump: &Reader) -> String {
     format!("{}-{:08x}", dump.head().id, dump.tail().checksum)
 }
 
-impl Checked {
+impl CheckedDump {
     /// Lets the loaded volume have its objects in another place than the volume of which the dump was made.
     pub fn move_objects(&mut self, storage: &str, bucket: &str) {
         self.volume.storage = storage.to_owned();
@@ -86,7 +86,7 @@ impl Checked {
 /// [`DumpError::NotEmpty`] and [`DumpError::OtherDump`] change nothing. After any other error the load can be repeated.
 pub fn load(
     engine: &dyn Engine,
-    checked: &Checked,
+    checked: &CheckedDump,
     mut dump: Reader,
     random: &str,
     progress: &mut dyn FnMut(u64),
@@ -164,7 +164,7 @@ struct Load<'e> {
 }
 
 impl<'e> Load<'e> {
-    fn begin(engine: &'e dyn Engine, checked: &Checked) -> Result<Self, DumpError> {
+    fn begin(engine: &'e dyn Engine, checked: &CheckedDump) -> Result<Self, DumpError> {
         let id = checked.id.clone();
         let mut load = Load {
             engine,

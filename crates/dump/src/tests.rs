@@ -155,7 +155,7 @@ fn reader(bytes: &[u8]) -> Result<Reader, DumpError> {
     Reader::open(Box::new(Cursor::new(bytes.to_vec())))
 }
 
-fn checked(bytes: &[u8]) -> Result<Checked, DumpError> {
+fn checked(bytes: &[u8]) -> Result<CheckedDump, DumpError> {
     check(reader(bytes)?, &mut |_| {})
 }
 
@@ -516,7 +516,7 @@ fn newer_and_unknown_dumps_are_refused() {
 }
 
 /// Checks a small dump after `change` has edited its lines. The checksum and the counts at its end are correct.
-fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<Checked, DumpError> {
+fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<CheckedDump, DumpError> {
     let engine = empty();
     Volume::in_memory("small").format(&*engine).unwrap();
     let text = String::from_utf8(written(&engine, Form::Json)).unwrap();
@@ -531,7 +531,7 @@ fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<Checked, DumpError> 
 }
 
 /// Checks a small dump with one more line before its end.
-fn with_line(line: &str) -> Result<Checked, DumpError> {
+fn with_line(line: &str) -> Result<CheckedDump, DumpError> {
     changed(|lines| lines.push(line.to_owned()))
 }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Access, Batch, CachedSource, Done, Fresh, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
+    Batch, CachedSource, Done, Fresh, KeyQuery, KeyReader, Options, Overlay, ReadSet, disagree, guard_keys,
     is_needed, likely,
 };
 use meta::{EngineError, Outcome, Snapshot, Txn};
@@ -42,39 +42,39 @@ impl Shared {
             if attempt > BACKOFF_AFTER {
                 self.jitter.pause(attempt);
             }
-            let source = CachedSource::new(&read_set, &self.memory);
+            let source = CachedSource::new(&read_set, &self.key_cache);
             let options = Options { blind: true, shard, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
-            let fresh = read_at > 0 && batch.accessed.iter().all(|access| read_set.has(access));
+            let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
             if let Some(damaged) = batch.damaged() {
                 if fresh {
                     return Err(damaged.clone().into());
                 }
                 // Cached keys come from several moments and may contradict each other.
-                (read_set, read_at) = self.read_again(batch.accessed)?;
+                (read_set, read_at) = self.read_again(batch.queried)?;
                 continue;
             }
             if batch.is_missing() || batch.done.is_empty() {
-                let mut accesses = batch.accessed.clone();
+                let mut queries = batch.queried.clone();
                 if fresh {
                     if !batch.conflicts() {
                         return Err(disagree());
                     }
                     let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
-                    let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
-                    let (answer, accessed) = keyspace::answer(&self.keys, &record_keys, &fresh);
+                    let fresh = Fresh { read_set: &read_set, key_cache: &self.key_cache, keys: &self.keys };
+                    let (answer, queried) = keyspace::answer(&self.keys, &record_keys, &fresh);
                     match answer {
                         Ok(records) => {
                             outcomes.push(Outcome::Conflict(Snapshot { seq: read_seq(read_at), records }));
                             return Ok(());
                         }
                         Err(keyspace::ReadStop::Damaged(damaged)) => return Err(damaged.into()),
-                        Err(_) => accesses.extend(accessed),
+                        Err(_) => queries.extend(queried),
                     }
                 } else {
-                    accesses.extend(likely(&self.keys, &self.memory, &guard_keys(txns)));
+                    queries.extend(likely(&self.keys, &self.key_cache, &guard_keys(txns)));
                 }
-                (read_set, read_at) = self.read_again(accesses)?;
+                (read_set, read_at) = self.read_again(queries)?;
                 continue;
             }
             let decided = txns.get(..batch.done.len()).unwrap_or_default();
@@ -82,11 +82,11 @@ impl Shared {
                 outcomes.extend(batch.done.into_iter().map(|done| outcome(done, read_at)));
                 return Ok(());
             }
-            let likely = likely(&self.keys, &self.memory, &guard_keys(decided)).into_iter();
-            let likely = likely.filter(|access| is_needed(&self.keys, &self.memory, access));
-            let otherwise: Vec<Access> =
-                batch.accessed.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
-            let shown: Vec<Access> = batch.shown.iter().cloned().collect();
+            let likely = likely(&self.keys, &self.key_cache, &guard_keys(decided)).into_iter();
+            let likely = likely.filter(|query| is_needed(&self.keys, &self.key_cache, query));
+            let otherwise: Vec<KeyQuery> =
+                batch.queried.iter().cloned().chain(likely).collect::<BTreeSet<_>>().into_iter().collect();
+            let shown: Vec<KeyQuery> = batch.shown.iter().cloned().collect();
             let request =
                 request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);
             let request = match request {
@@ -100,7 +100,7 @@ impl Shared {
             let answer = self.send(&batch, &request)?;
             let revision = answer.revision();
             if answer.succeeded {
-                self.memory.note_writes(&batch.writes, revision);
+                self.key_cache.note_writes(&batch.writes, revision);
                 self.done.note(decided, &batch.done);
                 let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_inode().is_some());
                 let mut done = batch.done;
@@ -122,7 +122,7 @@ impl Shared {
             }
             let mut found = ReadSet::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
-            self.memory.note_snapshot(&self.keys, &found, revision);
+            self.key_cache.note_snapshot(&self.keys, &found, revision);
             (read_set, read_at) = (found, revision);
         }
         Err(EngineError::transient(format!("gave up after {ATTEMPTS} conflicts with other clients")))
@@ -134,13 +134,13 @@ impl Shared {
             .request(intent, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
                 // The outcome is indeterminate, so drop the cached values of the keys that the batch writes.
-                batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
+                batch.writes.iter().for_each(|write| self.key_cache.forget(write.key()));
             })
     }
 
-    fn read_again(&self, accesses: BTreeSet<Access>) -> Result<(ReadSet, u64), EngineError> {
-        let (found, revision) = self.fetch(&Vec::from_iter(accesses), None)?;
-        self.memory.note_snapshot(&self.keys, &found, revision);
+    fn read_again(&self, queries: BTreeSet<KeyQuery>) -> Result<(ReadSet, u64), EngineError> {
+        let (found, revision) = self.fetch(&Vec::from_iter(queries), None)?;
+        self.key_cache.note_snapshot(&self.keys, &found, revision);
         Ok((found, revision))
     }
 }

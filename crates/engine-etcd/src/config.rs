@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pool::tls::{self, Check};
+use pool::tls::{self, Verification};
 use pool::{Host, OpenError, Params, Query, Secret, Url};
 use rustls::ClientConfig;
 
@@ -31,7 +31,7 @@ impl Config {
         let tls = match url.scheme.as_str() {
             "etcds" => {
                 let [roots, cert, key] = ["cacert", "cert", "key"].map(|name| query.file(name));
-                let made = tls::client(Check::Host, &roots, Some([&cert, &key]));
+                let made = tls::client(Verification::Host, &roots, Some([&cert, &key]));
                 let mut config = made.map_err(|what| query.wrong(what))?;
                 config.alpn_protocols = vec![b"h2".to_vec()];
                 Some(Arc::new(config))

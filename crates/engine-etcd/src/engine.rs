@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyspace::{
-    Claim, CompletedOps, FrozenStore, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, ShardPool, Write,
+    Claim, CompletedOps, FrozenStore, KeyCache, Keyspace, LAYOUT_VERSION, PeriodicTask, ShardPool, Write,
 };
 use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
@@ -42,7 +42,7 @@ impl EtcdEngine {
         let shared = Arc::new(Shared {
             keys,
             pool: Pool::new(Connector::new(config), &params),
-            memory: Memory::default(),
+            key_cache: KeyCache::default(),
             shards: ShardPool::default(),
             done: CompletedOps::default(),
             max_ops,
@@ -109,7 +109,7 @@ impl Engine for EtcdEngine {
         let [before, after] = shared.beside_version().map(Write::DeleteSpan);
         let put = Write::Put(shared.keys.version(), LAYOUT_VERSION.to_string().into());
         shared.transact(&request::commit(&[], 0, &[], &[before, after, put], &[], shared.max_ops)?)?;
-        shared.memory.clear();
+        shared.key_cache.clear();
         Ok(())
     }
 

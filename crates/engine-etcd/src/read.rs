@@ -1,6 +1,6 @@
 //! Reads keys and ranges at one revision.
 
-use keyspace::{Access, KeyReader, Keyspace, Memory, ReadSet};
+use keyspace::{KeyCache, KeyQuery, KeyReader, Keyspace, ReadSet};
 use meta::{EngineError, Seq};
 use pool::Intent;
 
@@ -21,26 +21,26 @@ pub(crate) fn read_seq(revision: u64) -> Seq {
     seq(revision, u8::MAX)
 }
 
-/// Reads at revision `at`; `None` means the current one. At most `most` accesses are sent in one request. Returns
+/// Reads at revision `at`; `None` means the current one. At most `most` queries are sent in one request. Returns
 /// the revision too.
 pub(crate) fn fetch(
     connection: &mut Connection,
-    accesses: &[Access],
+    queries: &[KeyQuery],
     at: Option<u64>,
     most: usize,
 ) -> Result<(ReadSet, u64), CallError> {
-    let ask = |part: &[Access], at: u64| TxnRequest {
-        success: part.iter().map(|access| request::read(access, at)).collect(),
+    let ask = |part: &[KeyQuery], at: u64| TxnRequest {
+        success: part.iter().map(|query| request::read(query, at)).collect(),
         ..TxnRequest::default()
     };
     let mut found = ReadSet::default();
     // The first part determines the revision at which the other parts are read.
-    let (first, others) = accesses.split_at(most.max(1).min(accesses.len()));
+    let (first, others) = queries.split_at(most.max(1).min(queries.len()));
     let request = ask(first, at.unwrap_or(0));
     let answer: TxnResponse = connection.run(|channel| channel.call(TXN, &request))?;
     let revision = at.unwrap_or(answer.revision());
     request::take(&mut found, first, answer.responses.into_iter());
-    let parts: Vec<&[Access]> = others.chunks(most.max(1)).collect();
+    let parts: Vec<&[KeyQuery]> = others.chunks(most.max(1)).collect();
     if !parts.is_empty() {
         let requests: Vec<TxnRequest> = parts.iter().map(|part| ask(part, revision)).collect();
         let answers: Vec<TxnResponse> = connection.run(async |channel| {
@@ -66,12 +66,12 @@ impl KeyReader for Shared {
         &self.keys
     }
 
-    fn memory(&self) -> &Memory {
-        &self.memory
+    fn key_cache(&self) -> &KeyCache {
+        &self.key_cache
     }
 
-    fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
-        self.pool.request(Intent::Read, |connection| fetch(connection, accesses, at, self.max_ops))
+    fn fetch(&self, queries: &[KeyQuery], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
+        self.pool.request(Intent::Read, |connection| fetch(connection, queries, at, self.max_ops))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Encodes claims, writes and reads as the comparisons and operations of one etcd transaction.
 
 use bytes::Bytes;
-use keyspace::{Access, Claim, ReadSet, Span, StoredValue, Write};
+use keyspace::{Claim, KeyQuery, ReadSet, Span, StoredValue, Write};
 use meta::EngineError;
 
 use crate::wire::{
@@ -12,12 +12,12 @@ use crate::wire::{
 /// The number of operations of a request that comparisons and reads must leave to the writes.
 pub(crate) const ROOM: usize = 16;
 
-/// Reads one access; `revision` 0 means the current one.
-pub(crate) fn read(access: &Access, revision: u64) -> RequestOp {
-    let (key, range_end, limit) = match (access, access.span()) {
+/// The request for one query; `revision` 0 means the current one.
+pub(crate) fn read(query: &KeyQuery, revision: u64) -> RequestOp {
+    let (key, range_end, limit) = match (query, query.span()) {
         (_, Some(Span { start, end, limit })) => (start, end, i64::try_from(limit).unwrap_or(0)),
-        (Access::Key(key), None) => (key.clone(), Vec::new(), 0),
-        (Access::Group(_) | Access::Span(_), None) => Default::default(),
+        (KeyQuery::Key(key), None) => (key.clone(), Vec::new(), 0),
+        (KeyQuery::Group(_) | KeyQuery::Span(_), None) => Default::default(),
     };
     let limit = if limit == i64::MAX { 0 } else { limit };
     op(Request::Range(RangeRequest {
@@ -32,12 +32,12 @@ pub(crate) fn read(access: &Access, revision: u64) -> RequestOp {
 /// Stores the answers to [`read`] in a read set.
 pub(crate) fn take<'a>(
     read_set: &mut ReadSet,
-    accesses: impl IntoIterator<Item = &'a Access>,
+    queries: impl IntoIterator<Item = &'a KeyQuery>,
     responses: impl Iterator<Item = ResponseOp>,
 ) {
-    for (access, response) in accesses.into_iter().zip(responses) {
+    for (query, response) in queries.into_iter().zip(responses) {
         let Some(Response::Range(range)) = response.response else { continue };
-        read_set.fill(access, range.kvs.into_iter().map(held).collect());
+        read_set.fill(query, range.kvs.into_iter().map(held).collect());
     }
 }
 
@@ -53,17 +53,17 @@ pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
 pub(crate) fn commit(
     claims: &[Claim],
     read_at: u64,
-    shown: &[Access],
+    shown: &[KeyQuery],
     writes: &[Write],
-    otherwise: &[Access],
+    otherwise: &[KeyQuery],
     most: usize,
 ) -> Result<TxnRequest, EngineError> {
     let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
-    let mut success: Vec<RequestOp> = shown.iter().map(|access| read(access, 0)).collect();
+    let mut success: Vec<RequestOp> = shown.iter().map(|query| read(query, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
     // Reads that are left out here, to keep the limit, become a request of their own if they are needed.
     let failure: Vec<RequestOp> =
-        otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(ROOM)).collect();
+        otherwise.iter().map(|query| read(query, 0)).take(most.saturating_sub(ROOM)).collect();
     let beside = compare.len().max(failure.len());
     let size = group_size(success.len(), writes.len(), beside, most).ok_or_else(|| {
         EngineError::permanent(format!(

@@ -1,7 +1,7 @@
 //! The version of the layout, stored under one key (see the table of keys in the crate `keyspace`, file
 //! `keys.rs`).
 
-use keyspace::{Access, Claim, KeyReader, KeyState, LAYOUT_VERSION, Source, Write};
+use keyspace::{Claim, KeyQuery, KeyReader, KeyState, LAYOUT_VERSION, Source, Write};
 use pool::{OpenError, check_version};
 
 use crate::request;
@@ -13,7 +13,7 @@ impl Shared {
         let key = self.keys.version();
         let location = format!("under the prefix '{prefix}'");
         let check = |create| {
-            let (read_set, _) = self.fetch(&[Access::Key(key.clone())], None)?;
+            let (read_set, _) = self.fetch(&[KeyQuery::Key(key.clone())], None)?;
             let found = read_set.get(&key);
             let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
             check_version(value, LAYOUT_VERSION, &location, create)

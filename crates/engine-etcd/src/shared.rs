@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CompletedOps, Keyspace, Memory, ShardPool, Span};
+use keyspace::{CompletedOps, KeyCache, Keyspace, ShardPool, Span};
 use pool::{Jitter, Pool};
 
 use crate::connect::Connector;
@@ -11,7 +11,7 @@ use crate::connect::Connector;
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keyspace>,
     pub(crate) pool: Pool<Connector>,
-    pub(crate) memory: Memory,
+    pub(crate) key_cache: KeyCache,
     pub(crate) shards: ShardPool,
     pub(crate) done: CompletedOps,
     pub(crate) max_ops: usize,

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
+use keyspace::{KeyQuery, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
 use meta::EngineError;
 use pool::Intent;
 use types::OpId;
@@ -32,7 +32,7 @@ impl Shared {
         if let Err(error) = self.merge_usage_shards() {
             tracing::warn!(%error, "cannot merge the usage shards");
         }
-        let Ok((_, now)) = self.fetch(&[Access::Key(self.keys.version())], None) else { return last };
+        let Ok((_, now)) = self.fetch(&[KeyQuery::Key(self.keys.version())], None) else { return last };
         if self.compaction && last > 0 && now > last {
             let request = CompactionRequest { revision: request::signed(last) };
             // The server reports an error if another client compacted first.
@@ -58,7 +58,7 @@ impl Shared {
 
     /// Merges the usage shards into one if there are many.
     fn merge_usage_shards(&self) -> Result<(), EngineError> {
-        let (read_set, read_at) = self.fetch(&[Access::Span(self.keys.usage_shards())], None)?;
+        let (read_set, read_at) = self.fetch(&[KeyQuery::Span(self.keys.usage_shards())], None)?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;

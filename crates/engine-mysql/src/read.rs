@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat;
 
 use meta::{RecordKey, Seq, Snapshot};
-use tables::{ReplyContent, Source, joined, list};
+use tables::{ReplyContent, RowSource, joined, list};
 
 use crate::connect::{Row, plain, reply_row};
 use crate::error::Failure;
@@ -19,7 +19,7 @@ const NUMBERS: usize = 18;
 const STRINGS: usize = 5;
 
 /// The select without its condition; missing columns are NULL.
-fn select(source: &Source) -> String {
+fn select(source: &RowSource) -> String {
     let padded = |columns: &[String], count| {
         list(columns.iter().map(String::as_str).chain(repeat("NULL")).take(count))
     };
@@ -31,7 +31,7 @@ fn select(source: &Source) -> String {
 pub(crate) fn statement(keys: &[RecordKey]) -> String {
     let mut selects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for key in keys {
-        let (row_key, mut source) = (tables::row_key(key), Source::of_record(key));
+        let (row_key, mut source) = (tables::row_key(key), RowSource::of_record(key));
         let row = row(&row_key).into_iter().map(|(column, value)| (format!("r.{column}"), value));
         let mut whose = is(&row.collect::<Vec<_>>(), "=");
         if let RecordKey::Empty(ino) = key {

@@ -1,7 +1,7 @@
 //! Ranges of records: one statement per page, whose rows the crate `tables` describes.
 
 use meta::{Page, Scan, Seq};
-use tables::{Arg, PageBuilder, Source, fill, list};
+use tables::{Arg, PageBuilder, RowSource, fill, list};
 
 use crate::connect::{Connection, reply_row};
 use crate::error::Failure;
@@ -10,7 +10,7 @@ use crate::sql::bytes;
 /// Reads a page of a range. It selects one row more than the limit, which shows whether more rows follow.
 pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Failure> {
     let select = tables::select(scan);
-    let Source { kind, numbers, strings, from } = Source::of_scan(scan, &select);
+    let RowSource { kind, numbers, strings, from } = RowSource::of_scan(scan, &select);
     let literal = |arg: &Arg<'_>| match arg {
         Arg::Number(number) => number.to_string(),
         Arg::Bytes(string) => bytes(string),

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use pool::tls::{self, Check};
+use pool::tls::{self, Verification};
 use pool::{OpenError, Params, Query, Url};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
@@ -37,16 +37,16 @@ impl Target {
         let params = query.params()?;
         let roots = query.file("sslrootcert");
         // If an authority is given, libpq verifies against it in these modes too.
-        let lax = if roots.path().is_none() { Check::Nothing } else { Check::Authority };
+        let lax = if roots.path().is_none() { Verification::Nothing } else { Verification::Authority };
         let prefer = (SslMode::Prefer, Some(lax));
         let modes = [
             ("disable", (SslMode::Disable, None)),
             ("prefer", prefer),
             ("require", (SslMode::Require, Some(lax))),
-            ("verify-ca", (SslMode::Require, Some(Check::Authority))),
-            ("verify-full", (SslMode::Require, Some(Check::Host))),
+            ("verify-ca", (SslMode::Require, Some(Verification::Authority))),
+            ("verify-full", (SslMode::Require, Some(Verification::Host))),
         ];
-        let (mode, check) = query.one_of("sslmode", prefer, &modes)?;
+        let (mode, verification) = query.one_of("sslmode", prefer, &modes)?;
         let schema = query.take("schema");
         query.end()?;
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -55,7 +55,7 @@ impl Target {
         {
             return Err(query.wrong(format!("schema={schema} is not 1 to 63 of a-z, 0-9 and _")));
         }
-        let tls = check.map(|check| tls::client(check, &roots, None)).transpose();
+        let tls = verification.map(|verification| tls::client(verification, &roots, None)).transpose();
         let tls = tls.map_err(|what| query.wrong(what))?.map(Tls::new);
 
         let mut config = tokio_postgres::Config::new();

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use meta::{Record, RecordKey, Seq, Snapshot, Usage};
 use rusqlite::{Connection, OptionalExtension, Result};
-use tables::{ReplyContent, Source};
+use tables::{ReplyContent, RowSource};
 use types::{Ino, Name};
 
 use crate::number::{int, uint};
@@ -42,7 +42,7 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
     let row_key = tables::row_key(key);
     let select = SELECTS[tables::kind_of(key) as usize].get_or_init(|| {
         let limit = if matches!(key, RecordKey::Empty(_)) { " LIMIT 1" } else { "" };
-        Select::new(&Source::of_record(key), &format!("WHERE {}{limit}", has(&row_key)))
+        Select::new(&RowSource::of_record(key), &format!("WHERE {}{limit}", has(&row_key)))
     });
     // Inodes and dirents, which most reads are for, need no maps.
     let mut found = None;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use meta::{Beside, Page, Scan, Seq};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Result, params_from_iter};
-use tables::{Arg, PageBuilder, Source};
+use tables::{Arg, PageBuilder, RowSource};
 
 use crate::sql::{ByKind, Select};
 
@@ -16,7 +16,7 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
     let select = tables::select(scan);
     let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
     let statement = SELECTS[beside as usize][select.table.kind as usize]
-        .get_or_init(|| Select::new(&Source::of_scan(scan, &select), select.range));
+        .get_or_init(|| Select::new(&RowSource::of_scan(scan, &select), select.range));
     let args = select.args.iter().map(|arg| match arg {
         Arg::Number(number) => ValueRef::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),
         Arg::Bytes(bytes) => ValueRef::Blob(bytes),

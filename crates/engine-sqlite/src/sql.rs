@@ -7,7 +7,7 @@ use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{
     CachedStatement, Connection, Error, Params, ParamsFromIter, Result, Statement, params_from_iter,
 };
-use tables::{Line, Malformed, ReplyRow, Source, Table, joined, kind, list, values};
+use tables::{Line, Malformed, ReplyRow, RowSource, Table, joined, kind, list, values};
 
 /// One value for each kind of rows, computed at its first use. The index is the kind; kinds start at 1.
 pub(crate) type ByKind<T> = [OnceLock<T>; kind::ALL.len() + 1];
@@ -111,9 +111,9 @@ pub(crate) struct Select {
 
 impl Select {
     /// Selects the rows of a source; `rest` follows the FROM clause.
-    pub(crate) fn new(source: &Source, rest: &str) -> Self {
+    pub(crate) fn new(source: &RowSource, rest: &str) -> Self {
         let columns = list(source.numbers.iter().chain(&source.strings));
-        // `Source` writes the table prefix as `@`. The tables in SQLite have no prefix.
+        // `RowSource` writes the table prefix as `@`. The tables in SQLite have no prefix.
         let text = format!("SELECT {columns} FROM {} {rest}", source.from).replace("`@", "`");
         Select { text, kind: source.kind, numbers: source.numbers.len() }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, Head, KeyState, ReadSet, Source, decode_changes, decode_head};
+use keyspace::{Head, KeyQuery, KeyState, ReadSet, Source, decode_changes, decode_head};
 use meta::{Change, EngineError, Order};
 use pool::{Log, Tail};
 
@@ -60,8 +60,8 @@ impl Log for Seen {
         }
         let mut news = Vec::new();
         if !keys.is_empty() {
-            let accesses: Vec<Access> = keys.iter().cloned().map(Access::Key).collect();
-            let read_set = self.shared.read_as_of(at, &accesses)?;
+            let queries: Vec<KeyQuery> = keys.iter().cloned().map(KeyQuery::Key).collect();
+            let read_set = self.shared.read_as_of(at, &queries)?;
             for key in &keys {
                 self.take(key, &read_set, &mut news)?;
             }
@@ -89,7 +89,7 @@ impl Seen {
 impl Shared {
     /// The head of each shard, and the start timestamp of the transaction that wrote it last.
     pub(crate) fn heads(&self, at: u64) -> Result<BTreeMap<u64, (Head, u64)>, EngineError> {
-        let read_set = self.read_as_of(at, &[Access::Span(self.keys.heads())])?;
+        let read_set = self.read_as_of(at, &[KeyQuery::Span(self.keys.heads())])?;
         let mut heads = BTreeMap::new();
         for (key, held) in read_set.found() {
             let shard = self.keys.parse_head(key);

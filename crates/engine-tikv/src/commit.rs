@@ -21,7 +21,7 @@
 //! the async commits that another client left unfinished.
 
 use keyspace::{
-    Access, Answer, Batch, CachedSource, ChangeEntry, Claim, Done, Head, KeyState, Options, ReadSet,
+    Answer, Batch, CachedSource, ChangeEntry, Claim, Done, Head, KeyQuery, KeyState, Options, ReadSet,
     ReadStop, Source, Write, answer, decide, decode_head, encode_changes, encode_head, guard_keys,
 };
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
@@ -73,9 +73,9 @@ impl Shared {
             let transaction = self.store.begin(phases)?;
             let start = transaction.started_at();
             let nothing = ReadSet::default();
-            let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.memory));
+            let (_, mut first) = self.plan(txns, shard, &CachedSource::new(&nothing, &self.key_cache));
             // The plan asks for the usage shards only when it knows everything else, so read them at once.
-            first.extend([0, shard].map(|shard| Access::Key(self.keys.usage_shard(shard))));
+            first.extend([0, shard].map(|shard| KeyQuery::Key(self.keys.usage_shard(shard))));
             let (plan, _) =
                 keyspace::until(self, Some(start), first, false, |source| self.plan(txns, shard, source))?;
             let (batch, head) = match plan {
@@ -103,7 +103,7 @@ impl Shared {
                     }
                     Err(CommitError::Failed(error)) => return Err(error),
                 }
-                self.memory.note_writes(&batch.writes, start);
+                self.key_cache.note_writes(&batch.writes, start);
                 self.done.note(txns, &batch.done);
             }
             outcomes.extend(batch.done.into_iter().map(|done| outcome(done, start, label)));
@@ -117,8 +117,8 @@ impl Shared {
         let options = Options { blind: false, shard, most_claims: MOST_CLAIMS, show: true };
         let batch = decide(&self.keys, txns, source, options);
         let key = self.keys.head(shard);
-        let mut accessed = batch.accessed.clone();
-        accessed.insert(Access::Key(key.clone()));
+        let mut queried = batch.queried.clone();
+        queried.insert(KeyQuery::Key(key.clone()));
         let plan = if let Some(damaged) = batch.damaged() {
             Err(damaged.clone().into())
         } else if batch.is_missing() {
@@ -126,7 +126,7 @@ impl Shared {
         } else if batch.done.is_empty() {
             let record_keys = guard_keys(txns.get(..1).unwrap_or_default());
             let (records, more) = answer(&self.keys, &record_keys, source);
-            accessed.extend(more);
+            queried.extend(more);
             records.map(Plan::Conflict)
         } else {
             match source.get(&key) {
@@ -136,7 +136,7 @@ impl Shared {
                 KeyState::Absent | KeyState::Unknown => Ok(Plan::Commit(batch, None)),
             }
         };
-        (plan, accessed)
+        (plan, queried)
     }
 
     /// The writes to the log of changes, by which other clients learn of the batch; see the module `change_log`

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CompletedOps, FrozenStore, Keyspace, Memory, PeriodicTask, ShardPool};
+use keyspace::{CompletedOps, FrozenStore, KeyCache, Keyspace, PeriodicTask, ShardPool};
 use meta::{Changes, Engine, EngineError, Frozen, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Jitter, OpenError, Url};
 
@@ -39,7 +39,7 @@ impl TikvEngine {
         let shared = Arc::new(Shared {
             keys: keyspace(prefix),
             store,
-            memory: Memory::default(),
+            key_cache: KeyCache::default(),
             shards: ShardPool::default(),
             done: CompletedOps::default(),
             order: Order::default(),

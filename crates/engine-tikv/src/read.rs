@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use keyspace::{Access, KeyReader, Keyspace, Memory, ReadSet, StoredValue};
+use keyspace::{KeyCache, KeyQuery, KeyReader, Keyspace, ReadSet, StoredValue};
 use meta::{EngineError, Seq};
 
 use crate::shared::Shared;
@@ -49,24 +49,24 @@ impl KeyReader for Shared {
         &self.keys
     }
 
-    fn memory(&self) -> &Memory {
-        &self.memory
+    fn key_cache(&self) -> &KeyCache {
+        &self.key_cache
     }
 
-    fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
+    fn fetch(&self, queries: &[KeyQuery], at: Option<u64>) -> Result<(ReadSet, u64), EngineError> {
         let at = at.map_or_else(|| self.store.timestamp(), Ok)?;
-        Ok((self.read_as_of(at, accesses)?, at))
+        Ok((self.read_as_of(at, queries)?, at))
     }
 }
 
 impl Shared {
-    /// Reads the accesses with one read of the store.
-    pub(crate) fn read_as_of(&self, at: u64, accesses: &[Access]) -> Result<ReadSet, EngineError> {
-        let mut keys: Vec<Vec<u8>> = accesses.iter().flat_map(Access::keys).collect();
+    /// Answers the queries with one read of the store.
+    pub(crate) fn read_as_of(&self, at: u64, queries: &[KeyQuery]) -> Result<ReadSet, EngineError> {
+        let mut keys: Vec<Vec<u8>> = queries.iter().flat_map(KeyQuery::keys).collect();
         keys.sort_unstable();
         keys.dedup();
-        let ranges = accesses.iter().filter(|access| matches!(access, Access::Span(_)));
-        let spans: Vec<_> = ranges.clone().filter_map(Access::span).collect();
+        let ranges = queries.iter().filter(|query| matches!(query, KeyQuery::Span(_)));
+        let spans: Vec<_> = ranges.clone().filter_map(KeyQuery::span).collect();
         let found = self.store.read(at, &keys, &spans)?;
         let mut values = HashMap::with_capacity(keys.len());
         for (key, value) in keys.into_iter().zip(found.values) {
@@ -75,14 +75,14 @@ impl Shared {
             }
         }
         let mut read_set = ReadSet::default();
-        for access in accesses.iter().filter(|access| !matches!(access, Access::Span(_))) {
+        for query in queries.iter().filter(|query| !matches!(query, KeyQuery::Span(_))) {
             let there = |key: Vec<u8>| values.get(&key).cloned().map(|held| (Bytes::from(key), held));
-            read_set.fill(access, access.keys().into_iter().filter_map(there).collect());
+            read_set.fill(query, query.keys().into_iter().filter_map(there).collect());
         }
-        for (access, rows) in ranges.zip(found.spans) {
+        for (query, rows) in ranges.zip(found.spans) {
             let rows: Result<_, EngineError> =
                 rows.into_iter().map(|(key, value)| Ok((key, held(value)?))).collect();
-            read_set.fill(access, rows?);
+            read_set.fill(query, rows?);
         }
         Ok(read_set)
     }

@@ -1,6 +1,6 @@
 //! The version of the layout, stored under one key (see the table in the crate `keyspace`, file `keys.rs`).
 
-use keyspace::{Access, KeyState, LAYOUT_VERSION, Source, Write};
+use keyspace::{KeyQuery, KeyState, LAYOUT_VERSION, Source, Write};
 use pool::{OpenError, check_version};
 
 use crate::shared::Shared;
@@ -12,7 +12,7 @@ impl Shared {
         let key = self.keys.version();
         let location = format!("under the prefix '{prefix}'");
         let check = |start, create| {
-            let read_set = self.read_as_of(start, &[Access::Key(key.clone())])?;
+            let read_set = self.read_as_of(start, &[KeyQuery::Key(key.clone())])?;
             let found = read_set.get(&key);
             let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
             check_version(value, LAYOUT_VERSION, &location, create)

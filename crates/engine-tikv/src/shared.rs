@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{CompletedOps, Keyspace, Memory, ShardPool};
+use keyspace::{CompletedOps, KeyCache, Keyspace, ShardPool};
 use meta::Order;
 use pool::Jitter;
 
@@ -12,7 +12,7 @@ use crate::store::Store;
 pub(crate) struct Shared {
     pub(crate) keys: Keyspace,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) memory: Memory,
+    pub(crate) key_cache: KeyCache,
     pub(crate) shards: ShardPool,
     pub(crate) done: CompletedOps,
     pub(crate) order: Order,

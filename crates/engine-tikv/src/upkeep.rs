@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyspace::{Access, PeriodicTask, ShardMerge, Span, Write, merge_shards};
+use keyspace::{KeyQuery, PeriodicTask, ShardMerge, Span, Write, merge_shards};
 use meta::EngineError;
 use types::OpId;
 
@@ -75,7 +75,7 @@ impl Shared {
     fn merge_usage_shards(&self) -> Result<(), EngineError> {
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
-        let read_set = self.read_as_of(start, &[Access::Span(self.keys.usage_shards())])?;
+        let read_set = self.read_as_of(start, &[KeyQuery::Span(self.keys.usage_shards())])?;
         let found: Vec<_> = read_set.found().cloned().collect();
         let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         // If another transaction writes one of the shards at the same time, the merge is left to the next run.
@@ -92,7 +92,7 @@ impl Shared {
             }
             let attempt = self.store.begin(Phases::Two)?;
             let start = attempt.started_at();
-            let changes = self.read_as_of(start, &[Access::Span(self.keys.all_changes(shard))])?;
+            let changes = self.read_as_of(start, &[KeyQuery::Span(self.keys.all_changes(shard))])?;
             let mut writes: Vec<Write> =
                 changes.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
             writes.push(Write::Delete(self.keys.head(shard)));
@@ -114,7 +114,7 @@ impl Shared {
         for span in [before, after, settings] {
             self.wipe_span(&span)?;
         }
-        self.memory.clear();
+        self.key_cache.clear();
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Shared {
         loop {
             let attempt = self.store.begin(Phases::Two)?;
             let start = attempt.started_at();
-            let some = Access::Span(Span { limit: AT_ONCE, ..span.clone() });
+            let some = KeyQuery::Span(Span { limit: AT_ONCE, ..span.clone() });
             let found = self.read_as_of(start, &[some])?;
             let keys = found.found().filter(|(key, _)| *key != version);
             let deletes: Vec<_> = keys.map(|(key, _)| Mutation::Delete(key.to_vec())).collect();
@@ -145,7 +145,7 @@ impl Shared {
     /// Removes the version of the layout, unless there is something else.
     pub(crate) fn remove(&self) -> Result<(), EngineError> {
         let attempt = self.store.begin(Phases::Two)?;
-        let two = Access::Span(Span { limit: 2, ..self.keys.all() });
+        let two = KeyQuery::Span(Span { limit: 2, ..self.keys.all() });
         let version = self.keys.version();
         if self.read_as_of(attempt.started_at(), &[two])?.found().any(|(key, _)| *key != version) {
             return Ok(());

@@ -21,5 +21,5 @@ pub use fuse_proto::Opcode;
 pub use fuse_transport::{
     Error, MountInfo, UnmountMode, can_enable_ring, clean_stale, return_freed_memory, unmount,
 };
-pub use profile::{Key, Process, Profile, Profiled, Profiler, Sums};
+pub use profile::{NamedProcess, Profile, ProfileKey, Profiled, Profiler, Sums};
 pub use serve::{Channel, Mounted, Options, mount};

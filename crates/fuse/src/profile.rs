@@ -38,24 +38,24 @@ pub struct Profiler {
 
 #[derive(Debug, Default)]
 struct Table {
-    rows: HashMap<Key, Sums>,
+    rows: HashMap<ProfileKey, Sums>,
     left_out: u64,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, NamedProcess>,
 }
 
 /// The properties by which requests are summed up: one row for each key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct ProfileKey {
     pub opcode: Opcode,
     pub uid: u32,
-    pub process: Process,
+    pub process: NamedProcess,
     /// The inode of the operation: the directory, if the operation takes a name.
     pub ino: Ino,
 }
 
 /// A process by id and name; id 0 is the kernel, or a process in another PID namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Process {
+pub struct NamedProcess {
     pub pid: u32,
     /// The name that the process has set; it may contain any bytes.
     pub name: Arc<[u8]>,
@@ -77,7 +77,7 @@ pub struct Sums {
 /// The requests that were recorded since the previous call of [`Profiler::take`].
 #[derive(Clone, Debug, Default)]
 pub struct Profiled {
-    pub rows: Vec<(Key, Sums)>,
+    pub rows: Vec<(ProfileKey, Sums)>,
     /// Requests that are in no row, because there are too many rows.
     pub left_out: u64,
 }
@@ -110,7 +110,7 @@ impl Profile {
         for table in &*lock(&self.profilers) {
             let mut table = lock(table);
             let process = table.process(header.pid);
-            let key = Key { opcode: header.opcode, uid: header.uid, process, ino };
+            let key = ProfileKey { opcode: header.opcode, uid: header.uid, process, ino };
             if table.rows.len() >= MAX_ROWS && !table.rows.contains_key(&key) {
                 table.left_out += 1;
                 continue;
@@ -145,28 +145,28 @@ impl Drop for Profiler {
 
 impl Table {
     /// The process of a thread.
-    fn process(&mut self, thread: u32) -> Process {
+    fn process(&mut self, thread: u32) -> NamedProcess {
         if let Some(process) = self.processes.get(&thread) {
             return process.clone();
         }
         if self.processes.len() >= MAX_PROCESSES {
             self.processes.clear();
         }
-        let process = find_process(thread).unwrap_or(Process { pid: thread, name: Arc::default() });
+        let process = find_process(thread).unwrap_or(NamedProcess { pid: thread, name: Arc::default() });
         self.processes.insert(thread, process.clone());
         process
     }
 }
 
 /// The process of a thread, read from `status` in proc(5); `None` if the thread has ended.
-fn find_process(thread: u32) -> Option<Process> {
+fn find_process(thread: u32) -> Option<NamedProcess> {
     let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     let field = |label: &[u8]| {
         status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(label)).map(<[u8]>::trim_ascii)
     };
     let pid: u32 = str::from_utf8(field(b"Tgid:")?).ok()?.parse().ok()?;
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(Process { pid, name: name.strip_suffix(b"\n").unwrap_or(&name).into() })
+    Some(NamedProcess { pid, name: name.strip_suffix(b"\n").unwrap_or(&name).into() })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,15 +10,15 @@ use crate::check::{Check, Requirement};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CheckResult {
     /// The errno of a denial; None if the check is granted.
     pub errno: Option<Errno>,
-    pub reason: VerdictReason,
+    pub reason: CheckReason,
 }
 
-/// The reason of a verdict.
+/// The reason of a check result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VerdictReason {
+pub enum CheckReason {
     /// The mode's bits, as the ACL entry that they stand for.
     Mode(Entry),
     /// As `Mode`, for a file that has an ACL. The kernel ignores the ACL if the group bits of the mode, which
@@ -47,43 +47,43 @@ pub enum VerdictReason {
     LinkOfOther,
 }
 
-impl Verdict {
+impl CheckResult {
     pub fn is_granted(&self) -> bool {
         self.errno.is_none()
     }
 
-    fn granted(reason: VerdictReason) -> Self {
-        Verdict { errno: None, reason }
+    fn granted(reason: CheckReason) -> Self {
+        CheckResult { errno: None, reason }
     }
 
-    fn refused(errno: Errno, reason: VerdictReason) -> Self {
-        Verdict { errno: Some(errno), reason }
+    fn refused(errno: Errno, reason: CheckReason) -> Self {
+        CheckResult { errno: Some(errno), reason }
     }
 
-    /// Builds the verdict of an evaluation. `by_acl` returns the part of mode or ACL that decided, if one
+    /// Builds the result of an evaluation. `by_acl` returns the part of mode or ACL that decided, if one
     /// did.
-    fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> VerdictReason) -> Self {
+    fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> CheckReason) -> Self {
         let reason = match evaluation {
             Ok(Grant::Acl | Grant::FileAcl) | Err(Denial::Acl | Denial::FileAcl) => by_acl(),
-            Ok(Grant::Owner) => VerdictReason::Owns,
-            Ok(Grant::DirectoryOwner) => VerdictReason::OwnsDirectory,
-            Ok(Grant::Capability(caps)) => VerdictReason::Capability(caps),
-            Err(Denial::NotOwner) => VerdictReason::OwnsNot,
-            Err(Denial::Sticky) => VerdictReason::OwnsNeither,
-            Err(Denial::NeedsCapability(caps)) => VerdictReason::NeedsCapability(caps),
+            Ok(Grant::Owner) => CheckReason::Owns,
+            Ok(Grant::DirectoryOwner) => CheckReason::OwnsDirectory,
+            Ok(Grant::Capability(caps)) => CheckReason::Capability(caps),
+            Err(Denial::NotOwner) => CheckReason::OwnsNot,
+            Err(Denial::Sticky) => CheckReason::OwnsNeither,
+            Err(Denial::NeedsCapability(caps)) => CheckReason::NeedsCapability(caps),
         };
-        Verdict { errno: evaluation.err().map(Denial::errno), reason }
+        CheckResult { errno: evaluation.err().map(Denial::errno), reason }
     }
 
-    /// Builds the verdict of an evaluation in which no ACL takes part.
+    /// Builds the result of an evaluation in which no ACL takes part.
     fn of_ownership(evaluation: Evaluation) -> Self {
-        Verdict::of(evaluation, || VerdictReason::Owns)
+        CheckResult::of(evaluation, || CheckReason::Owns)
     }
 }
 
 /// Evaluates a check for a caller. The result agrees with the kernel, whose functions are named at
 /// [`Requirement`].
-pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
+pub fn evaluate(cred: &Cred, check: &Check) -> CheckResult {
     let access_attrs = &check.access_attrs;
     let owner = || evaluate::owner(cred.uid, cred.caps, access_attrs.uid);
     match &check.requirement {
@@ -91,11 +91,11 @@ pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
         Requirement::Names => access(cred, Perm::WRITE | Perm::EXECUTE, access_attrs),
         Requirement::Access(want) => access(cred, *want, access_attrs),
         Requirement::Follow { dir_uid } => match access_attrs.uid {
-            uid if uid == cred.uid => Verdict::granted(VerdictReason::Owns),
-            uid if uid == *dir_uid => Verdict::granted(VerdictReason::LinkOfDirectory),
-            _ => Verdict::refused(Errno::EACCES, VerdictReason::LinkOfOther),
+            uid if uid == cred.uid => CheckResult::granted(CheckReason::Owns),
+            uid if uid == *dir_uid => CheckResult::granted(CheckReason::LinkOfDirectory),
+            _ => CheckResult::refused(Errno::EACCES, CheckReason::LinkOfOther),
         },
-        Requirement::Sticky { dir_mode, dir_uid } => Verdict::of_ownership(evaluate::sticky(
+        Requirement::Sticky { dir_mode, dir_uid } => CheckResult::of_ownership(evaluate::sticky(
             cred.uid,
             cred.caps,
             *dir_mode,
@@ -103,21 +103,21 @@ pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
             access_attrs.uid,
         )),
         Requirement::Remove { dir } => remove(cred, access_attrs, dir),
-        Requirement::Own => Verdict::of_ownership(owner()),
-        Requirement::GiveAway => Verdict::of_ownership(evaluate::capability(cred.caps, Caps::CHOWN)),
+        Requirement::Own => CheckResult::of_ownership(owner()),
+        Requirement::GiveAway => CheckResult::of_ownership(evaluate::capability(cred.caps, Caps::CHOWN)),
         Requirement::SetTimes => match owner() {
             Err(_) => touch(cred, access_attrs),
-            owner => Verdict::of_ownership(owner),
+            owner => CheckResult::of_ownership(owner),
         },
     }
 }
 
 /// Evaluates all permissions of `want` together.
-fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
+fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> CheckResult {
     match &access_attrs.rules {
         Rules::Posix(acl) => {
             let file = posix_file(access_attrs, acl.as_ref());
-            Verdict::of(posix::permits(cred, want, &file), || {
+            CheckResult::of(posix::permits(cred, want, &file), || {
                 let (_, reason) = posix::explain(cred, want, &file);
                 posix_reason(access_attrs, acl.as_ref(), reason)
             })
@@ -144,7 +144,7 @@ pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
 /// Evaluates whether a caller that does not own the file may set its times to now. An NFSv4 ACL may grant
 /// exactly that, but the kernel forwards the request only if the projection grants writing
 /// (`setattr_prepare`, and `inode_permission` in `vfs_utimes`).
-fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> Verdict {
+fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> CheckResult {
     let by_data = access(cred, Perm::WRITE, access_attrs);
     let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };
     if by_data.is_granted() || !lets_try(cred, Perm::WRITE, access_attrs, acl) {
@@ -183,7 +183,7 @@ fn posix_file<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posi
     posix::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
-fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> VerdictReason {
+fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> CheckReason {
     let class = match reason {
         Reason::Mode(class) => class,
         Reason::Entry { tag, .. } => {
@@ -192,7 +192,7 @@ fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reas
             let mask = entries().find(|entry| entry.tag == Tag::Mask).map(|entry| entry.perm);
             let perm = of(tag);
             let mask = mask.filter(|mask| tag != Tag::Other && !mask.has(perm));
-            return VerdictReason::Entry(Entry { tag, perm }, mask);
+            return CheckReason::Entry(Entry { tag, perm }, mask);
         }
     };
     let tag = match class {
@@ -203,9 +203,9 @@ fn posix_reason(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reas
     let entry = Entry { tag, perm: Perm::new(class.rwx(access_attrs.mode)) };
     // The owner's permissions are always those of the mode, with or without an ACL.
     if acl.is_some() && class != Class::Owner {
-        VerdictReason::ModeAside(entry)
+        CheckReason::ModeAside(entry)
     } else {
-        VerdictReason::Mode(entry)
+        CheckReason::Mode(entry)
     }
 }
 
@@ -222,11 +222,11 @@ pub(crate) fn nfs4_file<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Rule
     nfs4::FileAttrs { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
 }
 
-fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> Verdict {
+fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> CheckResult {
     let granted = nfs4::decide(cred, &[], &nfs4_file(access_attrs, acl)).granted;
     let any_execute = any_execute(access_attrs, acl);
     let evaluation = nfs4::check(granted, cred.caps, want, access_attrs.kind.is_dir(), any_execute);
-    Verdict::of(evaluation, || nfs4_reason(cred, want, access_attrs, acl))
+    CheckResult::of(evaluation, || nfs4_reason(cred, want, access_attrs, acl))
 }
 
 /// Whether anybody may execute the file, both by the rules of the volume's operations and by the bits that
@@ -255,22 +255,17 @@ pub(crate) fn nfs4_target(
 }
 
 /// The entries that decide each permission of `want`.
-fn nfs4_reason(
-    cred: &Cred,
-    want: Mask,
-    access_attrs: &AccessAttrs,
-    acl: Option<&Nfs4Rules>,
-) -> VerdictReason {
+fn nfs4_reason(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Rules>) -> CheckReason {
     let verdicts = nfs4::explain(cred, &[], &nfs4_file(access_attrs, acl), want);
     let entry = |verdict: &nfs4::Verdict| match verdict.reason {
         nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.stored_entry(at)),
         _ => None,
     };
-    VerdictReason::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())
+    CheckReason::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())
 }
 
 /// Evaluates [`nfs4::may_remove`], after the check that the kernel makes first.
-fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict {
+fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> CheckResult {
     let acl_of = |of: &AccessAttrs| match &of.rules {
         Rules::Nfs4(acl) => acl.clone(),
         Rules::Posix(_) => None,
@@ -278,7 +273,7 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict
     let (dir_acl, own_acl) = (acl_of(dir), acl_of(access_attrs));
     let of_dir = || nfs4_reason(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
     if !lets_try_names(cred, dir) {
-        return Verdict::refused(Errno::EACCES, of_dir());
+        return CheckResult::refused(Errno::EACCES, of_dir());
     }
     let removal = nfs4::Removal {
         parent: nfs4::decide(cred, &[], &nfs4_file(dir, dir_acl.as_ref())),
@@ -290,8 +285,8 @@ fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict
     let evaluation = nfs4::may_remove(cred.uid, cred.caps, &removal);
     match evaluation {
         Ok(Grant::FileAcl) | Err(Denial::FileAcl) => {
-            Verdict::of(evaluation, || nfs4_reason(cred, Mask::DELETE, access_attrs, own_acl.as_ref()))
+            CheckResult::of(evaluation, || nfs4_reason(cred, Mask::DELETE, access_attrs, own_acl.as_ref()))
         }
-        _ => Verdict::of(evaluation, of_dir),
+        _ => CheckResult::of(evaluation, of_dir),
     }
 }

@@ -34,7 +34,7 @@ pub use audit::{
 pub use change::{ChangeError, Edit, PlannedChange, UserDatabase, parse_change};
 pub use check::{Check, Requirement};
 pub use domains::Domains;
-pub use evaluate::{Verdict, VerdictReason, evaluate};
+pub use evaluate::{CheckReason, CheckResult, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::{LocalTree, MountedRules};
 pub use query_error::QueryError;

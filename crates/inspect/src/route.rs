@@ -17,7 +17,7 @@ use types::{Cred, Errno, Mode, Name, NameError};
 use crate::QueryError;
 use crate::access_attrs::Rules;
 use crate::check::{Check, Requirement};
-use crate::evaluate::{Verdict, beforehand, evaluate};
+use crate::evaluate::{CheckResult, beforehand, evaluate};
 use crate::path::join;
 use crate::tree::{Tree, TreeFile, is_link};
 
@@ -104,8 +104,8 @@ pub struct Route {
 /// A route evaluated for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// One verdict for each check made: all checks, or those up to the first that denies.
-    pub verdicts: Vec<Verdict>,
+    /// One result for each check made: all checks, or those up to the first that denies.
+    pub results: Vec<CheckResult>,
     /// The error of the system call; None if it succeeds.
     pub errno: Option<Errno>,
 }
@@ -137,16 +137,16 @@ impl Route {
 
     /// Whether the caller may do the operation, and the reason at each step.
     pub fn explain(&self, cred: &Cred) -> Answer {
-        let mut verdicts = Vec::with_capacity(self.checks.len());
+        let mut results = Vec::with_capacity(self.checks.len());
         for check in &self.checks {
-            let verdict = evaluate(cred, check);
-            let errno = verdict.errno;
-            verdicts.push(verdict);
+            let result = evaluate(cred, check);
+            let errno = result.errno;
+            results.push(result);
             if errno.is_some() {
-                return Answer { verdicts, errno };
+                return Answer { results, errno };
             }
         }
-        Answer { verdicts, errno: self.end.err() }
+        Answer { results, errno: self.end.err() }
     }
 
     /// The last check, which is on the file of the operation.

@@ -92,7 +92,7 @@ fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -
     let reached = path == "/" || {
         let above =
             route.checks.iter().filter(|check| check.requirement == inspect::Requirement::Search).count();
-        route.explain(cred).verdicts.iter().take(above).all(inspect::Verdict::is_granted)
+        route.explain(cred).results.iter().take(above).all(inspect::CheckResult::is_granted)
     };
     if !reached {
         return Seen::default();

@@ -4,7 +4,7 @@ mod common;
 
 use acl::posix::{Entry, Perm, Tag};
 use common::{Fixture, ROOT, user};
-use inspect::{LocalTree, Operation, QueryError, Requirement, Route, VerdictReason};
+use inspect::{CheckReason, LocalTree, Operation, QueryError, Requirement, Route};
 use meta::Effect;
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Name};
 
@@ -36,21 +36,18 @@ fn explanation_has_every_check_on_the_way() {
     assert_eq!(places, ["/", "/a", "/a/b", "/a/b/f"]);
     let answer = route.explain(&user(3, 30, &[50]));
     assert_eq!(answer.errno, Some(Errno::EACCES));
-    let reasons: Vec<&VerdictReason> = answer.verdicts.iter().map(|verdict| &verdict.reason).collect();
-    assert_eq!(reasons[0], &VerdictReason::Mode(entry(Tag::Other, "r-x")));
-    assert_eq!(reasons[1], &VerdictReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
-    assert_eq!(reasons[2], &VerdictReason::Mode(entry(Tag::Other, "rwx")));
-    assert_eq!(reasons[3], &VerdictReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
+    let reasons: Vec<&CheckReason> = answer.results.iter().map(|result| &result.reason).collect();
+    assert_eq!(reasons[0], &CheckReason::Mode(entry(Tag::Other, "r-x")));
+    assert_eq!(reasons[1], &CheckReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
+    assert_eq!(reasons[2], &CheckReason::Mode(entry(Tag::Other, "rwx")));
+    assert_eq!(reasons[3], &CheckReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
     assert_eq!(route.explain(&user(2, 30, &[])).errno, None);
     assert_eq!(volume.explain("/a/b/f", "r", &user(3, 3, &[])).errno, None);
     let refused = volume.explain("/a/b/f", "r", &user(4, 4, &[]));
-    assert_eq!(refused.verdicts.last().unwrap().reason, VerdictReason::Entry(entry(Tag::Other, "---"), None));
+    assert_eq!(refused.results.last().unwrap().reason, CheckReason::Entry(entry(Tag::Other, "---"), None));
     // The group bits are not clear, so the ACL decides for the owning group.
     let group = volume.explain("/a/b/f", "r", &user(4, 4, &[20]));
-    assert_eq!(
-        group.verdicts.last().unwrap().reason,
-        VerdictReason::Entry(entry(Tag::GroupObj, "r--"), None)
-    );
+    assert_eq!(group.results.last().unwrap().reason, CheckReason::Entry(entry(Tag::GroupObj, "r--"), None));
 }
 
 #[test]
@@ -70,8 +67,8 @@ fn create_and_delete_depend_on_the_directory() {
     assert_eq!(errno("/a/b/none", "delete", &user(2, 2, &[])), Some(Errno::ENOENT));
     assert_eq!(errno("/", "delete", &Cred::root()), Some(Errno::EBUSY));
     assert_eq!(errno("/a/b/f/", "delete", &user(2, 2, &[])), Some(Errno::ENOTDIR));
-    let verdict = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).verdicts.pop().unwrap();
-    assert_eq!(verdict.reason, VerdictReason::OwnsDirectory);
+    let result = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).results.pop().unwrap();
+    assert_eq!(result.reason, CheckReason::OwnsDirectory);
     for path in ["/a/b/.", "/a/b/..", "/."] {
         assert!(matches!(volume.route(path, "delete"), Err(QueryError::Path { .. })), "{path}");
     }
@@ -91,7 +88,7 @@ fn chmod_chown_and_touch_depend_on_owner_and_capabilities() {
     assert_eq!(errno("stat", &user(4, 4, &[])), None);
     assert_eq!(errno("rw", &Cred::root()), None);
     let root = volume.explain("/a/b/f", "rw", &Cred::root());
-    assert_eq!(root.verdicts.last().unwrap().reason, VerdictReason::Capability(Caps::DAC_OVERRIDE));
+    assert_eq!(root.results.last().unwrap().reason, CheckReason::Capability(Caps::DAC_OVERRIDE));
     // Nobody may execute it, so no capability grants that.
     assert_eq!(errno("x", &Cred::root()), Some(Errno::EACCES));
 }
@@ -123,7 +120,7 @@ fn links_are_followed_as_in_the_kernel() {
     assert_eq!(volume.explain("/a/b/up", "stat", &user(2, 2, &[])).errno, None);
     let foreign = volume.explain("/a/b/up", "stat", &user(3, 3, &[]));
     assert_eq!(foreign.errno, Some(Errno::EACCES));
-    assert_eq!(foreign.verdicts.last().unwrap().reason, VerdictReason::LinkOfOther);
+    assert_eq!(foreign.results.last().unwrap().reason, CheckReason::LinkOfOther);
 }
 
 #[test]

@@ -8,40 +8,40 @@ use meta::{Beside, CONDEMNED, Garbage, Inode, Record, RecordKey, Scan, Settings,
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
-use crate::source::{Access, Assume, Lookup, ReadStop, Source, StoredValue};
+use crate::source::{Assume, KeyQuery, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
     Amount, Damaged, InodeRow, Stored, StoredDirent, decode_bytes, decode_dirent, decode_inode_row,
     decode_links, decode_locks, decode_quota, decode_row, decode_session, decode_shard, decode_text,
     decode_time, decode_u64, decode_wait, encode_inode_row,
 };
 
-/// An answer, and the keys and ranges that it accessed.
-pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<Access>);
+/// An answer, and the keys and ranges that it queried.
+pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<KeyQuery>);
 
 /// An entry of a listing: its key, name and value; for a directory also its parts: links, mtime, ctime.
 type Listed = (Vec<u8>, Name, StoredDirent, [Option<StoredValue>; 3]);
 
-/// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the accesses include everything that
+/// Answers record keys, in order. If the answer is [`ReadStop::Missing`], the queries include everything that
 /// is known so far to be needed; after it is read, more may be needed.
 pub fn answer(keys: &Keyspace, record_keys: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(record_keys.len() * 2));
     for key in record_keys {
-        // Continue after a record key with missing values, to collect all missing accesses at once.
+        // Continue after a record key with missing values, to collect the queries of all missing values at once.
         match (reader.record(key), &mut answers) {
             (Ok(records), Ok(all)) => all.extend(records),
             (Ok(_), Err(_)) | (Err(ReadStop::Missing), Err(_)) => {}
             (Err(stop), answers) => *answers = Err(stop),
         }
     }
-    (answers, reader.lookup.accessed)
+    (answers, reader.lookup.queried)
 }
 
 /// Answers a scan as [`answer`] does: returns a page, and whether more may follow.
 pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Record>, bool)> {
     let mut reader = Reader { keys, lookup: Lookup::new(source) };
     let page = reader.page(scan);
-    (page, reader.lookup.accessed)
+    (page, reader.lookup.queried)
 }
 
 /// If an inode is stored in the dirent with this key and value: the key and value of the inode's location
@@ -214,7 +214,7 @@ impl Reader<'_> {
 
     fn push(&mut self, inode: Inode, acls: bool, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         records.push(Record::Inode(inode.ino, Some(inode)));
-        // Try all, to collect all missing accesses at once.
+        // Try all, to collect the queries of all missing values at once.
         let ids = inode.acls().filter(|_| acls);
         let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
         answers.into_iter().collect()

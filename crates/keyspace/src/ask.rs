@@ -8,9 +8,9 @@ use bytes::Bytes;
 use meta::{EngineError, Frozen, Guard, Page, Record, RecordKey, Scan, Seq, Snapshot, Txn};
 
 use crate::answer::{Answer, answer, page};
+use crate::key_cache::{CachedSource, KeyCache};
 use crate::keys::{Keyspace, Span};
-use crate::memory::{CachedSource, Memory};
-use crate::source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
+use crate::source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 use crate::value::Damaged;
 
 /// The maximum number of rounds of reads. It is large, because a long range is read in parts, one a round.
@@ -20,14 +20,14 @@ const ROUNDS: usize = 256;
 #[derive(Debug)]
 pub struct Fresh<'a> {
     pub read_set: &'a ReadSet,
-    pub memory: &'a Memory,
+    pub key_cache: &'a KeyCache,
     pub keys: &'a Keyspace,
 }
 
 impl Source for Fresh<'_> {
     fn get(&self, key: &[u8]) -> KeyState {
         match self.read_set.get(key) {
-            KeyState::Unknown if self.keys.is_constant(key) => match self.memory.get(key) {
+            KeyState::Unknown if self.keys.is_constant(key) => match self.key_cache.get(key) {
                 KeyState::StoredValue(held) => KeyState::StoredValue(held),
                 // A key that was absent may exist by now.
                 KeyState::Absent | KeyState::Unknown => KeyState::Unknown,
@@ -41,18 +41,20 @@ impl Source for Fresh<'_> {
     }
 }
 
-/// Whether the access must be read from the store. A cached value that never changes need not be.
-pub fn is_needed(keys: &Keyspace, memory: &Memory, access: &Access) -> bool {
-    match access {
-        Access::Key(key) if keys.is_constant(key) => !matches!(memory.get(key), KeyState::StoredValue(_)),
+/// Whether the query must be sent to the store. A cached value that never changes need not be.
+pub fn is_needed(keys: &Keyspace, key_cache: &KeyCache, query: &KeyQuery) -> bool {
+    match query {
+        KeyQuery::Key(key) if keys.is_constant(key) => {
+            !matches!(key_cache.get(key), KeyState::StoredValue(_))
+        }
         _ => true,
     }
 }
 
-/// The accesses that the answer to the record keys probably needs.
-pub fn likely(keys: &Keyspace, memory: &Memory, record_keys: &[RecordKey]) -> BTreeSet<Access> {
+/// The queries that the answer to the record keys probably needs.
+pub fn likely(keys: &Keyspace, key_cache: &KeyCache, record_keys: &[RecordKey]) -> BTreeSet<KeyQuery> {
     let nothing = ReadSet::default();
-    answer(keys, record_keys, &CachedSource::new(&nothing, memory)).1
+    answer(keys, record_keys, &CachedSource::new(&nothing, key_cache)).1
 }
 
 /// The record keys that the outcome must answer if any of the transactions conflicts.
@@ -64,13 +66,13 @@ pub fn guard_keys(txns: &[Txn]) -> Vec<RecordKey> {
 pub trait KeyReader {
     fn keys(&self) -> &Keyspace;
 
-    fn memory(&self) -> &Memory;
+    fn key_cache(&self) -> &KeyCache;
 
     /// Reads as of the moment `at`. If `at` is `None`, the store chooses the moment. Returns the moment too.
     ///
     /// # Errors
     /// Always determinate.
-    fn fetch(&self, accesses: &[Access], at: Option<u64>) -> Result<(ReadSet, u64), EngineError>;
+    fn fetch(&self, queries: &[KeyQuery], at: Option<u64>) -> Result<(ReadSet, u64), EngineError>;
 }
 
 /// Answers record keys as of one moment, and returns the moment.
@@ -79,7 +81,7 @@ pub trait KeyReader {
 /// Those of [`until`].
 pub fn read(store: &impl KeyReader, record_keys: &[RecordKey]) -> Result<(Vec<Record>, u64), EngineError> {
     // An answer from the cache shows which keys are needed: usually the current answer needs the same.
-    let first = likely(store.keys(), store.memory(), record_keys);
+    let first = likely(store.keys(), store.key_cache(), record_keys);
     until(store, None, first, true, |source| answer(store.keys(), record_keys, source))
 }
 
@@ -108,7 +110,7 @@ impl<S: KeyReader> FrozenStore<S> {
     /// # Errors
     /// Those of [`KeyReader::fetch`].
     pub fn new(store: &Arc<S>, seq_of: impl FnOnce(u64) -> Seq) -> Result<Self, EngineError> {
-        let (_, at) = store.fetch(&[Access::Key(store.keys().version())], None)?;
+        let (_, at) = store.fetch(&[KeyQuery::Key(store.keys().version())], None)?;
         Ok(FrozenStore { store: Arc::clone(store), at, seq: seq_of(at) })
     }
 }
@@ -116,7 +118,7 @@ impl<S: KeyReader> FrozenStore<S> {
 impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
     fn read(&mut self, record_keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let store = &*self.store;
-        let first = likely(store.keys(), store.memory(), record_keys);
+        let first = likely(store.keys(), store.key_cache(), record_keys);
         // Cached keys may be newer than the moment.
         let (records, _) =
             until(store, Some(self.at), first, false, |source| answer(store.keys(), record_keys, source))?;
@@ -145,33 +147,33 @@ impl<S: KeyReader + Send + Sync + fmt::Debug> Frozen for FrozenStore<S> {
 pub fn until<T>(
     store: &impl KeyReader,
     at: Option<u64>,
-    first: impl IntoIterator<Item = Access>,
+    first: impl IntoIterator<Item = KeyQuery>,
     cached: bool,
     answer: impl Fn(&dyn Source) -> Answer<T>,
 ) -> Result<(T, u64), EngineError> {
-    let (keys, memory) = (store.keys(), store.memory());
-    let none = Memory::default();
-    let constants = if cached { memory } else { &none };
-    let mut accesses: Vec<Access> =
-        first.into_iter().filter(|access| is_needed(keys, constants, access)).collect();
-    if accesses.is_empty() {
-        accesses.push(Access::Key(keys.version()));
+    let (keys, key_cache) = (store.keys(), store.key_cache());
+    let none = KeyCache::default();
+    let constants = if cached { key_cache } else { &none };
+    let mut queries: Vec<KeyQuery> =
+        first.into_iter().filter(|query| is_needed(keys, constants, query)).collect();
+    if queries.is_empty() {
+        queries.push(KeyQuery::Key(keys.version()));
     }
     let (mut read_set, mut moment) = (ReadSet::default(), at);
     for _ in 0..ROUNDS {
-        let (found, read_at) = store.fetch(&accesses, moment)?;
-        memory.note_snapshot(keys, &found, read_at);
+        let (found, read_at) = store.fetch(&queries, moment)?;
+        key_cache.note_snapshot(keys, &found, read_at);
         read_set.extend(found);
         moment = Some(read_at);
-        let (answered, accessed) = answer(&Fresh { read_set: &read_set, memory: constants, keys });
-        accesses = accessed
+        let (answered, queried) = answer(&Fresh { read_set: &read_set, key_cache: constants, keys });
+        queries = queried
             .into_iter()
-            .filter(|access| !read_set.has(access) && is_needed(keys, constants, access))
+            .filter(|query| !read_set.has(query) && is_needed(keys, constants, query))
             .collect();
         match answered {
-            Ok(answer) if accesses.is_empty() => return Ok((answer, read_at)),
+            Ok(answer) if queries.is_empty() => return Ok((answer, read_at)),
             Err(ReadStop::Damaged(damaged)) => return Err(damaged.into()),
-            Err(ReadStop::Missing | ReadStop::Flush) if accesses.is_empty() => return Err(disagree()),
+            Err(ReadStop::Missing | ReadStop::Flush) if queries.is_empty() => return Err(disagree()),
             _ => {}
         }
     }

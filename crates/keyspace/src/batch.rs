@@ -7,7 +7,7 @@ use types::{Ino, OpId};
 
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
-use crate::source::{Access, Assume, ReadStop, Source};
+use crate::source::{Assume, KeyQuery, ReadStop, Source};
 use crate::state::{Options, State};
 use crate::value::{Damaged, decode_log, encode_log};
 
@@ -39,10 +39,10 @@ pub struct Batch {
     pub done: Vec<Done>,
     pub claims: Vec<Claim>,
     pub writes: Vec<Write>,
-    /// Everything that was accessed, known or not.
-    pub accessed: BTreeSet<Access>,
+    /// Everything that was queried, known or not.
+    pub queried: BTreeSet<KeyQuery>,
     /// The keys and ranges that must be read with the commit to return the changed inodes.
-    pub shown: BTreeSet<Access>,
+    pub shown: BTreeSet<KeyQuery>,
     end: End,
 }
 
@@ -106,7 +106,7 @@ struct Run {
     done: Vec<Done>,
     ops: Vec<OpId>,
     logs: Vec<(usize, Vec<u8>, Vec<meta::Invalidation>)>,
-    shown: BTreeSet<Access>,
+    shown: BTreeSet<KeyQuery>,
 }
 
 impl Run {
@@ -138,7 +138,7 @@ impl Run {
         if matches!(holds, Ok(false) | Err(ReadStop::Flush)) {
             return holds;
         }
-        // Effects are applied even if a guard misses a value, to collect all missing accesses at once.
+        // Effects are applied even if a guard misses a value, to collect the queries of all missing values at once.
         let applied: Vec<_> = txn.effects.iter().map(|effect| state.apply(effect)).collect();
         holds?;
         applied.into_iter().collect::<Result<(), ReadStop>>()?;
@@ -185,22 +185,22 @@ impl Run {
             }
         }
         let claims = state.claims();
-        Batch { done: self.done, claims, writes, accessed: state.lookup.accessed, shown: self.shown, end }
+        Batch { done: self.done, claims, writes, queried: state.lookup.queried, shown: self.shown, end }
     }
 }
 
-/// Whether all guards hold. Checks each of them, to collect all missing accesses at once.
+/// Whether all guards hold. Checks each of them, to collect the queries of all missing values at once.
 fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, ReadStop> {
     let held: Vec<_> = guards.collect();
     held.into_iter().try_fold(true, |all, one| Ok(all && one?))
 }
 
 impl State<'_> {
-    /// The keys that must be read to return an inode, if they were not accessed for the decision.
-    fn parts_of(&self, ino: Ino) -> Option<Access> {
+    /// The keys that must be read to return an inode, if they were not queried for the decision.
+    fn parts_of(&self, ino: Ino) -> Option<KeyQuery> {
         let inode = self.inode_states.get(&ino)?;
         let whole = inode.links.is_known() && inode.mtime.is_known() && inode.ctime.is_known();
         let base = inode.base.as_ref().filter(|_| inode.stored.is_some() && !whole)?;
-        Some(Access::Group(self.keys.location(base)))
+        Some(KeyQuery::Group(self.keys.location(base)))
     }
 }

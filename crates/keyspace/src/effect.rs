@@ -172,7 +172,7 @@ impl State<'_> {
         exists.and(dropped)
     }
 
-    /// Drops all these ranges, even after one fails, to collect all missing accesses at once.
+    /// Drops all these ranges, even after one fails, to collect the queries of all missing values at once.
     fn drop_spans(&mut self, spans: impl IntoIterator<Item = Span>) -> Result<(), ReadStop> {
         let dropped: Vec<_> = spans.into_iter().map(|span| self.drop_span(span)).collect();
         dropped.into_iter().collect()

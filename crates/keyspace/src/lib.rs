@@ -9,13 +9,13 @@
 //! |---|---|
 //! | `keys` | the table of keys: where each record is stored |
 //! | `form`, `value` | fields as bytes; the format of values |
-//! | `source` | known keys and ranges of the store; accesses, which are keys and ranges to read |
+//! | `source` | known keys and ranges of the store; queries, which are keys and ranges to read |
 //! | `answer` | builds records from values: record keys and scans |
 //! | `state` | the records after each transaction of a batch |
 //! | `guard`, `effect` | checks guards, and applies effects |
 //! | `batch` | decides a whole batch |
 //! | `settle` | turns the changes into writes of keys |
-//! | `memory` | a cache of keys |
+//! | `key_cache` | a cache of keys |
 //! | `ask` | repeats reads until there is an answer |
 //! | `change_log` | a log of changes, as keys, for stores that push no changes |
 //! | `shards`, `reservation` | the usage, divided into one shard per writer; space reserved below a limit |
@@ -28,8 +28,8 @@ mod change_log;
 mod effect;
 mod form;
 mod guard;
+mod key_cache;
 mod keys;
-mod memory;
 mod periodic_task;
 mod reservation;
 mod settle;
@@ -43,11 +43,11 @@ pub use ask::{Fresh, FrozenStore, KeyReader, disagree, guard_keys, is_needed, li
 pub use batch::{Batch, Done, decide};
 pub use change_log::{ChangeEntry, Head, KEPT, decode_changes, decode_head, encode_changes, encode_head};
 pub use form::{Reader, Writer};
+pub use key_cache::{CachedSource, KeyCache, Overlay};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
-pub use memory::{CachedSource, Memory, Overlay};
 pub use periodic_task::{CompletedOps, PeriodicTask};
 pub use settle::{Claim, Write};
 pub use shards::{ShardMerge, ShardPool, TakenShard, merge_shards};
-pub use source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
+pub use source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;
 pub use value::{Damaged, LogEntry, decode_log};

@@ -1,4 +1,4 @@
-//! Known keys and ranges of the store, and accesses, which are the keys and ranges to read.
+//! Known keys and ranges of the store, and queries, which are the keys and ranges to read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ pub enum KeyState {
 
 /// A key or range to be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum KeyQuery {
     /// One key.
     Key(Vec<u8>),
     /// The location of an inode and the parts next to it: one short range, or four keys.
@@ -34,24 +34,24 @@ pub enum Access {
     Span(Span),
 }
 
-impl Access {
+impl KeyQuery {
     /// The range that contains all its keys; `None` for one key.
     pub fn span(&self) -> Option<Span> {
         match self {
-            Access::Key(_) => None,
-            Access::Group(location) => Some(group(location)),
-            Access::Span(span) => Some(span.clone()),
+            KeyQuery::Key(_) => None,
+            KeyQuery::Group(location) => Some(group(location)),
+            KeyQuery::Span(span) => Some(span.clone()),
         }
     }
 
     /// Its keys, if they are few and known.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         match self {
-            Access::Key(key) => vec![key.clone()],
-            Access::Group(location) => {
+            KeyQuery::Key(key) => vec![key.clone()],
+            KeyQuery::Group(location) => {
                 std::iter::once(location.clone()).chain(PARTS.map(|letter| part(location, letter))).collect()
             }
-            Access::Span(_) => Vec::new(),
+            KeyQuery::Span(_) => Vec::new(),
         }
     }
 }
@@ -87,19 +87,19 @@ pub(crate) enum Assume {
     Absent,
 }
 
-/// Reads from a source, and records the accesses.
+/// Reads from a source, and records the queries.
 pub(crate) struct Lookup<'a> {
     source: &'a dyn Source,
-    pub(crate) accessed: BTreeSet<Access>,
+    pub(crate) queried: BTreeSet<KeyQuery>,
 }
 
 impl<'a> Lookup<'a> {
     pub(crate) fn new(source: &'a dyn Source) -> Self {
-        Lookup { source, accessed: BTreeSet::new() }
+        Lookup { source, queried: BTreeSet::new() }
     }
 
     pub(crate) fn key(&mut self, key: &[u8], assume: Assume) -> Result<Option<StoredValue>, ReadStop> {
-        self.accessed.insert(Access::Key(key.to_vec()));
+        self.queried.insert(KeyQuery::Key(key.to_vec()));
         self.known(key, assume)
     }
 
@@ -109,18 +109,18 @@ impl<'a> Lookup<'a> {
         location: &[u8],
         assume: Assume,
     ) -> Result<Option<StoredValue>, ReadStop> {
-        self.accessed.insert(Access::Group(location.to_vec()));
+        self.queried.insert(KeyQuery::Group(location.to_vec()));
         self.known(location, assume)
     }
 
     /// A part next to a location.
     pub(crate) fn part(&mut self, location: &[u8], letter: u8) -> Result<Option<StoredValue>, ReadStop> {
-        self.accessed.insert(Access::Group(location.to_vec()));
+        self.queried.insert(KeyQuery::Group(location.to_vec()));
         self.known(&part(location, letter), Assume::Nothing)
     }
 
     pub(crate) fn span(&mut self, span: &Span) -> Result<&'a [(Bytes, StoredValue)], ReadStop> {
-        self.accessed.insert(Access::Span(span.clone()));
+        self.queried.insert(KeyQuery::Span(span.clone()));
         self.source.span(span).ok_or(ReadStop::Missing)
     }
 
@@ -141,13 +141,13 @@ pub struct ReadSet {
 }
 
 impl ReadSet {
-    /// Adds the result of an access: the keys found, in order.
-    pub fn fill(&mut self, access: &Access, found: Vec<(Bytes, StoredValue)>) {
-        for key in access.keys() {
+    /// Adds the result of a query: the keys found, in order.
+    pub fn fill(&mut self, query: &KeyQuery, found: Vec<(Bytes, StoredValue)>) {
+        for key in query.keys() {
             self.keys.insert(key, None);
         }
-        match access {
-            Access::Span(span) => drop(self.spans.insert(span.clone(), found)),
+        match query {
+            KeyQuery::Span(span) => drop(self.spans.insert(span.clone(), found)),
             _ => self.keys.extend(found.into_iter().map(|(key, held)| (key.to_vec(), Some(held)))),
         }
     }
@@ -158,14 +158,14 @@ impl ReadSet {
         self.spans.extend(other.spans);
     }
 
-    pub fn has(&self, access: &Access) -> bool {
-        match access {
-            Access::Key(key) | Access::Group(key) if !self.keys.contains_key(key) => false,
-            Access::Key(_) => true,
-            Access::Group(location) => {
+    pub fn has(&self, query: &KeyQuery) -> bool {
+        match query {
+            KeyQuery::Key(key) | KeyQuery::Group(key) if !self.keys.contains_key(key) => false,
+            KeyQuery::Key(_) => true,
+            KeyQuery::Group(location) => {
                 PARTS.iter().all(|letter| self.keys.contains_key(&part(location, *letter)))
             }
-            Access::Span(span) => self.spans.contains_key(span),
+            KeyQuery::Span(span) => self.spans.contains_key(span),
         }
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use keyspace::{
-    Access, Batch, CachedSource, Claim, Keyspace, Memory, Options, ReadSet, Span, StoredValue, Write, decide,
+    Batch, CachedSource, Claim, KeyCache, KeyQuery, Keyspace, Options, ReadSet, Span, StoredValue, Write,
+    decide,
 };
 use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
 use types::{FileType, Ino, Mode, OpId, Time};
@@ -24,15 +25,15 @@ impl Store {
         found.map(|(key, held)| (Bytes::from(key.clone()), held.clone())).collect()
     }
 
-    fn read(&self, access: &Access, into: &mut ReadSet) {
-        let found = match access {
-            Access::Key(key) => {
+    fn read(&self, query: &KeyQuery, into: &mut ReadSet) {
+        let found = match query {
+            KeyQuery::Key(key) => {
                 let held = self.values.get(key).map(|held| (Bytes::from(key.clone()), held.clone()));
                 held.into_iter().collect()
             }
-            access => access.span().map(|span| self.find(&span)).unwrap_or_default(),
+            query => query.span().map(|span| self.find(&span)).unwrap_or_default(),
         };
-        into.fill(access, found);
+        into.fill(query, found);
     }
 
     fn holds(&self, claim: &Claim, read_at: u64) -> bool {
@@ -61,8 +62,8 @@ impl Store {
 
     fn inodes(&self) -> u64 {
         let mut read_set = ReadSet::default();
-        let (_, accesses) = keyspace::answer(&self.keys, &[RecordKey::Usage], &read_set);
-        accesses.iter().for_each(|access| self.read(access, &mut read_set));
+        let (_, queries) = keyspace::answer(&self.keys, &[RecordKey::Usage], &read_set);
+        queries.iter().for_each(|query| self.read(query, &mut read_set));
         match keyspace::answer(&self.keys, &[RecordKey::Usage], &read_set).0.as_deref() {
             Ok([Record::Usage(usage)]) => usage.inodes,
             other => panic!("{other:?}"),
@@ -73,7 +74,7 @@ impl Store {
 #[derive(Debug, Default)]
 struct Client {
     shard: u64,
-    memory: Memory,
+    key_cache: KeyCache,
     read_set: ReadSet,
     read_at: u64,
     /// The number of writes that failed because of outdated values.
@@ -97,14 +98,14 @@ impl Client {
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
         let options = Options { blind: true, shard: self.shard, most_claims: 100, show: false };
-        decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.memory), options)
+        decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.key_cache), options)
     }
 
     fn read(&mut self, store: &Store, batch: &Batch) {
         self.read_set = ReadSet::default();
-        batch.accessed.iter().for_each(|access| store.read(access, &mut self.read_set));
+        batch.queried.iter().for_each(|query| store.read(query, &mut self.read_set));
         self.read_at = store.revision;
-        self.memory.note_snapshot(&store.keys, &self.read_set, self.read_at);
+        self.key_cache.note_snapshot(&store.keys, &self.read_set, self.read_at);
     }
 
     /// One step of a commit: either a read, or a write based on earlier reads. Other clients may read and write
@@ -112,9 +113,9 @@ impl Client {
     fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
         let batch = self.decide(&store.keys, txn);
         assert_eq!(batch.damaged(), None);
-        let shards = Access::Span(store.keys.usage_shards());
+        let shards = KeyQuery::Span(store.keys.usage_shards());
         if batch.is_missing() || batch.done.is_empty() {
-            let fresh = batch.accessed.iter().all(|access| self.read_set.has(access));
+            let fresh = batch.queried.iter().all(|query| self.read_set.has(query));
             if fresh && batch.conflicts() {
                 self.read_set = ReadSet::default();
                 return Step::Refused;
@@ -135,9 +136,9 @@ impl Client {
                 assert!(inodes < *max_inodes, "{inodes} inodes exist, so no more fits below {max_inodes}");
             }
         }
-        self.limit_reads += u64::from(batch.accessed.contains(&shards));
+        self.limit_reads += u64::from(batch.queried.contains(&shards));
         store.write(&batch.writes);
-        self.memory.note_writes(&batch.writes, store.revision);
+        self.key_cache.note_writes(&batch.writes, store.revision);
         self.read_set = ReadSet::default();
         Step::Done
     }

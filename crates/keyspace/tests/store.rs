@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use keyspace::{
-    Access, Batch, Claim, Done, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue, Write,
+    Batch, Claim, Done, KeyQuery, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue, Write,
 };
 use meta::{Engine, EngineError, Guard, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
 
@@ -29,28 +29,28 @@ impl State {
         found.map(|(key, held)| (Bytes::from(key.clone()), held.clone())).collect()
     }
 
-    fn read(&self, access: &Access, into: &mut ReadSet) {
-        let found = match (access, access.span()) {
+    fn read(&self, query: &KeyQuery, into: &mut ReadSet) {
+        let found = match (query, query.span()) {
             (_, Some(span)) => self.find(&span),
-            (access, None) => {
-                let keys = access.keys().into_iter();
+            (query, None) => {
+                let keys = query.keys().into_iter();
                 keys.filter_map(|key| self.keys.get(&key).map(|held| (key.into(), held.clone()))).collect()
             }
         };
-        into.fill(access, found);
+        into.fill(query, found);
     }
 
-    /// Repeats `ask` until there is an answer, reading only what was accessed.
-    fn until<T>(&self, ask: impl Fn(&dyn Source) -> (Option<T>, BTreeSet<Access>)) -> T {
+    /// Repeats `ask` until there is an answer, reading only what was queried.
+    fn until<T>(&self, ask: impl Fn(&dyn Source) -> (Option<T>, BTreeSet<KeyQuery>)) -> T {
         let mut read_set = ReadSet::default();
         for _ in 0..1000 {
-            let (answer, accesses) = ask(&read_set);
+            let (answer, queries) = ask(&read_set);
             if let Some(answer) = answer {
                 return answer;
             }
-            let missing: Vec<_> = accesses.into_iter().filter(|access| !read_set.has(access)).collect();
+            let missing: Vec<_> = queries.into_iter().filter(|query| !read_set.has(query)).collect();
             assert!(!missing.is_empty(), "nothing is left to read");
-            missing.iter().for_each(|access| self.read(access, &mut read_set));
+            missing.iter().for_each(|query| self.read(query, &mut read_set));
         }
         panic!("the reads do not end");
     }
@@ -99,20 +99,20 @@ impl Store {
             let batch = keyspace::decide(&self.keys, txns, read_set, options);
             assert_eq!(batch.damaged(), None);
             let missing: Vec<_> =
-                batch.accessed.iter().filter(|access| !read_set.has(access)).cloned().collect();
+                batch.queried.iter().filter(|query| !read_set.has(query)).cloned().collect();
             let sure = missing.is_empty() || batch.claims.iter().all(|claim| state.holds(claim));
             if !batch.is_missing() && sure && (missing.is_empty() || !batch.done.is_empty()) {
                 return batch;
             }
             assert!(!missing.is_empty(), "nothing is left to read");
-            missing.iter().for_each(|access| state.read(access, read_set));
+            missing.iter().for_each(|query| state.read(query, read_set));
         }
     }
 
     fn answer(&self, state: &State, record_keys: &[RecordKey]) -> Snapshot {
         let records = state.until(|source| {
-            let (answer, accesses) = keyspace::answer(&self.keys, record_keys, source);
-            (known(answer), accesses)
+            let (answer, queries) = keyspace::answer(&self.keys, record_keys, source);
+            (known(answer), queries)
         });
         Snapshot { seq: seq(state.revision, u8::MAX), records }
     }
@@ -168,8 +168,8 @@ impl Engine for Store {
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let state = self.state();
         let (records, more) = state.until(|source| {
-            let (page, accesses) = keyspace::page(&self.keys, scan, source);
-            (known(page), accesses)
+            let (page, queries) = keyspace::page(&self.keys, scan, source);
+            (known(page), queries)
         });
         Ok(Page { snapshot: Snapshot { seq: seq(state.revision, u8::MAX), records }, more })
     }

@@ -15,7 +15,7 @@ use crate::query::NamedFile;
 
 /// How the server's certificate is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum Verification {
     Nothing,
     /// It is signed by a trusted authority.
     Authority,
@@ -28,11 +28,15 @@ pub enum Check {
 ///
 /// # Errors
 /// A file cannot be used, only one file of `own` is given, or there is no authority to trust.
-pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> Result<ClientConfig, String> {
+pub fn client(
+    verification: Verification,
+    roots: &NamedFile,
+    own: Option<[&NamedFile; 2]>,
+) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
-    let webpki = match check {
-        Check::Nothing => None,
-        Check::Authority | Check::Host => {
+    let webpki = match verification {
+        Verification::Nothing => None,
+        Verification::Authority | Verification::Host => {
             let roots = Arc::new(authorities(roots)?);
             let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
             Some(webpki.build().map_err(|error| error.to_string())?)
@@ -42,7 +46,7 @@ pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> 
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Verifier { check, provider, webpki }));
+        .with_custom_certificate_verifier(Arc::new(Verifier { verification, provider, webpki }));
     let Some([certificate, key]) = own else { return Ok(builder.with_no_client_auth()) };
     match (certificate.path(), key.path()) {
         (Some(_), Some(path)) => {
@@ -87,7 +91,7 @@ fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, String
 
 #[derive(Debug)]
 struct Verifier {
-    check: Check,
+    verification: Verification,
     provider: Arc<CryptoProvider>,
     /// `None` if nothing is verified.
     webpki: Option<Arc<WebPkiServerVerifier>>,
@@ -107,7 +111,7 @@ impl ServerCertVerifier for Verifier {
             // This error proves that the authority is trusted, because the verifier checks it before the name.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if self.check == Check::Authority => Ok(ServerCertVerified::assertion()),
+            )) if self.verification == Verification::Authority => Ok(ServerCertVerified::assertion()),
             verified => verified,
         }
     }

@@ -17,7 +17,7 @@ pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Acknowledged data is on the disk.
     pub durable: bool,
     /// The directory is in memory, if the machine has such a file system.
@@ -90,7 +90,7 @@ impl Kind {
     }
 
     /// The command that runs the server.
-    pub(crate) fn command(self, port: u16, directory: &Path, settings: &Settings) -> Command {
+    pub(crate) fn command(self, port: u16, directory: &Path, settings: &ServerSettings) -> Command {
         let durable = settings.durable;
         let mut command;
         match self {
@@ -160,7 +160,7 @@ impl Kind {
         }
     }
 
-    pub(crate) fn is_up(self, port: u16, settings: &Settings) -> bool {
+    pub(crate) fn is_up(self, port: u16, settings: &ServerSettings) -> bool {
         match self {
             // With TLS, Redis answers no command without encryption.
             Kind::Redis if settings.arguments.iter().any(|argument| argument == "--tls-port") => {

@@ -13,7 +13,7 @@ mod proxy;
 mod server;
 mod store;
 
-pub use kind::{Kind, Settings, is_mysql};
+pub use kind::{Kind, ServerSettings, is_mysql};
 pub use proxy::{Cut, Proxy};
 pub use server::{Server, free_port};
 pub use store::{Store, StoreKind};

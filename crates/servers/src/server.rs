@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::kind::{Kind, START_TIMEOUT, Settings, ask_http, redis_calls, unistore_counts};
+use crate::kind::{Kind, START_TIMEOUT, ServerSettings, ask_http, redis_calls, unistore_counts};
 
 /// A database server. It is killed and its directory is removed when this is dropped, or when this process ends
 /// in any way.
@@ -25,7 +25,7 @@ use crate::kind::{Kind, START_TIMEOUT, Settings, ask_http, redis_calls, unistore
 pub struct Server {
     pub kind: Kind,
     pub port: u16,
-    settings: Settings,
+    settings: ServerSettings,
     shell: Mutex<Child>,
     directory: PathBuf,
 }
@@ -41,10 +41,10 @@ for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$directory" 2>/dev/null && break; sleep 0
 
 impl Server {
     pub fn start(kind: Kind, durable: bool) -> Server {
-        Server::with(kind, Settings { durable, ..Settings::default() })
+        Server::with(kind, ServerSettings { durable, ..ServerSettings::default() })
     }
 
-    pub fn with(kind: Kind, settings: Settings) -> Server {
+    pub fn with(kind: Kind, settings: ServerSettings) -> Server {
         let port = settings.port.unwrap_or_else(free_port);
         let memory = PathBuf::from("/dev/shm");
         let parent = if settings.in_memory && memory.is_dir() { memory } else { std::env::temp_dir() };

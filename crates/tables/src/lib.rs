@@ -52,7 +52,7 @@ pub use page::PageBuilder;
 pub use part::{LockSet, follow, free, holder, made, named, puts_free_names};
 pub use reply::{Malformed, ReplyRow, RowValues};
 pub use scan::{Arg, Select, select};
-pub use source::Source;
+pub use source::RowSource;
 pub use stage::{InodeChange, Size, Stage, Sum, stages};
 pub use table::Table;
 pub use text::{fill, hex, joined, list};

@@ -9,7 +9,7 @@ use crate::table::Table;
 
 /// The columns and the source of the rows of one kind. The texts have the form that [`Select`] describes.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct RowSource {
     pub kind: i16,
     pub numbers: Vec<String>,
     pub strings: Vec<String>,
@@ -17,7 +17,7 @@ pub struct Source {
     pub from: String,
 }
 
-impl Source {
+impl RowSource {
     /// Selects rows `r` of a table. If `with_inodes` is set, they are dirents, joined with their inodes `n`; if
     /// `with_acls` is set, the texts of the inodes' ACLs are joined too.
     fn new(table: Table, rows: &str, with_inodes: bool, with_acls: bool) -> Self {
@@ -36,14 +36,14 @@ impl Source {
             strings.push(format!("{name}.text"));
             from += &format!(" LEFT JOIN `@acl` AS {name} ON {name}.id = {inode}.{id}");
         }
-        Source { kind, numbers, strings, from }
+        RowSource { kind, numbers, strings, from }
     }
 
     /// The rows that answer a scan.
     pub fn of_scan(scan: &Scan, select: &Select<'_>) -> Self {
         let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
         let (with_inodes, with_acls) = (beside != Beside::Nothing, beside == Beside::InodesWithAcls);
-        Source::new(select.table, select.from, with_inodes, with_acls)
+        RowSource::new(select.table, select.from, with_inodes, with_acls)
     }
 
     /// The rows that answer record keys of the kind of `key`; the condition for `key` is
@@ -52,13 +52,13 @@ impl Source {
         let table = row_key(key).table;
         let is_entry = matches!(key, RecordKey::Dirent(..));
         let with_acls = is_entry || matches!(key, RecordKey::Inode(_));
-        let mut source = Source::new(table, &format!("`@{}` AS r", table.name), is_entry, with_acls);
+        let mut source = RowSource::new(table, &format!("`@{}` AS r", table.name), is_entry, with_acls);
         let numbers = |columns: &[&str]| columns.iter().map(|column| (*column).to_owned()).collect();
         match key {
             RecordKey::Slices(..) => source.numbers.push("r.seq".to_owned()),
             RecordKey::Usage => source.numbers = numbers(&["SUM(inodes)", "SUM(blocks)"]),
             RecordKey::Empty(_) => {
-                source = Source {
+                source = RowSource {
                     kind: kind::NOT_EMPTY,
                     numbers: numbers(&["r.parent"]),
                     strings: Vec::new(),

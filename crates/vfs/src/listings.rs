@@ -69,14 +69,14 @@ struct NameWindow {
     all: Option<(Generation, Vec<(Name, Dirent)>)>,
     /// How many names before those in `shown` were dropped.
     dropped: usize,
-    charge: Charge,
+    held_names: HeldNames,
 }
 
 impl NameWindow {
     /// Starts again at the beginning.
     fn rewind(&mut self) {
-        let charge = std::mem::take(&mut self.charge);
-        *self = NameWindow { charge, ..NameWindow::default() };
+        let held_names = std::mem::take(&mut self.held_names);
+        *self = NameWindow { held_names, ..NameWindow::default() };
     }
 
     /// Drops names that the caller has passed, and the entries collected for the cache.
@@ -95,12 +95,12 @@ impl NameWindow {
 
 /// The share of one open directory in the number of names that all of them hold.
 #[derive(Debug, Default)]
-struct Charge {
+struct HeldNames {
     total: Option<Arc<AtomicUsize>>,
     own: usize,
 }
 
-impl Charge {
+impl HeldNames {
     fn set(&mut self, now: usize) {
         if let Some(total) = &self.total {
             total.fetch_add(now, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for HeldNames {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -168,8 +168,8 @@ impl Listings {
         self.base.access.admit_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
-        let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
-        let names = Mutex::new(NameWindow { charge, ..NameWindow::default() });
+        let held_names = HeldNames { total: Some(Arc::clone(&self.listed)), own: 0 };
+        let names = Mutex::new(NameWindow { held_names, ..NameWindow::default() });
         let dir = OpenDir { ino, parent: inode.parent, viewer, names };
         host::write(&self.dirs).insert(handle, Arc::new(dir));
         Ok(handle)
@@ -220,13 +220,13 @@ impl Listings {
                 }
                 let more = self.read_more(&dir, &mut names, attrs);
                 let held = names.held();
-                names.charge.set(held);
+                names.held_names.set(held);
                 if !more? {
                     return Ok(());
                 }
                 if self.listed.load(Ordering::Relaxed) > HELD_BOUND {
                     names.rewind();
-                    names.charge.set(0);
+                    names.held_names.set(0);
                     return Err(Errno::ENOMEM);
                 }
             }

@@ -128,19 +128,19 @@ fn to_text(
         Some(errno) => format!("denied: {want} for {user}: {place}: {errno}\n\n"),
     };
     let mut columns = Columns::new(5, &["MODE", "OWNER", "PATH", "CHECK", "BY"]);
-    for (check, verdict) in route.checks.iter().zip(&answer.verdicts) {
+    for (check, result) in route.checks.iter().zip(&answer.results) {
         let access_attrs = &check.access_attrs;
-        let granted = if verdict.is_granted() { "granted" } else { "denied" };
+        let granted = if result.is_granted() { "granted" } else { "denied" };
         columns.line([
             show::mode(access_attrs),
             format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
             show_name(&check.path),
             format!("{} {granted}", show::requirement(&check.requirement)),
-            show::reason(&verdict.reason, users, &route.domains),
+            show::reason(&result.reason, users, &route.domains),
         ]);
     }
     text.push_str(&columns.render());
-    let passed = answer.verdicts.iter().all(inspect::Verdict::is_granted);
+    let passed = answer.results.iter().all(inspect::CheckResult::is_granted);
     if let (true, Some(errno)) = (passed, answer.errno) {
         text.push_str(&format!("\n{}\n", end(errno)));
     }
@@ -170,8 +170,8 @@ fn to_json(
     let checks: Vec<_> = route
         .checks
         .iter()
-        .zip(&answer.verdicts)
-        .map(|(check, verdict)| show::check_to_json(check, verdict, users, &route.domains))
+        .zip(&answer.results)
+        .map(|(check, result)| show::check_to_json(check, result, users, &route.domains))
         .collect();
     json!({
         "path": target.show(),

@@ -3,7 +3,7 @@
 use acl::identity::DomainTable;
 use acl::nfs4::{self, Reason, Who};
 use acl::posix::{Entry, Perm, Tag};
-use inspect::{AccessAttrs, Check, Requirement, Verdict, VerdictReason};
+use inspect::{AccessAttrs, Check, CheckReason, CheckResult, Requirement};
 use serde_json::{Value, json};
 use types::{Caps, Cred};
 
@@ -57,25 +57,25 @@ fn rights_in_words(perm: Perm) -> String {
 }
 
 /// The reason of a decision, in one line.
-pub(crate) fn reason(reason: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
+pub(crate) fn reason(reason: &CheckReason, users: &Users, domains: &DomainTable) -> String {
     match reason {
-        VerdictReason::Mode(of) => entry(of, users),
-        VerdictReason::ModeAside(of) => {
+        CheckReason::Mode(of) => entry(of, users),
+        CheckReason::ModeAside(of) => {
             format!("{}, because the group bits are clear, so the ACL is ignored", entry(of, users))
         }
-        VerdictReason::Entry(of, None) => entry(of, users),
-        VerdictReason::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
-        VerdictReason::Nfs4(all) => {
+        CheckReason::Entry(of, None) => entry(of, users),
+        CheckReason::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
+        CheckReason::Nfs4(all) => {
             all.iter().map(|one| nfs4_verdict(one, users, domains)).collect::<Vec<_>>().join("; ")
         }
-        VerdictReason::Capability(caps) => format!("{} overrides mode and ACL", capability(*caps)),
-        VerdictReason::NeedsCapability(caps) => format!("needs {}", capability(*caps)),
-        VerdictReason::Owns => "the user owns it".to_owned(),
-        VerdictReason::OwnsNot => "the user does not own it".to_owned(),
-        VerdictReason::OwnsDirectory => "the user owns the sticky directory".to_owned(),
-        VerdictReason::OwnsNeither => "the user owns neither it nor the sticky directory".to_owned(),
-        VerdictReason::LinkOfDirectory => "the owner of the directory owns the link".to_owned(),
-        VerdictReason::LinkOfOther => {
+        CheckReason::Capability(caps) => format!("{} overrides mode and ACL", capability(*caps)),
+        CheckReason::NeedsCapability(caps) => format!("needs {}", capability(*caps)),
+        CheckReason::Owns => "the user owns it".to_owned(),
+        CheckReason::OwnsNot => "the user does not own it".to_owned(),
+        CheckReason::OwnsDirectory => "the user owns the sticky directory".to_owned(),
+        CheckReason::OwnsNeither => "the user owns neither it nor the sticky directory".to_owned(),
+        CheckReason::LinkOfDirectory => "the owner of the directory owns the link".to_owned(),
+        CheckReason::LinkOfOther => {
             "neither the user nor the owner of the sticky directory owns the link".to_owned()
         }
     }
@@ -109,28 +109,28 @@ fn sid_name(entry: &nfs4::Entry, users: &Users, domains: &DomainTable) -> Option
 }
 
 /// The kind of the reason, for JSON.
-fn reason_kind(reason: &VerdictReason) -> &'static str {
+fn reason_kind(reason: &CheckReason) -> &'static str {
     match reason {
-        VerdictReason::Mode(_) => "mode",
-        VerdictReason::ModeAside(_) => "mode, ACL put aside",
-        VerdictReason::Entry(..) => "entry",
-        VerdictReason::Nfs4(_) => "nfs4",
-        VerdictReason::Capability(_) | VerdictReason::NeedsCapability(_) => "capability",
-        VerdictReason::Owns | VerdictReason::OwnsNot => "owner",
-        VerdictReason::OwnsDirectory | VerdictReason::OwnsNeither => "sticky",
-        VerdictReason::LinkOfDirectory | VerdictReason::LinkOfOther => "link",
+        CheckReason::Mode(_) => "mode",
+        CheckReason::ModeAside(_) => "mode, ACL put aside",
+        CheckReason::Entry(..) => "entry",
+        CheckReason::Nfs4(_) => "nfs4",
+        CheckReason::Capability(_) | CheckReason::NeedsCapability(_) => "capability",
+        CheckReason::Owns | CheckReason::OwnsNot => "owner",
+        CheckReason::OwnsDirectory | CheckReason::OwnsNeither => "sticky",
+        CheckReason::LinkOfDirectory | CheckReason::LinkOfOther => "link",
     }
 }
 
-pub(super) fn reason_to_json(of: &VerdictReason, users: &Users, domains: &DomainTable) -> Value {
+pub(super) fn reason_to_json(of: &CheckReason, users: &Users, domains: &DomainTable) -> Value {
     let mut value = json!({ "kind": reason_kind(of), "text": reason(of, users, domains) });
     match of {
-        VerdictReason::Mode(of) | VerdictReason::ModeAside(of) => value["entry"] = format!("{of:#}").into(),
-        VerdictReason::Entry(of, mask) => {
+        CheckReason::Mode(of) | CheckReason::ModeAside(of) => value["entry"] = format!("{of:#}").into(),
+        CheckReason::Entry(of, mask) => {
             value["entry"] = format!("{of:#}").into();
             value["mask"] = mask.map(|mask| mask.to_string()).into();
         }
-        VerdictReason::Nfs4(all) => {
+        CheckReason::Nfs4(all) => {
             let one = |(verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>)| {
                 json!({
                     "permission": verdict.permission.to_string(),
@@ -141,7 +141,7 @@ pub(super) fn reason_to_json(of: &VerdictReason, users: &Users, domains: &Domain
             };
             value["permissions"] = all.iter().map(one).collect();
         }
-        VerdictReason::Capability(caps) | VerdictReason::NeedsCapability(caps) => {
+        CheckReason::Capability(caps) | CheckReason::NeedsCapability(caps) => {
             value["capability"] = capability(*caps).into();
         }
         _ => {}
@@ -154,7 +154,12 @@ pub(crate) fn mode(access_attrs: &AccessAttrs) -> String {
     modes::show(access_attrs.kind, access_attrs.mode, access_attrs.rules.has_acl())
 }
 
-pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users, domains: &DomainTable) -> Value {
+pub(super) fn check_to_json(
+    check: &Check,
+    result: &CheckResult,
+    users: &Users,
+    domains: &DomainTable,
+) -> Value {
     let (path, bytes) = crate::target::path_to_json(&check.path);
     let mut value = json!({
         "path": path,
@@ -165,9 +170,9 @@ pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users, dom
         "gid": check.access_attrs.gid,
         "acl": check.access_attrs.rules.acl_text_by_sid(domains),
         "asked": requirement(&check.requirement),
-        "granted": verdict.is_granted(),
-        "errno": verdict.errno.and_then(|errno| errno.name()),
-        "by": reason_to_json(&verdict.reason, users, domains),
+        "granted": result.is_granted(),
+        "errno": result.errno.and_then(|errno| errno.name()),
+        "by": reason_to_json(&result.reason, users, domains),
     });
     if let Some(bytes) = bytes {
         value["path_bytes"] = bytes.into();

@@ -188,13 +188,13 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
     let mut effective = Effective { reached: false, rights: Perm::NONE, by: String::new() };
     for (right, route) in RIGHTS.into_iter().zip(routes) {
         let answer = route.explain(cred);
-        let (Some(verdict), Some(check)) =
-            (answer.verdicts.last(), route.checks.get(answer.verdicts.len().saturating_sub(1)))
+        let (Some(result), Some(check)) =
+            (answer.results.last(), route.checks.get(answer.results.len().saturating_sub(1)))
         else {
             continue;
         };
-        if answer.verdicts.len() < route.checks.len() {
-            let reason = show::reason(&verdict.reason, users, &route.domains);
+        if answer.results.len() < route.checks.len() {
+            let reason = show::reason(&result.reason, users, &route.domains);
             effective.by = format!("{reason} at {}", show_name(&check.path));
             return effective;
         }
@@ -204,7 +204,7 @@ fn evaluate(routes: &[Route], cred: &Cred, users: &Users) -> Effective {
             effective.rights = effective.rights | right;
         }
         if effective.by.is_empty() || is_first && effective.rights != Perm::NONE {
-            effective.by = show::reason(&verdict.reason, users, &route.domains);
+            effective.by = show::reason(&result.reason, users, &route.domains);
         }
     }
     effective

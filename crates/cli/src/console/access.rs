@@ -1,8 +1,8 @@
-//! One user and one path: the verdict, the listing as the user sees it, and who else has access.
+//! One user and one path: the explanation, the listing as the user sees it, and who else has access.
 
 use ::console::Failure;
 use ::console::model::{
-    Access, AccessQuery, Fact, File, Holder, Holders, Listing, ListingRow, Step, Verdict,
+    AccessAnswer, AccessQuery, Explanation, Fact, File, Holder, Holders, Listing, ListingRow, Step,
 };
 use acl::identity::DomainTable;
 use command::units::show_size;
@@ -26,7 +26,7 @@ const NAMES: usize = 200;
 /// The maximum number of users on a page.
 const USERS: usize = 100;
 
-pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access, Failure> {
+pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<AccessAnswer, Failure> {
     let want: Operation =
         query.want.parse().map_err(|error: inspect::OperationError| Failure::Wrong(error.to_string()))?;
     let person = match &query.user {
@@ -34,11 +34,12 @@ pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access,
         None => None,
     };
     let tree = opened.tree();
-    let verdict = person.as_ref().map(|person| verdict(opened, &tree, person, query, want)).transpose()?;
+    let explanation =
+        person.as_ref().map(|person| explanation(opened, &tree, person, query, want)).transpose()?;
     // A name that does not exist yet has no file: its directory is shown.
     let shown = match opened.find(&query.path) {
         Err(Failure::Wrong(_)) if want == Operation::Create => parent(&query.path).to_vec(),
-        Err(failure) => return without_file(opened, query, person.as_ref(), verdict, failure),
+        Err(failure) => return without_file(opened, query, person.as_ref(), explanation, failure),
         Ok(_) => query.path.clone(),
     };
     let (ino, path) = opened.find(&shown)?;
@@ -46,25 +47,27 @@ pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<Access,
     let domains = tree.domains(access_attrs.rules.highest_domain()).map_err(unanswered)?;
     let listing = || listing(opened, person.as_ref(), (ino, &shown[..]), query);
     let listing = inode.kind.is_dir().then(listing).transpose()?;
-    Ok(Access {
+    Ok(AccessAnswer {
         person: person.as_ref().map(|person| show::person(person, &opened.users)),
-        verdict,
+        explanation,
         file: file(opened, path.clone(), &inode, &access_attrs, &domains),
         listing,
         holders: holders(opened, &tree, &shown)?,
     })
 }
 
-/// The page of a name that does not exist. If the user may not even look, the verdict is the better answer.
+/// The page of a name that does not exist. If the user may not even look, the explanation is the better answer.
 fn without_file(
     opened: &Opened<'_>,
     query: &AccessQuery,
     person: Option<&Person>,
-    verdict: Option<Verdict>,
+    explanation: Option<Explanation>,
     failure: Failure,
-) -> Result<Access, Failure> {
+) -> Result<AccessAnswer, Failure> {
     let Failure::Wrong(text) = &failure else { return Err(failure) };
-    let (Some(verdict), Some(person)) = (verdict.filter(|verdict| !verdict.is_granted), person) else {
+    let (Some(explanation), Some(person)) =
+        (explanation.filter(|explanation| !explanation.is_granted), person)
+    else {
         return Err(failure);
     };
     let file = File {
@@ -77,7 +80,13 @@ fn without_file(
         damage: Some(text.clone()),
     };
     let person = Some(show::person(person, &opened.users));
-    Ok(Access { person, verdict: Some(verdict), file, listing: None, holders: Holders::default() })
+    Ok(AccessAnswer {
+        person,
+        explanation: Some(explanation),
+        file,
+        listing: None,
+        holders: Holders::default(),
+    })
 }
 
 fn parent(path: &[u8]) -> &[u8] {
@@ -87,13 +96,13 @@ fn parent(path: &[u8]) -> &[u8] {
     }
 }
 
-fn verdict(
+fn explanation(
     opened: &Opened<'_>,
     tree: &VolumeTree<'_>,
     person: &Person,
     query: &AccessQuery,
     want: Operation,
-) -> Result<Verdict, Failure> {
+) -> Result<Explanation, Failure> {
     let route = Route::find(tree, &query.path, want).map_err(unanswered)?;
     let answer = route.explain(&person.cred);
     let words = Words { person, users: &opened.users, domains: &route.domains };
@@ -110,7 +119,7 @@ fn verdict(
     if let Some(groups) = &query.groups {
         command.push_str(&format!(" --groups {}", quoted(groups.as_bytes())));
     }
-    Ok(Verdict {
+    Ok(Explanation {
         is_granted,
         headline: format!("{} {can} {deed}", person.name),
         because: because(&words, &route, &answer, &person.cred),
@@ -120,14 +129,14 @@ fn verdict(
     })
 }
 
-/// The reasons of a verdict, in sentences.
+/// The reasons of an explanation, in sentences.
 fn because(words: &Words<'_>, route: &Route, answer: &Answer, cred: &Cred) -> Vec<String> {
     let name = &words.person.name;
-    let last = answer.verdicts.last().zip(route.checks.get(answer.verdicts.len().saturating_sub(1)));
-    let Some((verdict, check)) = last else { return vec![end(answer.errno)] };
+    let last = answer.results.last().zip(route.checks.get(answer.results.len().saturating_sub(1)));
+    let Some((result, check)) = last else { return vec![end(answer.errno)] };
     let on = &check.access_attrs;
-    let reason = words.reason(&verdict.reason, on);
-    if verdict.is_granted() {
+    let reason = words.reason(&result.reason, on);
+    if result.is_granted() {
         let mut sentences = Vec::new();
         if let Some(errno) = answer.errno {
             sentences.push(end(Some(errno)));
@@ -180,16 +189,14 @@ fn steps(opened: &Opened<'_>, route: &Route, answer: &Answer) -> Vec<Step> {
     let users = &opened.users;
     let step = |(at, check): (usize, &inspect::Check)| {
         let on = &check.access_attrs;
-        let verdict = answer.verdicts.get(at);
+        let result = answer.results.get(at);
         Step {
             path: check.path.clone(),
             mode: show::mode(on),
             owner: format!("{}:{}", users.user(on.uid), users.group(on.gid)),
             asked: asked(&check.requirement, on.kind.is_dir()),
-            is_granted: verdict.map(inspect::Verdict::is_granted),
-            by: verdict
-                .map(|verdict| show::reason(&verdict.reason, users, &route.domains))
-                .unwrap_or_default(),
+            is_granted: result.map(inspect::CheckResult::is_granted),
+            by: result.map(|result| show::reason(&result.reason, users, &route.domains)).unwrap_or_default(),
         }
     };
     route.checks.iter().enumerate().map(step).collect()
@@ -256,7 +263,7 @@ fn closed(opened: &Opened<'_>, person: &Person, path: &[u8]) -> Result<Option<St
     if answer.errno.is_none() {
         return Ok(None);
     }
-    let at = route.checks.get(answer.verdicts.len().saturating_sub(1));
+    let at = route.checks.get(answer.results.len().saturating_sub(1));
     Ok(Some(match at {
         Some(check) if check.requirement == Requirement::Search => {
             format!("{name} sees none of these names, because {} cannot be passed.", show_name(&check.path))

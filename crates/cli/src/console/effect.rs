@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ::console::Failure;
-use ::console::model::{AccessQuery, Below, Change, Effect};
+use ::console::model::{AccessEffect, AccessQuery, Below, PermissionChange};
 use inspect::{AuditError, Seen, Start, View, VisitedName, audit};
 use types::{Cred, Ino};
 
@@ -21,7 +21,11 @@ const CHANGES: usize = 200;
 /// Users whose access changes, on a page.
 const USERS: usize = 200;
 
-pub(super) fn effect(opened: &Opened<'_>, query: &AccessQuery, change: &Change) -> Result<Effect, Failure> {
+pub(super) fn effect(
+    opened: &Opened<'_>,
+    query: &AccessQuery,
+    change: &PermissionChange,
+) -> Result<AccessEffect, Failure> {
     let (ino, path) = opened.find(&query.path)?;
     let user = query.user.as_deref();
     // The edit is applied to the file that is already found, so its path need not be parsed.
@@ -38,7 +42,7 @@ pub(super) fn effect(opened: &Opened<'_>, query: &AccessQuery, change: &Change) 
         Ok((inode, _)) if inode.kind.is_dir() => below(opened, query, &what_if, ino, &path, &shown)?,
         _ => None,
     };
-    Ok(Effect {
+    Ok(AccessEffect {
         command: command(change, user, &opened.word(&path))?,
         users: shown.rows.iter().take(USERS).map(user_row).collect(),
         unchanged: shown.others,
@@ -47,8 +51,8 @@ pub(super) fn effect(opened: &Opened<'_>, query: &AccessQuery, change: &Change) 
 }
 
 /// The change as a command.
-fn command(change: &Change, user: Option<&str>, path: &str) -> Result<String, Failure> {
-    let Change { kind, mode, class, name, perms, recursive, keep_mask } = change;
+fn command(change: &PermissionChange, user: Option<&str>, path: &str) -> Result<String, Failure> {
+    let PermissionChange { kind, mode, class, name, perms, recursive, keep_mask } = change;
     for (what, text) in [("name", name), ("mode", mode)] {
         if text.contains([',', ':', '\'', '"']) || text.chars().any(char::is_control) {
             return Err(Failure::Wrong(format!(

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use ::console::model::{Change, Remedy};
+use ::console::model::{PermissionChange, Remedy};
 use acl::nfs4::{self, AclFlags, EntryFlags, Nfs4Acl};
 use acl::posix::{Perm, PosixAcl, Tag};
 use inspect::{
@@ -28,7 +28,7 @@ const GROUPS: usize = 64;
 struct Step {
     text: String,
     command: String,
-    change: Option<(Vec<u8>, Change)>,
+    change: Option<(Vec<u8>, PermissionChange)>,
 }
 
 pub(super) fn remedies(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy> {
@@ -45,7 +45,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
     let mut changed = route.clone();
     let mut steps: Vec<Step> = Vec::new();
     while changed.explain(&person.cred).errno.is_some() {
-        let denied = changed.explain(&person.cred).verdicts.len().saturating_sub(1);
+        let denied = changed.explain(&person.cred).results.len().saturating_sub(1);
         let Some((step, after)) = changed.checks.get(denied).and_then(|check| grant(opened, person, check))
         else {
             return Vec::new();
@@ -57,7 +57,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
         steps.push(step);
         // Another round must look at another check.
         let next = changed.explain(&person.cred);
-        if next.errno.is_some() && next.verdicts.len() <= denied + 1 || steps.len() > STEPS {
+        if next.errno.is_some() && next.results.len() <= denied + 1 || steps.len() > STEPS {
             return Vec::new();
         }
     }
@@ -98,7 +98,11 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
             let mode = Mode::new(on.mode.bits() | perm.bits() << 6);
             let after = Edit::Chmod(mode).apply(on).ok().filter(&allows)?;
             let octal = format!("{:o}", mode.bits() & 0o7777);
-            let change = Change { kind: "chmod".to_owned(), mode: octal.clone(), ..Change::default() };
+            let change = PermissionChange {
+                kind: "chmod".to_owned(),
+                mode: octal.clone(),
+                ..PermissionChange::default()
+            };
             let step = Step {
                 text: format!("Allow the owner of {place} {allow}:"),
                 command: format!("chmod {octal} {word}"),
@@ -118,13 +122,13 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
                 };
                 let after = edit.apply(on).ok().filter(&allows)?;
                 let letters = perm.to_string().replace('-', "");
-                let change = Change {
+                let change = PermissionChange {
                     kind: "setfacl".to_owned(),
                     class: "u".to_owned(),
                     name: person.name.clone(),
                     perms: letters,
                     keep_mask: *keep_mask,
-                    ..Change::default()
+                    ..PermissionChange::default()
                 };
                 let entry = quoted(format!("u:{}:{perm}", person.name).as_bytes());
                 let step = Step {
@@ -174,7 +178,8 @@ fn by_group(opened: &Opened<'_>, person: &Person, route: &Route) -> Option<Remed
     };
     let gid = groups(route).into_iter().filter(|gid| *gid != 0).take(GROUPS).find(grants)?;
     let group = opened.users.group(gid);
-    let change = Change { kind: "join".to_owned(), name: group.clone(), ..Change::default() };
+    let change =
+        PermissionChange { kind: "join".to_owned(), name: group.clone(), ..PermissionChange::default() };
     let target = route.target().map(|check| check.path.clone())?;
     Some(Remedy {
         text: format!(

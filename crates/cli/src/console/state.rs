@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ::console::Failure;
 use ::console::model::{
-    Fact, Garbage, Level, Map, MapEntry, Overview, QuotaRow, Quotas, SessionRow, Sessions, Size, Tone,
+    Fact, GarbageSummary, Level, Map, MapEntry, Overview, QuotaRow, Quotas, SessionRow, Sessions, Size, Tone,
 };
 use command::output::HumanDuration;
 use command::units::show_size;
@@ -303,7 +303,7 @@ fn fill(quota: &Quota) -> f64 {
     bytes.max(inodes)
 }
 
-pub(super) fn garbage(opened: &Opened<'_>) -> Result<Garbage, Failure> {
+pub(super) fn garbage(opened: &Opened<'_>) -> Result<GarbageSummary, Failure> {
     let found = Known::count(&*opened.engine, MAX_GARBAGE).map_err(engine_failed)?;
     let tone = |count: u64| if count > 0 { Tone::Warn } else { Tone::Good };
     let slices = format!("{}, {} that files no longer use", found.slices, show_size(found.slice_bytes));
@@ -314,5 +314,5 @@ pub(super) fn garbage(opened: &Opened<'_>) -> Result<Garbage, Failure> {
             .tone(tone(found.orphans)),
         Fact::new("Slices", slices),
     ];
-    Ok(Garbage { facts, is_cut: found.is_cut })
+    Ok(GarbageSummary { facts, is_cut: found.is_cut })
 }

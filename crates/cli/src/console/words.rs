@@ -1,11 +1,11 @@
 //! Permissions and reasons in sentences, for people who cannot read ACLs.
 //!
-//! This module decides nothing: each sentence says a [`VerdictReason`] in words.
+//! This module decides nothing: each sentence says a [`CheckReason`] in words.
 
 use acl::identity::DomainTable;
 use acl::nfs4;
 use acl::posix::{Entry, Perm, Tag};
-use inspect::{AccessAttrs, Operation, Requirement, Rules, VerdictReason};
+use inspect::{AccessAttrs, CheckReason, Operation, Requirement, Rules};
 
 use crate::access::show;
 use crate::target::show_name;
@@ -21,17 +21,17 @@ pub(super) struct Words<'a> {
 
 impl Words<'_> {
     /// Why a check has its result. The sentence begins in lower case.
-    pub(super) fn reason(&self, reason: &VerdictReason, on: &AccessAttrs) -> String {
+    pub(super) fn reason(&self, reason: &CheckReason, on: &AccessAttrs) -> String {
         let name = &self.person.name;
         let (owner, group) = (self.users.user(on.uid), self.users.group(on.gid));
         let is_dir = on.kind.is_dir();
         match reason {
-            VerdictReason::Mode(entry) => format!("{}.", self.by_class(entry, on)),
-            VerdictReason::ModeAside(entry) => format!(
+            CheckReason::Mode(entry) => format!("{}.", self.by_class(entry, on)),
+            CheckReason::ModeAside(entry) => format!(
                 "{}. Its ACL is ignored, because the group bits of its mode are all clear.",
                 self.by_class(entry, on)
             ),
-            VerdictReason::Entry(entry @ Entry { tag, perm }, mask) => {
+            CheckReason::Entry(entry @ Entry { tag, perm }, mask) => {
                 let allows = format!("it allows {}", rights(*perm, is_dir));
                 let decided = match tag {
                     Tag::User(_) => {
@@ -64,25 +64,25 @@ impl Words<'_> {
                     ),
                 }
             }
-            VerdictReason::Nfs4(all) => {
+            CheckReason::Nfs4(all) => {
                 let all: Vec<String> = all.iter().map(|one| self.by_nfs4(one, on)).collect();
                 format!("{}.", all.join("; "))
             }
-            VerdictReason::NeedsCapability(_) => {
+            CheckReason::NeedsCapability(_) => {
                 format!("only root may do this ({}).", show::reason(reason, self.users, self.domains))
             }
-            VerdictReason::Capability(_) => {
+            CheckReason::Capability(_) => {
                 format!("{name} is root: {}.", show::reason(reason, self.users, self.domains))
             }
-            VerdictReason::Owns => format!("{name} owns it."),
-            VerdictReason::OwnsNot => format!("only its owner ({owner}) or root may do this."),
-            VerdictReason::OwnsDirectory => format!("{name} owns the directory, which is sticky."),
-            VerdictReason::OwnsNeither => format!(
+            CheckReason::Owns => format!("{name} owns it."),
+            CheckReason::OwnsNot => format!("only its owner ({owner}) or root may do this."),
+            CheckReason::OwnsDirectory => format!("{name} owns the directory, which is sticky."),
+            CheckReason::OwnsNeither => format!(
                 "the directory is sticky (t in its mode), so only the owner of a name’s file, the owner of the directory or root \
                  may remove the name. {owner} owns the file."
             ),
-            VerdictReason::LinkOfDirectory => "the owner of the directory owns the link.".to_owned(),
-            VerdictReason::LinkOfOther => format!(
+            CheckReason::LinkOfDirectory => "the owner of the directory owns the link.".to_owned(),
+            CheckReason::LinkOfOther => format!(
                 "it is a symbolic link of {owner} in a sticky directory, and the kernel follows such a link only for its owner."
             ),
         }

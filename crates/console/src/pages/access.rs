@@ -3,7 +3,9 @@
 use super::usage::joined;
 use crate::frame::{self, Page};
 use crate::html::Html;
-use crate::model::{Access, AccessQuery, Change, File, Holders, Listing, Remedy, Step, Tone, Verdict};
+use crate::model::{
+    AccessAnswer, AccessQuery, Explanation, File, Holders, Listing, PermissionChange, Remedy, Step, Tone,
+};
 use crate::request::{Link, Query};
 use crate::source::{Failure, Source};
 
@@ -62,8 +64,8 @@ pub(super) fn fill(source: &dyn Source, query: &Query, page: &mut Page) -> Resul
     form(source, query, body);
     body.raw("</section>");
     frame::crumbs(body, &access.file.path, |path| link_to(&asked, path));
-    if let Some(verdict) = &access.verdict {
-        show_verdict(body, &asked, verdict);
+    if let Some(explanation) = &access.explanation {
+        show_explanation(body, &asked, explanation);
     }
     body.raw("<div class=\"two\"><div>");
     match &access.listing {
@@ -134,27 +136,27 @@ pub(super) fn form(source: &dyn Source, query: &Query, body: &mut Html) {
     body.raw("</form>");
 }
 
-fn show_verdict(body: &mut Html, asked: &AccessQuery, verdict: &Verdict) {
-    let (class, sign) = if verdict.is_granted { ("good", "✓") } else { ("bad", "✕") };
+fn show_explanation(body: &mut Html, asked: &AccessQuery, explanation: &Explanation) {
+    let (class, sign) = if explanation.is_granted { ("good", "✓") } else { ("bad", "✕") };
     body.raw("<section class=\"card verdict ")
         .raw(class)
         .raw("\" id=\"verdict\"><h2><span class=\"sign\" aria-hidden=\"true\">");
-    body.raw(sign).raw("</span><span>").text(&verdict.headline).raw("</span></h2><div class=\"why\">");
-    for sentence in &verdict.because {
+    body.raw(sign).raw("</span><span>").text(&explanation.headline).raw("</span></h2><div class=\"why\">");
+    for sentence in &explanation.because {
         body.raw("<p>").text(sentence).raw("</p>");
     }
-    let columns = if verdict.remedies.is_empty() { "cols one" } else { "cols" };
+    let columns = if explanation.remedies.is_empty() { "cols one" } else { "cols" };
     body.raw("</div><div class=\"").raw(columns).raw("\">");
-    show_steps(body, asked, &verdict.steps);
-    if !verdict.remedies.is_empty() {
+    show_steps(body, asked, &explanation.steps);
+    if !explanation.remedies.is_empty() {
         body.raw("<div class=\"remedy\"><h3>What would allow it</h3><ul>");
-        for remedy in &verdict.remedies {
+        for remedy in &explanation.remedies {
             show_remedy(body, asked, remedy);
         }
         body.raw("</ul></div>");
     }
     body.raw("</div><details class=\"more\"><summary>The same answer in a terminal</summary><pre>");
-    body.text(&verdict.command).raw("</pre></details></section>");
+    body.text(&explanation.command).raw("</pre></details></section>");
 }
 
 fn show_steps(body: &mut Html, asked: &AccessQuery, steps: &[Step]) {
@@ -197,7 +199,7 @@ fn show_remedy(body: &mut Html, asked: &AccessQuery, remedy: &Remedy) {
 }
 
 /// The link to the page that shows the effect of a change.
-pub(super) fn change_link(asked: &AccessQuery, path: &[u8], change: &Change) -> Link {
+pub(super) fn change_link(asked: &AccessQuery, path: &[u8], change: &PermissionChange) -> Link {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let mut link =
         Link::to("/change").text("user", asked.user.as_deref()).text("groups", asked.groups.as_deref());
@@ -212,7 +214,7 @@ pub(super) fn change_link(asked: &AccessQuery, path: &[u8], change: &Change) -> 
     link.text("keep_mask", change.keep_mask.then_some("1"))
 }
 
-fn show_listing(body: &mut Html, asked: &AccessQuery, access: &Access, listing: &Listing) {
+fn show_listing(body: &mut Html, asked: &AccessQuery, access: &AccessAnswer, listing: &Listing) {
     body.raw("<section class=\"card\"><h2>");
     match &access.person {
         Some(person) => {
@@ -319,7 +321,8 @@ fn show_holders(body: &mut Html, asked: &AccessQuery, file: &File, holders: &Hol
     }
     notes.push(format!("{} others have no access.", holders.none));
     frame::cut(body, &notes.join(" "));
-    let change = Change { kind: "setfacl".to_owned(), class: "u".to_owned(), ..Change::default() };
+    let change =
+        PermissionChange { kind: "setfacl".to_owned(), class: "u".to_owned(), ..PermissionChange::default() };
     body.raw("<p class=\"cut\"><a class=\"button quiet\" href=\"")
         .text(change_link(asked, &file.path, &change));
     body.raw("\">Try a change here</a></p></section>");

@@ -3,7 +3,7 @@
 use super::access::{asked, link_to};
 use crate::frame::{self, Page};
 use crate::html::{Html, grouped};
-use crate::model::{AccessQuery, Below, Change, Effect};
+use crate::model::{AccessEffect, AccessQuery, Below, PermissionChange};
 use crate::request::Query;
 use crate::source::{Failure, Source};
 
@@ -35,10 +35,10 @@ pub(super) fn fill(source: &dyn Source, query: &Query, page: &mut Page) -> Resul
     Ok(())
 }
 
-fn change(query: &Query) -> Change {
+fn change(query: &Query) -> PermissionChange {
     let text = |name| query.text(name).unwrap_or_default().to_owned();
     let perms = ["r", "w", "x"].into_iter().filter(|letter| query.has(letter)).collect();
-    Change {
+    PermissionChange {
         kind: text("kind"),
         mode: text("mode"),
         class: text("class"),
@@ -49,7 +49,7 @@ fn change(query: &Query) -> Change {
     }
 }
 
-fn is_complete(change: &Change) -> bool {
+fn is_complete(change: &PermissionChange) -> bool {
     match change.kind.as_str() {
         "chmod" => !change.mode.is_empty(),
         "" => false,
@@ -102,9 +102,9 @@ fn class(body: &mut Html, of: &str) {
     body.raw("</select></label>");
 }
 
-fn forms(body: &mut Html, asked: &AccessQuery, change: &Change) {
+fn forms(body: &mut Html, asked: &AccessQuery, change: &PermissionChange) {
     let is = |kind: &str| change.kind == kind;
-    let of = |kind: &str| if is(kind) { change.clone() } else { Change::default() };
+    let of = |kind: &str| if is(kind) { change.clone() } else { PermissionChange::default() };
 
     let own = of("setfacl");
     begin(
@@ -158,7 +158,7 @@ fn forms(body: &mut Html, asked: &AccessQuery, change: &Change) {
     }
 }
 
-fn show(body: &mut Html, asked: &AccessQuery, effect: &Effect) {
+fn show(body: &mut Html, asked: &AccessQuery, effect: &AccessEffect) {
     body.raw("<section class=\"card\" id=\"effect\"><h2>Who gains or loses access to this path</h2><pre>")
         .text(&effect.command);
     body.raw("</pre>");

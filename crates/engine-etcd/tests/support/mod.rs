@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use engine_etcd::{EtcdEngine, OpenError};
 use pool::Url;
-use servers::{Kind, Settings};
+use servers::{Kind, ServerSettings};
 
 /// A server of these tests.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) fn shared() -> Arc<Server> {
     let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
     server.upgrade().unwrap_or_else(|| {
         // These tests do not check durability across a power loss.
-        let settings = Settings { in_memory: true, ..Settings::default() };
+        let settings = ServerSettings { in_memory: true, ..ServerSettings::default() };
         let new = Arc::new(Server(servers::Server::with(Kind::Etcd, settings)));
         *server = Arc::downgrade(&new);
         new

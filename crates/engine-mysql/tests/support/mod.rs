@@ -11,7 +11,7 @@ use engine_mysql::MysqlEngine;
 use meta::Engine;
 use mysql::prelude::Queryable;
 use pool::Url;
-use servers::{Kind, Settings};
+use servers::{Kind, ServerSettings};
 
 /// Timeouts for tests that do not test them: a busy machine may be slow.
 pub(crate) const LONG_TIMEOUTS: &str = "op_timeout=60s&connect_timeout=60s";
@@ -48,7 +48,7 @@ impl Server {
 
     fn start(durable: bool, more: &[&str]) -> Self {
         let arguments = SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect();
-        let settings = Settings { durable, arguments, ..Settings::default() };
+        let settings = ServerSettings { durable, arguments, ..ServerSettings::default() };
         let server = Server(servers::Server::with(Kind::Mariadb, settings));
         let mut root = server.root();
         for host in ["127.0.0.1", "localhost"] {

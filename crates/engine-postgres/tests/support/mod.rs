@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock};
 
 use engine_postgres::PostgresEngine;
 use pool::Url;
-use servers::{Kind, Settings};
+use servers::{Kind, ServerSettings};
 
 /// Timeouts for tests that do not test them: a busy machine may be slow.
 pub(crate) const LONG_TIMEOUTS: &str = "op_timeout=60s&connect_timeout=60s";
@@ -53,7 +53,8 @@ impl Server {
 
     fn start(durable: bool, more: &[&str]) -> Self {
         let arguments = SETTINGS.iter().chain(more).flat_map(|setting| ["-c", setting]).map(str::to_owned);
-        let settings = Settings { durable, arguments: arguments.collect(), ..Settings::default() };
+        let settings =
+            ServerSettings { durable, arguments: arguments.collect(), ..ServerSettings::default() };
         Server(servers::Server::with(Kind::Postgres, settings))
     }
 

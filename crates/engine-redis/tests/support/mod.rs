@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use engine_redis::RedisEngine;
 use pool::Url;
-use servers::{Kind, Settings};
+use servers::{Kind, ServerSettings};
 
 /// How long a command may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ impl Server {
     /// A server that writes no log, unless the arguments say so.
     pub fn start(arguments: &[&str]) -> Server {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Server(servers::Server::with(Kind::Redis, Settings { arguments, ..Settings::default() }))
+        Server(servers::Server::with(Kind::Redis, ServerSettings { arguments, ..ServerSettings::default() }))
     }
 
     /// A server that syncs its log at every commit.
@@ -59,7 +59,7 @@ impl Server {
 
     /// Starts a server with exactly these arguments, which listens on `port`.
     pub fn start_at(port: u16, arguments: Vec<String>) -> Server {
-        let settings = Settings { arguments, port: Some(port), ..Settings::default() };
+        let settings = ServerSettings { arguments, port: Some(port), ..ServerSettings::default() };
         Server(servers::Server::with(Kind::Redis, settings))
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use engine_tikv::{OpenError, TikvEngine};
 use meta::Engine;
 use pool::Url;
-use servers::{Kind, Settings};
+use servers::{Kind, ServerSettings};
 
 /// The placement drivers, `host:port[,host:port...]`. If set, the suites run on that cluster, each test under its own
 /// prefix.
@@ -43,7 +43,7 @@ impl Server {
     pub(crate) fn start(durable: bool) -> Self {
         Server(servers::Server::with(
             Kind::Tikv,
-            Settings { durable, in_memory: true, ..Settings::default() },
+            ServerSettings { durable, in_memory: true, ..ServerSettings::default() },
         ))
     }
 

@@ -21,7 +21,7 @@ const SHARDS: usize = 16;
 
 /// A bounded cache of keys, shared by threads.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct KeyCache {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -39,7 +39,7 @@ struct Seen {
     as_of: u64,
 }
 
-impl Memory {
+impl KeyCache {
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
         // FNV-1a (Fowler, Noll, Vo): a short key's hash in few instructions.
         let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -138,13 +138,13 @@ fn known(held: Option<StoredValue>) -> KeyState {
 #[derive(Debug)]
 pub struct CachedSource<'a> {
     fresh: &'a ReadSet,
-    memory: &'a Memory,
+    key_cache: &'a KeyCache,
     recalled: RefCell<HashMap<Vec<u8>, KeyState>>,
 }
 
 impl<'a> CachedSource<'a> {
-    pub fn new(fresh: &'a ReadSet, memory: &'a Memory) -> Self {
-        CachedSource { fresh, memory, recalled: RefCell::default() }
+    pub fn new(fresh: &'a ReadSet, key_cache: &'a KeyCache) -> Self {
+        CachedSource { fresh, key_cache, recalled: RefCell::default() }
     }
 }
 
@@ -156,7 +156,7 @@ impl Source for CachedSource<'_> {
                 if let Some(known) = recalled.get(key) {
                     return known.clone();
                 }
-                let known = self.memory.get(key);
+                let known = self.key_cache.get(key);
                 recalled.insert(key.to_vec(), known.clone());
                 known
             }
