@@ -19,7 +19,7 @@ use types::Ino;
 use crate::gc::Unreferenced;
 use crate::maintenance::{self, Exclusive, Tool};
 use crate::marker;
-use crate::records::{next_slice, usage, used_bytes};
+use crate::records::{self, next_slice, usage, used_bytes};
 use crate::scrub::{self, Damage};
 use crate::sessions::living;
 use crate::store::{KeyArgs, open_store};
@@ -41,8 +41,9 @@ Examples:
   limen fsck --repair sqlite:///var/lib/limen/home.db
       the volume must not be mounted; moves inodes that lost their names to /lost+found
 
-If the volume is mounted, the records are checked up to four times, and only a problem that every check finds is reported,
-because a change in progress can look like damage to one check. The usage counters are not compared then.")]
+If the volume is mounted, or is mounted during the check, the records are checked up to four times, and only a problem that
+every check finds is reported, because a change in progress can look like damage to one check. The usage counters are not
+compared then.")]
 pub(crate) struct FsckArgs {
     /// Where the volume's metadata is, or a path on a mount of the volume
     #[arg(value_name = "META-URL|PATH")]
@@ -117,18 +118,17 @@ fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
         return end_maintenance(&url, engine);
     }
     let access = Access::take(args, &url, &database)?;
-    let is_live = matches!(access, Access::BesideMounts);
     // The commits of this engine fail if another process has ended the maintenance.
     let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
-    if is_live {
+    if let Access::BesideMounts = access {
         output::note("the volume is mounted: only a problem that each of several checks finds is reported");
     }
     let (repairer, findings, bar) = (None, Findings::default(), output::progress("records checked"));
-    let mut fsck = Fsck { args, url: &url, volume: &volume, engine, repairer, findings, bar };
-    let checked = fsck.run(is_live);
+    let mut fsck = Fsck { args, url: &url, volume: &volume, access, engine, repairer, findings, bar };
+    let checked = fsck.run();
     fsck.bar.finish_and_clear();
     checked?;
-    let Fsck { engine, findings, .. } = fsck;
+    let Fsck { access: _access, engine, findings, .. } = fsck;
     if !findings.repaired.is_empty() {
         engine.sync().what(CANNOT_READ).at(&url)?;
     }
@@ -148,10 +148,15 @@ enum Access {
     Alone {
         exclusive: Box<Exclusive>,
     },
-    /// The volume cannot be mounted while this lock is held. On a database server there is no lock: the
-    /// volume was not mounted when the check began.
+    /// The volume cannot be mounted while this lock is held.
+    Locked {
+        _lock: MountLock,
+    },
+    /// The volume was not mounted when the check began. On a database server there is no lock, so it may be mounted
+    /// since.
     Unmounted {
-        _lock: Option<MountLock>,
+        /// The number of the next session at that time. Each client that changes the volume takes one first.
+        next_session: u64,
     },
     BesideMounts,
 }
@@ -169,10 +174,34 @@ impl Access {
             // A user that can only read the database file can still check the volume.
             Err(LockError::Io { .. }) => None,
         };
-        let sessions = living(&*database.engine());
-        let is_mounted = lock.is_none() && !sessions.at(url)?.is_empty();
-        Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { _lock: lock } })
+        match lock {
+            Some(lock) => Ok(Access::Locked { _lock: lock }),
+            None => Access::unlocked(&*database.engine()).at(url),
+        }
     }
+
+    fn unlocked(engine: &dyn Engine) -> Result<Access, EngineError> {
+        let next_session = next_session(engine)?;
+        let is_mounted = !living(engine)?.is_empty();
+        Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { next_session } })
+    }
+
+    /// Whether a mount may have changed the volume since the check began.
+    fn is_live(&mut self, engine: &dyn Engine) -> Result<bool, EngineError> {
+        if let Access::Unmounted { next_session: before } = *self
+            && (next_session(engine)? != before || !living(engine)?.is_empty())
+        {
+            output::note(
+                "the volume was in use during the check: only a problem that each of several checks finds is reported",
+            );
+            *self = Access::BesideMounts;
+        }
+        Ok(matches!(self, Access::BesideMounts))
+    }
+}
+
+fn next_session(engine: &dyn Engine) -> Result<u64, EngineError> {
+    records::next(engine, Counter::Session)
 }
 
 fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, CliError> {
@@ -192,6 +221,7 @@ struct Fsck<'a> {
     args: &'a FsckArgs,
     url: &'a MetaUrl,
     volume: &'a Volume,
+    access: Access,
     engine: Arc<dyn Engine>,
     /// The client that repairs. The first repair opens it.
     repairer: Option<Meta>,
@@ -200,18 +230,22 @@ struct Fsck<'a> {
 }
 
 impl Fsck<'_> {
-    fn run(&mut self, is_live: bool) -> Result<(), CliError> {
+    fn run(&mut self) -> Result<(), CliError> {
         self.check_records()?;
-        if is_live {
+        if self.is_live()? {
             self.confirm_records()?;
         }
         if self.args.data {
             self.check_data()?;
-            if is_live && !self.findings.damage.is_empty() {
+            if !self.findings.damage.is_empty() && self.is_live()? {
                 self.confirm_data()?;
             }
         }
         Ok(())
+    }
+
+    fn is_live(&mut self) -> Result<bool, CliError> {
+        self.access.is_live(&*self.engine).at(self.url)
     }
 
     /// Checks the records, and repairs them if that is asked for.
@@ -460,5 +494,84 @@ fn location_text(location: &Location, paths: &HashMap<Ino, Vec<u8>>) -> Option<S
             let dir = path_text(*dir, paths);
             Some(format!("{}/{}", dir.trim_end_matches('/'), String::from_utf8_lossy(name.as_bytes())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use meta::{Effect, MemEngine, RecordKey, Snapshot, Txn};
+    use ops::{Authority, Make, MakeKind};
+    use types::{Ino, Mode, Name, OpId};
+
+    use super::*;
+
+    /// A database that a client changes before the usage is read for the first time.
+    #[derive(Debug)]
+    struct Changing {
+        inner: Arc<MemEngine>,
+        change: Mutex<Option<fn(Arc<dyn Engine>)>>,
+    }
+
+    impl Engine for Changing {
+        meta::pass_on! { (.inner) commit scan sync wipe }
+
+        fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+            if keys == [RecordKey::Usage]
+                && let Some(change) = self.change.lock().unwrap().take()
+            {
+                change(self.inner.clone());
+            }
+            self.inner.read(keys)
+        }
+    }
+
+    fn make_file(engine: Arc<dyn Engine>) {
+        let meta = Meta::open(engine, 10).unwrap();
+        let make = Make {
+            parent: Ino::ROOT,
+            name: Name::new(b"f").unwrap(),
+            ino: Ino(meta.lease(Counter::Ino, 1).unwrap()),
+            kind: MakeKind::Regular,
+            mode: Mode::new(0o644),
+            umask: 0,
+            uid: 0,
+            gid: 0,
+        };
+        meta.run(&make, &Authority::Kernel { revisions: None }).unwrap();
+    }
+
+    fn problems_after(change: fn(Arc<dyn Engine>)) -> usize {
+        let inner = Arc::new(MemEngine::default());
+        let volume = Volume::in_memory("v");
+        volume.format(&*inner).unwrap();
+        let engine = Arc::new(Changing { inner, change: Mutex::new(Some(change)) });
+        let url = MetaUrl::Memory("v".into());
+        let args = FsckArgs {
+            url: url.to_string(),
+            repair: false,
+            force: false,
+            end_maintenance: false,
+            data: false,
+            json: false,
+            keys: KeyArgs::default(),
+        };
+        let access = Access::unlocked(&*engine).unwrap();
+        let (repairer, findings, bar) = (None, Findings::default(), ProgressBar::hidden());
+        let mut fsck =
+            Fsck { args: &args, url: &url, volume: &volume, access, engine, repairer, findings, bar };
+        fsck.run().unwrap();
+        fsck.findings.left.len()
+    }
+
+    #[test]
+    fn change_by_a_client_that_begins_during_the_check_is_no_problem() {
+        assert_eq!(problems_after(make_file), 0);
+        let damage = |engine: Arc<dyn Engine>| {
+            let effects = vec![Effect::AddUsage { inodes: 1, blocks: 0 }];
+            engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
+        };
+        assert_eq!(problems_after(damage), 1);
     }
 }

@@ -22,9 +22,17 @@ pub(crate) fn used_bytes(usage: &Usage) -> u64 {
 /// # Errors
 /// Errors of the database.
 pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
-    match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {
+    next(engine, Counter::Slice)
+}
+
+/// The next number to be allocated by a counter.
+///
+/// # Errors
+/// Errors of the database.
+pub(crate) fn next(engine: &dyn Engine, counter: Counter) -> Result<u64, EngineError> {
+    match engine.read(&[RecordKey::Counter(counter)])?.records.first() {
         Some(Record::Counter(_, value)) => Ok(*value),
-        _ => Err(EngineError::permanent("the engine returned no slice counter")),
+        _ => Err(EngineError::permanent(format!("the engine returned no counter {counter:?}"))),
     }
 }
 

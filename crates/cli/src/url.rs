@@ -134,7 +134,7 @@ impl MetaUrl {
                 failed.advise("use the version of limen that wrote it, or a newer one")
             }
             VolumeError::Damaged { .. } => {
-                failed.advise("restore the database from a backup; nothing was changed")
+                failed.advise("restore the database from a backup")
             }
             _ => failed,
         }

@@ -1,8 +1,10 @@
 //! Volumes of every version of the embedded engine's tables: limen converts them when it opens them, also after a kill
-//! in the middle, and refuses a newer one.
+//! in the middle, and refuses a newer one. Volumes of earlier layouts on servers: those that are converted, and those that
+//! are refused.
 //!
 //! `layouts/sqlite-N.sql` has a volume of version N. That of version 2 was made by a limen of that time; the others have
-//! the tables and settings of the last commit with their version, and rows of version 5. `layouts/objects` has
+//! the tables and settings of the last commit with their version, and rows of version 5. `layouts/postgres-3.sql` and
+//! `layouts/mariadb-3.sql` have the tables of the last commit with version 3, and the same rows. `layouts/objects` has
 //! their objects. Never change a file: a volume may have these tables. A new version needs a new file.
 
 mod common;
@@ -12,8 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, killed_at, limen};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use common::{Place, Said, killed_at, limen};
 use engine_sqlite::VERSION;
+use servers::{Kind, Server};
 
 const LAYOUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layouts");
 
@@ -24,14 +28,18 @@ const PAGE_BYTES: u64 = 65536;
 /// A place with the volume of version `version`.
 fn volume(version: i64) -> Place {
     let place = Place::new();
-    let file = format!("{LAYOUTS}/sqlite-{version}.sql");
+    let text = fixture(&place, &format!("sqlite-{version}.sql"));
+    sql(&place, &format!("PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL;\n{text}"));
+    assert_eq!(stored_version(&place), version);
+    place
+}
+
+/// The statements that create the volume of a file. Stores its objects.
+fn fixture(place: &Place, name: &str) -> String {
+    let file = format!("{LAYOUTS}/{name}");
     let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
     // A mount writes its marker to the store if the volume has none.
     let has_marker = text.contains("'store_marker'");
-    let data = place.text("vol.data");
-    let text = format!("PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL;\n{text}");
-    sql(&place, &text.replace("@DIR@/vol.data", &data));
-    assert_eq!(stored_version(&place), version);
     let objects = "chunks/0/0";
     fs::create_dir_all(place.path("vol.data").join(objects)).unwrap();
     for name in ["1_0_6000", "2_0_3"] {
@@ -42,7 +50,7 @@ fn volume(version: i64) -> Place {
         let marker = "limen-volume";
         fs::copy(format!("{LAYOUTS}/objects/{marker}"), place.path("vol.data").join(marker)).unwrap();
     }
-    place
+    text.replace("@DIR@/vol.data", &place.text("vol.data"))
 }
 
 /// The rows of a query, one a line, or nothing for several statements. Only `engine-sqlite` may link SQLite, so Python
@@ -76,9 +84,14 @@ fn columns(place: &Place) -> String {
 /// Checks all records and bytes, and then what a user sees.
 #[track_caller]
 fn check(place: &Place) {
-    limen(&["fsck", "--data", &place.url()]).ok();
+    check_at(place, &place.url());
     assert_eq!(stored_version(place), VERSION);
-    place.mount(&[]).ok();
+}
+
+#[track_caller]
+fn check_at(place: &Place, url: &str) {
+    limen(&["fsck", "--data", url]).ok();
+    place.mount_url(url, &[]).ok();
     let mnt = place.path("mnt");
     assert_eq!(fs::read_to_string(mnt.join("hard")).unwrap(), "small\n");
     assert_eq!(fs::read_to_string(mnt.join("link")).unwrap(), "small\n");
@@ -101,7 +114,7 @@ fn check(place: &Place) {
     fs::remove_file(mnt.join("hard")).unwrap();
     fs::create_dir(mnt.join("new")).unwrap();
     place.umount(&[]).ok();
-    limen(&["fsck", "--data", &place.url()]).ok();
+    limen(&["fsck", "--data", url]).ok();
 }
 
 /// The output of getfacl with numbers, entries separated by commas.
@@ -118,6 +131,24 @@ fn volumes_of_all_versions_are_converted_and_keep_their_files() {
         let place = volume(version);
         check(&place);
         assert_eq!(columns(&place), columns(&fresh));
+    }
+}
+
+/// The first volumes of version 1 have no settings of compression, encryption, NFSv4 ACLs and listings.
+#[test]
+fn volumes_from_before_compression_are_converted() {
+    let newer = "'compression', 'encryption', 'abe', 'aclmode', 'aclinherit'";
+    let place = volume(1);
+    sql(&place, &format!("DELETE FROM setting WHERE name IN ({newer}); SELECT 1"));
+    check(&place);
+    let status = place.status();
+    assert_eq!((&status["compression"], &status["encryption"]), (&"none".into(), &"".into()));
+    // Without one of the two, the volume may be encrypted.
+    for missing in ["encryption", "compression"] {
+        let place = volume(1);
+        sql(&place, &format!("DELETE FROM setting WHERE name = '{missing}'; SELECT 1"));
+        let advice = ["is missing or damaged", missing, "restore the database from a backup"];
+        limen(&["status", &place.url()]).failed(1, &advice);
     }
 }
 
@@ -156,4 +187,151 @@ fn a_newer_volume_is_refused_by_name_and_stays_as_it_is() {
     place.mount(&[]).failed(1, &parts);
     place.format(&[]).failed(1, &parts);
     assert_eq!(fs::read(place.path("vol.db")).unwrap(), before);
+}
+
+/// The version of the volume on a server.
+fn version_on(server: &Server) -> u64 {
+    let database = if server.kind == Kind::Mariadb { "limen." } else { "" };
+    server.sql(&format!("SELECT version FROM {database}vol_layout")).trim().parse().unwrap()
+}
+
+/// The columns of all tables with a prefix, without the prefix. A view lists its columns too.
+fn columns_on(server: &Server, prefix: &str) -> Vec<String> {
+    let (length, schema) = match server.kind {
+        Kind::Mariadb => ("column_type", "limen"),
+        _ => ("data_type", "public"),
+    };
+    let rows = server.sql(&format!(
+        "SELECT table_name, column_name, {length}, is_nullable, column_default FROM information_schema.columns \
+         WHERE table_schema = '{schema}' AND table_name LIKE '{prefix}\\_%' ORDER BY table_name, ordinal_position"
+    ));
+    rows.lines().map(|row| row.replace(&format!("{prefix}_"), "")).collect()
+}
+
+/// Layout version 3 had no quotas.
+fn volume_of_version_3_is_converted(kind: Kind, file: &str) {
+    let (server, place) = (Server::start(kind, false), Place::new());
+    let (url, database) = (server.patient_url(), if kind == Kind::Mariadb { "limen." } else { "" });
+    let use_database = if kind == Kind::Mariadb { "USE limen; " } else { "" };
+    server.sql(&format!("{use_database}{}", fixture(&place, file)));
+    assert_eq!(version_on(&server), 3);
+    // While an older limen uses it, a newer one changes nothing.
+    server.sql(&format!(
+        "INSERT INTO {database}vol_session (id, host, pid, mountpoint, since, heartbeat, pid_namespace, start_time, \
+         first_slice, boot_id, version) VALUES (1, 'far', 7, '/far', 0, {}, 0, 0, 1, '', '0.1.0')",
+        types::Time::now().nanos()
+    ));
+    let before = columns_on(&server, "vol");
+    let in_use = ["has the layout of an earlier limen, which still uses it", "unmount it everywhere"];
+    for (args, code) in [(&["status"][..], 1), (&["fsck", "--repair"], 8)] {
+        limen(&[args, &[&url]].concat()).failed(code, &in_use);
+    }
+    place.mount_url(&url, &[]).failed(1, &in_use);
+    assert_eq!((version_on(&server), columns_on(&server, "vol")), (3, before));
+
+    server.sql(&format!("DELETE FROM {database}vol_session"));
+    check_at(&place, &url);
+    assert_eq!(version_on(&server), 4);
+    let fresh = url.replace("vol_", "fresh_");
+    limen(&["format", &fresh, "fresh", "--bucket", &place.text("fresh.data")]).ok();
+    assert_eq!(columns_on(&server, "vol"), columns_on(&server, "fresh"));
+    // It has quotas now.
+    limen(&["quota", "set", &format!("{url}:/dir"), "--inodes", "100"]).ok();
+    limen(&["quota", "check", &url]).ok();
+    limen(&["destroy", "--yes", &fresh]).ok();
+}
+
+#[test]
+fn volume_of_version_3_on_postgresql_is_converted() {
+    volume_of_version_3_is_converted(Kind::Postgres, "postgres-3.sql");
+}
+
+#[test]
+fn volume_of_version_3_on_mariadb_is_converted() {
+    volume_of_version_3_is_converted(Kind::Mariadb, "mariadb-3.sql");
+}
+
+/// Stores another version of the layout.
+fn put_version(server: &Server, version: u64) {
+    match server.kind {
+        Kind::Postgres => drop(server.sql(&format!("UPDATE vol_layout SET version = {version}"))),
+        Kind::Mariadb => drop(server.sql(&format!("UPDATE limen.vol_layout SET version = {version}"))),
+        Kind::Redis => {
+            let url = server.patient_url();
+            let port = url.trim_start_matches("redis://127.0.0.1:").split('/').next().unwrap();
+            let version = version.to_string();
+            let said = Command::new("redis-cli").args(["-p", port, "SET", "{vol_}schema", &version]).output();
+            assert_eq!(Said::from(said.unwrap()).ok(), "OK\n");
+        }
+        Kind::Etcd => {
+            let [key, value] = ["vol_/v", &version.to_string()].map(|text| BASE64_STANDARD.encode(text));
+            let body = format!(r#"{{"key": "{key}", "value": "{value}"}}"#);
+            let length = body.len();
+            let request = format!("POST /v3/kv/put HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
+            let answer = server.http(&request).unwrap();
+            assert!(answer.contains("revision"), "{answer}");
+        }
+        Kind::Tikv => panic!("the tests have no client for TiKV"),
+    }
+}
+
+/// Every command refuses a volume with a layout of these versions, says what to do, and changes nothing.
+fn other_versions_are_refused(kind: Kind, known: u64, older: impl IntoIterator<Item = u64>) {
+    let (server, place) = (Server::start(kind, false), Place::new());
+    let url = server.patient_url();
+    limen(&["format", &url, "vol", "--bucket", &place.text("data")]).ok();
+    place.mount_url(&url, &[]).ok();
+    fs::write(place.path("mnt/f"), "x".repeat(10_000)).unwrap();
+    place.umount(&[]).ok();
+    let names = server.everything();
+    let refused = |version: u64, advice: &[&str]| {
+        println!("{kind:?}: version {version}");
+        put_version(&server, version);
+        let what = format!("has layout version {version}");
+        let parts = [&[&*what], advice].concat();
+        let commands = [
+            (&["status"][..], 1),
+            (&["fsck", "--repair"], 8),
+            (&["gc", "--delete"], 1),
+            (&["dump"], 1),
+            (&["destroy", "--yes"], 1),
+        ];
+        for (args, code) in commands {
+            limen(&[args, &[&url]].concat()).failed(code, &parts);
+        }
+        place.mount_url(&url, &[]).failed(1, &parts);
+        limen(&["format", &url, "again", "--bucket", &place.text("other")]).failed(1, &parts);
+        assert_eq!(server.everything(), names);
+    };
+    let only = format!("this limen supports only version {known}");
+    for version in older {
+        refused(version, &[&only, "copy its files out with the limen that wrote it"]);
+    }
+    let up_to = format!("this limen supports versions up to {known}");
+    refused(known + 1, &[&up_to, "use the limen that wrote it, or a newer one"]);
+    put_version(&server, known);
+    limen(&["fsck", "--data", &url]).ok();
+    place.mount_url(&url, &[]).ok();
+    assert_eq!(fs::read_to_string(place.path("mnt/f")).unwrap(), "x".repeat(10_000));
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn other_versions_on_postgresql_are_refused() {
+    other_versions_are_refused(Kind::Postgres, engine_postgres::VERSION, 1..=2);
+}
+
+#[test]
+fn other_versions_on_mariadb_are_refused() {
+    other_versions_are_refused(Kind::Mariadb, engine_mysql::VERSION, 1..=2);
+}
+
+#[test]
+fn other_versions_on_redis_are_refused() {
+    other_versions_are_refused(Kind::Redis, engine_redis::VERSION, 1..=3);
+}
+
+#[test]
+fn other_versions_on_etcd_are_refused() {
+    other_versions_are_refused(Kind::Etcd, 3, 1..=2);
 }

@@ -9,10 +9,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{LIMEN, Place, Said, command, limen, make_many};
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Effect, Engine, Txn};
 use serde_json::Value;
+use types::OpId;
 
 fn json(said: Said) -> Value {
     serde_json::from_str(&said.ok()).unwrap()
@@ -236,6 +239,37 @@ fn a_password_in_a_url_is_not_in_the_command_line() {
     child.wait().unwrap();
     assert_eq!(line, format!("{LIMEN}\0mount\0redis://{address}/3\0{}\0", place.mnt()));
     assert_eq!(name, "limen\n");
+}
+
+#[test]
+fn status_says_that_the_object_store_does_not_answer() {
+    let place = Place::formatted();
+    // A server that accepts connections and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bucket = format!("http://{}/bucket", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        listener.incoming().for_each(|connection| open.push(connection));
+    });
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    let effects = [("storage", "s3"), ("bucket", &bucket)]
+        .map(|(name, value)| Effect::PutSetting { name, value: value.to_owned() });
+    engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects: effects.into() }]).unwrap();
+    drop(engine);
+    let status = |more: &[&str]| {
+        let mut command = command(&[&["status", &place.url()], more].concat());
+        command.envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "c")]);
+        let began = Instant::now();
+        let said = Said::from(command.output().unwrap());
+        // The store's own timeouts are longer.
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        said
+    };
+    let error = "the object store of volume 'vol' does not answer within 5 s";
+    let text = status(&[]).ok();
+    assert!(text.contains(error) && text.contains("session"), "{text}");
+    let value = json(status(&["--json"]));
+    assert!(value["store_error"].as_str().unwrap().contains(error), "{value}");
 }
 
 #[test]

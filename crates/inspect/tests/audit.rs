@@ -4,21 +4,33 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
     Audit, AuditError, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase, View,
-    VisitedName, audit, parse_change,
+    VisitedName, audit, list_as, parse_change,
 };
-use meta::{AclKind, Effect, Volume};
+use meta::{AclKind, Effect, Engine, EngineError, RecordKey, Snapshot, Volume};
 use ops::{AclType, SetAcl, SetAttr};
 use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
 
 type Listed = BTreeMap<String, (Kind, Seen, Seen)>;
 
 fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&View>) -> (Audit, Listed) {
+    list_on(volume.dyn_engine(), dir, path, before, after)
+}
+
+fn list_on(
+    engine: &dyn Engine,
+    dir: Ino,
+    path: &str,
+    before: &View,
+    after: Option<&View>,
+) -> (Audit, Listed) {
     let mut listed = Listed::new();
     let mut each = |met: VisitedName<'_>| -> Result<(), AuditError> {
         let path = String::from_utf8(met.path.to_vec()).unwrap();
@@ -26,7 +38,6 @@ fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&Vi
         Ok(())
     };
     let start = Start { dir, path: path.into() };
-    let engine = volume.dyn_engine();
     let found =
         audit(engine, &Volume::in_memory("audited"), &start, (before, after), 1, Some(&mut each), &|_| {})
             .unwrap();
@@ -308,4 +319,72 @@ fn audit_of_a_damaged_volume_ends_and_grants_nothing() {
     assert_eq!(listed.len(), 6, "{listed:?}");
     assert_eq!(listed["/d/inner/f"].1.rights, Rights::default());
     assert_eq!(listed["/d/inner/lost"].1.rights, Rights::default());
+}
+
+/// Calls `change` before the first read of ACLs, which is after the read of the inodes that have them.
+struct Meanwhile<'a> {
+    inner: &'a dyn Engine,
+    change: Mutex<Option<&'a (dyn Fn() + Sync)>>,
+}
+
+impl fmt::Debug for Meanwhile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Engine for Meanwhile<'_> {
+    meta::pass_on! { (.inner) commit scan sync wipe }
+
+    fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        if matches!(keys, [RecordKey::Acl(_), ..])
+            && let Some(change) = self.change.lock().unwrap().take()
+        {
+            change();
+        }
+        self.inner.read(keys)
+    }
+}
+
+/// Of three files with one ACL, the first gets another ACL, the second none, and the third is removed.
+#[test]
+fn acl_that_is_removed_after_its_inode_was_read_is_no_damage() {
+    const OLD: &str = "u::rw-,u:7:---,g::---,m::rwx,o::---";
+    let id = PosixAcl::from_text(OLD).unwrap().id();
+    for as_entries in [false, true] {
+        let volume = Fixture::new();
+        let [replaced, plain, gone, other] =
+            ["a", "b", "c", "d"].map(|name| volume.file(ROOT, name, 0o640, (1, 1)));
+        [replaced, plain, gone].into_iter().for_each(|file| volume.acl(file, OLD));
+        volume.acl(other, "u::rw-,u:7:-w-,g::---,m::rwx,o::---");
+        let change = || {
+            volume.acl(replaced, "u::rw-,u:7:r--,g::---,m::rwx,o::---");
+            volume.run(&SetAcl { ino: plain, which: AclType::Access, acl: None, kill_sgid: false });
+            volume.run(&SetAttr { ino: plain, mode: Some(Mode::new(0o646)), ..SetAttr::default() });
+            let name = Name::new(b"c").unwrap();
+            volume.apply(vec![
+                Effect::DropDirent { parent: ROOT, name },
+                Effect::DropInode { ino: gone },
+                Effect::CondemnAcl { id },
+                Effect::DropAcl { id },
+            ]);
+        };
+        let meanwhile = || Meanwhile { inner: volume.dyn_engine(), change: Mutex::new(Some(&change)) };
+        let view = View::of(user(7, 7, &[]));
+        if as_entries {
+            let (entries, _) =
+                list_as(&meanwhile(), &Volume::in_memory("audited"), &view, ROOT, (None, 10)).unwrap();
+            let seen: Vec<_> = entries.iter().map(|entry| (entry.inode.unwrap().ino, entry.listed)).collect();
+            assert_eq!(seen, [(replaced, true), (plain, true), (other, false)]);
+            continue;
+        }
+        let (found, listed) = list_on(&meanwhile(), ROOT, "/", &view, Some(&view));
+        assert_eq!(found.damaged, 0, "{listed:?}");
+        let rights = |name: &str| {
+            let rights = listed[name].1.rights;
+            (rights.read, rights.write)
+        };
+        assert_eq!([rights("/a"), rights("/b"), rights("/d")], [(true, false), (true, true), (false, true)]);
+        assert!(!listed.contains_key("/c"), "{listed:?}");
+    }
 }

@@ -258,6 +258,13 @@ impl Volume {
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
+        // Volumes that were formatted before there was compression and encryption have neither setting. If only one of
+        // them is missing, blocks may be encrypted.
+        let is_older = get("compression").is_none() && get("encryption").is_none();
+        let (compression, encryption) = match is_older {
+            true => ("none".to_owned(), String::new()),
+            false => (text("compression")?, text("encryption")?),
+        };
         // Volumes that were formatted before NFSv4 ACLs existed have no policies for them.
         let aclmode = get("aclmode").map(|name| AclMode::from_name(&name).ok_or_else(|| damaged("aclmode")));
         let inherit = get("aclinherit");
@@ -267,8 +274,8 @@ impl Volume {
             uuid: text("uuid")?,
             storage: text("storage")?,
             bucket: text("bucket")?,
-            compression: text("compression")?,
-            encryption: text("encryption")?,
+            compression,
+            encryption,
             acl: AclKind::parse(&text("acl")?).ok_or_else(|| damaged("acl"))?,
             policy: Policy {
                 mode: aclmode.transpose()?.unwrap_or_default(),

@@ -9,7 +9,7 @@ use meta::{Inode, Volume};
 use types::{AclId, FileType, Mode};
 
 use super::model::{AuditError, Rights, View};
-use super::texts::Texts;
+use super::texts::{Texts, Undecided};
 use crate::access_attrs::{AccessAttrs, Rules};
 use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_file, nfs4_target};
 
@@ -99,13 +99,16 @@ impl<'a> Classes<'a> {
     }
 
     /// `None` if the ACL is missing or damaged, so that all access is denied. `ahead` as in [`Texts::get`].
+    ///
+    /// # Errors
+    /// Those of [`Texts::get`]; the edit cannot be applied.
     pub(super) fn decide<'n>(
         &mut self,
         inode: &Inode,
         edited: bool,
         texts: &mut Texts<'_>,
         ahead: impl Iterator<Item = &'n Inode>,
-    ) -> Result<Option<Decided>, AuditError> {
+    ) -> Result<Option<Decided>, Undecided> {
         let class = Class {
             acl: inode.access_acl,
             uid: inode.uid,
@@ -120,8 +123,8 @@ impl<'a> Classes<'a> {
         if self.known.len() >= MAX_CLASSES {
             self.known.clear();
         }
+        let text = texts.get(inode, ahead)?;
         self.decisions += 1;
-        let text = if inode.access_acl.is_none() { None } else { texts.get(inode.access_acl, ahead)? };
         let decided = self.evaluate(inode, edited, text.as_deref())?;
         self.known.insert(class, decided);
         Ok(decided)

@@ -3,12 +3,12 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use meta::{Beside, Engine, Inode, Record, RecordKey, Scan, Volume};
+use meta::{Beside, Engine, Inode, Record, Scan, Volume};
 use types::{FileType, Ino, Name};
 
 use super::class::{Classes, ParentAccess};
 use super::model::{Audit, AuditError, Kind, Progress, Seen, SeenEntry, Start, View, VisitedName};
-use super::texts::Texts;
+use super::texts::{Texts, Undecided};
 use crate::QueryError;
 use crate::path::join;
 
@@ -59,6 +59,16 @@ struct Reader<'a> {
     /// None without a planned change.
     after: Option<Classes<'a>>,
     audit: Audit,
+}
+
+/// The access to an inode in each view.
+struct Evaluated {
+    /// The inode in the state that was evaluated.
+    inode: Inode,
+    seen: [Seen; 2],
+    /// As in [`Task`], for the entries of the inode.
+    above: [Option<ParentAccess>; 2],
+    inside: [bool; 2],
 }
 
 type Each<'a, E> = Option<&'a mut dyn FnMut(VisitedName<'_>) -> Result<(), E>>;
@@ -129,44 +139,17 @@ impl Audited<'_> {
         for (at, Entry { name, kind, inode }) in entries.iter().enumerate() {
             let ahead = entries.get(at + 1..).unwrap_or_default().iter();
             let ahead = ahead.filter_map(|entry| entry.inode.as_ref());
-            let (sees, above) = match inode {
-                None => (Seen::default(), None),
+            let (inode, sees, above) = match inode {
+                None => (None, Seen::default(), None),
                 Some(inode) => {
-                    let ([sees, _], [above, _], _) = reader.evaluate(inode, Some(&task), ahead)?;
-                    (sees, above)
+                    let Some(found) = reader.evaluate(inode, Some(&task), ahead)? else { continue };
+                    (Some(found.inode), found.seen[0], found.above[0])
                 }
             };
             let listed = above.is_some_and(|above| above.is_listed());
-            seen.push(SeenEntry { name: name.clone(), kind: *kind, inode: *inode, seen: sees, listed });
+            seen.push(SeenEntry { name: name.clone(), kind: *kind, inode, seen: sees, listed });
         }
         Ok((seen, more))
-    }
-
-    /// A directory and those above it, the root first.
-    fn climb(&self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
-        let mut chain = Vec::new();
-        let mut at = dir;
-        loop {
-            let found =
-                self.engine.read(&[RecordKey::Inode(at)])?.records.into_iter().find_map(
-                    |record| match record {
-                        Record::Inode(_, inode) => inode,
-                        _ => None,
-                    },
-                );
-            let lost =
-                QueryError::Damaged { ino: at.0, what: "the directories above it do not lead to the root" };
-            let inode = found.filter(|_| chain.len() < MAX_DEPTH).ok_or(lost)?;
-            if !inode.kind.is_dir() {
-                return Err(AuditError::NoDirectory);
-            }
-            chain.push(inode);
-            if at == Ino::ROOT {
-                chain.reverse();
-                return Ok(chain);
-            }
-            at = inode.parent;
-        }
     }
 }
 
@@ -193,7 +176,7 @@ impl<'a> Reader<'a> {
         with_paths: bool,
         each: &mut Each<'_, E>,
     ) -> Result<Task, E> {
-        let chain = self.audited.climb(start.dir)?;
+        let chain = self.climb(start.dir)?;
         let mut task = Task {
             dir: Ino::ROOT,
             after: None,
@@ -205,13 +188,33 @@ impl<'a> Reader<'a> {
         let last = chain.len().saturating_sub(1);
         for (depth, inode) in chain.iter().enumerate() {
             let ahead = chain.get(depth + 1..).unwrap_or_default().iter();
-            let (seen, above, inside) = self.evaluate(inode, (depth > 0).then_some(&task), ahead)?;
+            let evaluated = self.evaluate(inode, (depth > 0).then_some(&task), ahead)?;
+            let Evaluated { seen, above, inside, .. } = evaluated.ok_or_else(|| lost(inode.ino))?;
             task = Task { dir: inode.ino, above, inside, ..task };
             if depth == last {
                 self.report(&start.path, inode.kind, seen, each)?;
             }
         }
         Ok(task)
+    }
+
+    /// A directory and those above it, the root first. Each is read with its ACL.
+    fn climb(&mut self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
+        let mut chain = Vec::new();
+        let mut at = dir;
+        loop {
+            let found = self.texts.inode(at)?;
+            let inode = found.filter(|_| chain.len() < MAX_DEPTH).ok_or_else(|| lost(at))?;
+            if !inode.kind.is_dir() {
+                return Err(AuditError::NoDirectory);
+            }
+            chain.push(inode);
+            if at == Ino::ROOT {
+                chain.reverse();
+                return Ok(chain);
+            }
+            at = inode.parent;
+        }
     }
 
     /// Reads a page of a directory. Returns the tasks that remain; the last one is to be taken first.
@@ -231,7 +234,8 @@ impl<'a> Reader<'a> {
                 }
                 Some(inode) => {
                     let ahead = ahead.iter().filter_map(|entry| entry.inode.as_ref());
-                    let (seen, above, inside) = self.evaluate(inode, Some(&task), ahead)?;
+                    let Some(found) = self.evaluate(inode, Some(&task), ahead)? else { continue };
+                    let Evaluated { seen, above, inside, .. } = found;
                     self.report(shown, inode.kind, seen, each)?;
                     // A directory whose parent field names another directory is damage. If the walk entered
                     // it, the walk might never end.
@@ -274,14 +278,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Evaluates the access of each view to an inode in the directory of `task`, or to the root if `task` is
-    /// `None`.
-    #[expect(clippy::type_complexity, reason = "three values of two views each, destructured at once")]
+    /// `None`. If the inode got another ACL since it was read, evaluates its present state. `None` if it was removed.
     fn evaluate<'n>(
         &mut self,
         inode: &Inode,
         task: Option<&Task>,
         ahead: impl Iterator<Item = &'n Inode> + Clone,
-    ) -> Result<([Seen; 2], [Option<ParentAccess>; 2], [bool; 2]), AuditError> {
+    ) -> Result<Option<Evaluated>, AuditError> {
+        let mut inode = *inode;
+        loop {
+            match self.evaluate_as_read(&inode, task, ahead.clone()) {
+                // The present ACL was read with it.
+                Err(Undecided::Changed(Some(now))) => inode = now,
+                Err(Undecided::Changed(None)) => return Ok(None),
+                Err(Undecided::Failed(error)) => return Err(error),
+                Ok(evaluated) => {
+                    if evaluated.above[0].is_none() {
+                        self.audit.damaged += 1;
+                    }
+                    return Ok(Some(evaluated));
+                }
+            }
+        }
+    }
+
+    fn evaluate_as_read<'n>(
+        &mut self,
+        inode: &Inode,
+        task: Option<&Task>,
+        ahead: impl Iterator<Item = &'n Inode> + Clone,
+    ) -> Result<Evaluated, Undecided> {
         let texts = &mut self.texts;
         let mut evaluated = |classes: &mut Classes<'_>, view: usize| {
             let edited = classes.is_edited(inode, task.is_some_and(|task| task.inside[view]));
@@ -297,17 +323,20 @@ impl<'a> Reader<'a> {
             } else {
                 Default::default()
             };
-            Ok::<_, AuditError>((Seen { reached, rights }, Some(classes.above(reached, decided)), inside))
+            Ok::<_, Undecided>((Seen { reached, rights }, Some(classes.above(reached, decided)), inside))
         };
-        let (seen, above, inside) = evaluated(&mut self.before, 0)?;
-        let (seen_after, above_after, inside_after) = match &mut self.after {
+        let before = evaluated(&mut self.before, 0)?;
+        let after = match &mut self.after {
             Some(after) => evaluated(after, 1)?,
-            None => (seen, above, inside),
+            None => before,
         };
-        if above.is_none() {
-            self.audit.damaged += 1;
-        }
-        Ok(([seen, seen_after], [above, above_after], [inside, inside_after]))
+        let [(seen, above, inside), (seen_after, above_after, inside_after)] = [before, after];
+        Ok(Evaluated {
+            inode: *inode,
+            seen: [seen, seen_after],
+            above: [above, above_after],
+            inside: [inside, inside_after],
+        })
     }
 
     fn report<E>(
@@ -328,6 +357,10 @@ impl<'a> Reader<'a> {
             None => Ok(()),
         }
     }
+}
+
+fn lost(ino: Ino) -> AuditError {
+    QueryError::Damaged { ino: ino.0, what: "the directories above it do not lead to the root" }.into()
 }
 
 /// The directories that wait. The newest is taken first, so that a walk goes depth first and keeps few tasks.
