@@ -37,7 +37,7 @@ impl Doubts {
             return Ok(());
         }
         let all = host::lock(&self.all).clone();
-        all.iter().try_for_each(|doubt| meta.cancel(&mut host::lock(doubt)))?;
+        all.iter().try_for_each(|doubt| meta.cancel(&mut host::lock(doubt)).map(drop))?;
         let mut left = host::lock(&self.all);
         left.retain(|doubt| !all.iter().any(|settled| Arc::ptr_eq(settled, doubt)));
         self.exist.store(!left.is_empty(), Ordering::Release);
