@@ -122,7 +122,7 @@ impl Lifecycle {
             host::park_timeout(SYNC_EVERY);
             let mut done = Ok(());
             if flushed.elapsed() >= FLUSH_EVERY {
-                done = self.base.flush_all().and(self.base.accesses.write());
+                done = self.base.flush_all().and(self.base.accesses.write()).and(self.base.reap_orphans());
                 flushed = Instant::now();
             }
             if settings_read.elapsed() >= SETTINGS_EVERY {

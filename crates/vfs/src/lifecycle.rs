@@ -116,7 +116,7 @@ impl Lifecycle {
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         // From here on nobody hears recalls, so others must not have to wait.
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
-        done = done.and(self.base.flush_all());
+        done = done.and(self.base.flush_all()).and(self.base.reap_orphans());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
             done = done
                 .and(self.base.commits.change(&Reap { session: self.base.meta.session(), ino: file.ino }));
