@@ -25,7 +25,7 @@ pub struct Lifecycle {
     /// Held shared by each copy of a tree that is being made and each compaction that a tool asked for, and exclusively at
     /// the end of the session.
     pub(crate) tools: RwLock<()>,
-    locks: Arc<Locks>,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
