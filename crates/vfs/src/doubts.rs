@@ -22,7 +22,7 @@ pub(crate) struct Doubts {
     all: Mutex<Vec<Arc<Mutex<Option<Doubt>>>>>,
     /// Whether there are any, so that other calls need not take the lock.
     exist: AtomicBool,
-    /// Inodes without a name, and the sessions whose orphans they are. No call that succeeded has removed their names.
+    /// Inodes without a name that are still to be deleted, and the sessions whose orphans they are.
     orphans: Mutex<Vec<(SessionId, Ino)>>,
 }
 
