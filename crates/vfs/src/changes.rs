@@ -69,12 +69,13 @@ impl Base {
         let own = self.meta.session();
         let orphans = self.commits.doubts.take_orphans();
         // Other mounts delete the orphans of a session that was lost.
-        orphans.into_iter().filter(|(session, _)| *session == own).fold(Ok(()), |done, (session, ino)| {
-            match self.open.orphan_guard(ino) {
-                Some(_guard) => done.and(self.reap(session, ino)),
-                None => done,
+        let mut done = Ok(());
+        for (session, ino) in orphans.into_iter().filter(|(session, _)| *session == own) {
+            if let Some(_guard) = self.open.orphan_guard(ino) {
+                done = done.and(self.reap(session, ino));
             }
-        })
+        }
+        done
     }
 
     /// Whether only the kernel checks callers, while other clients can change what it checks.

@@ -220,7 +220,8 @@ impl Locks {
     /// The first error.
     pub(crate) fn clean(&self) -> Result<(), Errno> {
         let owners: BTreeSet<LockOwner> = host::lock(&self.leftovers).iter().map(|left| left.owner).collect();
-        owners.into_iter().fold(Ok(()), |done, owner| done.and(self.settle(owner)))
+        let settle = |done: Result<(), Errno>, owner| done.and(self.settle(owner));
+        owners.into_iter().fold(Ok(()), settle)
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
