@@ -7,29 +7,20 @@ use std::time::Duration;
 use host::Instant;
 use meta::{Effect, EngineError, ErrorKind, Outcome, Record, RecordKey, Txn};
 use metrics::{On, wait_on};
-use ops::{Authority, Ctx, Op, Plan, PlanStop, View};
-use types::{BootInstant, Errno, Time};
+use ops::{Authority, Op};
+use types::{BootInstant, Errno, Ino, OpId, Time};
 
 use crate::activity::count;
-use crate::doubt::{Doubt, mark};
-use crate::driver::{BY_KERNEL, Meta};
+use crate::doubt::{Doubt, Plan, mark_owner};
+use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::ticket::Ticket;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The operation that is planned in place of one that is canceled.
-struct Canceled;
-
-impl Op for Canceled {
-    type Reply = ();
-    const NAME: &'static str = "cancel";
-
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        Err(Errno::EINTR.into())
-    }
-}
+/// The error that is recorded under the id of an operation that is canceled.
+const CANCELED: Errno = Errno::EINTR;
 
 impl Meta {
     /// Sets the retry timeout: how long a failed request is retried before the operation fails with EIO. A
@@ -56,8 +47,7 @@ impl Meta {
         authority: &Authority<'_>,
         doubt: &mut Option<Doubt>,
     ) -> Result<(), Failure> {
-        let tried = doubt.is_some().then_some(());
-        self.run_under_doubt(op, authority, doubt, tried)
+        self.run_under_doubt(op, authority, doubt, Some(|| ()))
     }
 
     /// As [`Meta::run`]. If the operation may still happen after an error, `doubt` holds its transaction, for
@@ -75,20 +65,36 @@ impl Meta {
     }
 
     /// Ends a doubt so that the operation never happens after this call, if it has not happened before: this records under
-    /// its id that it was refused. It is not sent again.
+    /// its id that it was refused. It is not sent again. If it has happened, returns the inodes that it has left without a
+    /// name, as orphans of its session.
     ///
     /// # Errors
     /// Those of the database; the operation may then still happen. If its session was removed, it can no longer happen:
-    /// that is no error, and `doubt` becomes `None`.
-    pub fn cancel(&self, doubt: &mut Option<Doubt>) -> Result<(), Failure> {
+    /// that is no error, `doubt` becomes `None`, and the result is `None` even if it has happened.
+    pub fn cancel(&self, doubt: &mut Option<Doubt>) -> Result<Option<Vec<Ino>>, Failure> {
         doubt.take_if(|doubt| self.is_forgotten(doubt));
-        if doubt.is_none() {
-            return Ok(());
+        let Some(canceled) = doubt else { return Ok(None) };
+        let op_id = canceled.txn.op_id;
+        if canceled.refused() != Some(CANCELED) {
+            let guards = self.with_own_guard(Vec::new(), op_id)?;
+            self.replan(canceled, Txn { op_id, guards, effects: Vec::new() }, Some(CANCELED));
         }
-        match self.run_under_doubt(&Canceled, &BY_KERNEL, doubt, None) {
-            Err(failure) if doubt.is_some() => Err(failure),
-            _ => Ok(()),
+        let done = self.send_cancel(doubt);
+        self.conclude(done, doubt)
+    }
+
+    fn send_cancel(&self, doubt: &mut Option<Doubt>) -> Result<Option<Vec<Ino>>, Failure> {
+        let Some(Doubt { txn, ticket, .. }) = doubt else { return Ok(None) };
+        let (txn, ticket) = (txn.clone(), ticket.clone());
+        if let Outcome::Conflict(snapshot) = self.commit(&txn, Some(&ticket), doubt)? {
+            // The term is over, probably because the session was removed. So the operation can no longer happen.
+            *doubt = None;
+            let _ = self.check_own(&txn.guards, &snapshot);
+            return Ok(None);
         }
+        let committed = self.committed_plan(txn.op_id)?;
+        let settled = doubt.take().filter(|_| committed.refused.is_none());
+        Ok(settled.map(|doubt| doubt.orphans_of(committed)))
     }
 
     /// Whether the engine may have dropped the operation's id, so that nobody can find out any more whether
@@ -98,16 +104,21 @@ impl Meta {
     }
 
     /// Runs an operation. If `doubt` holds a transaction, it is retried first. After an error, `doubt`
-    /// holds the transaction that may have been committed, if there is one. `tried` is the reply for the last
-    /// transaction that was sent under this id and may have been committed.
+    /// holds the transaction that may have been committed, if there is one. `earlier` makes the reply for the
+    /// transactions that earlier calls have sent under this id.
     pub(crate) fn run_under_doubt<O: Op>(
         &self,
         op: &O,
         authority: &Authority<'_>,
         doubt: &mut Option<Doubt>,
-        tried: Option<O::Reply>,
+        earlier: Option<fn() -> O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        let done = self.run_loop(op, authority, doubt, tried);
+        let done = self.run_loop(op, authority, doubt, earlier);
+        self.conclude(done, doubt)
+    }
+
+    /// What every call returns whose operation may be in doubt.
+    fn conclude<T>(&self, done: Result<T, Failure>, doubt: &Option<Doubt>) -> Result<T, Failure> {
         self.begin_term_if_due();
         match (done, doubt) {
             (Err(Failure::Engine(error)), Some(doubt)) => {
@@ -163,57 +174,44 @@ impl Meta {
         if let (true, Some(since), Some(ticket)) = (lost.get(), since.get(), ticket)
             && doubt.is_none()
         {
-            *doubt = Some(Doubt { txn: txn.clone(), ticket: ticket.clone(), since, recorded: None });
+            *doubt = Some(Doubt::new(txn.clone(), ticket.clone(), since));
         }
         done
     }
 
-    /// The transaction to send under an id in doubt: `txn`, or, if that has no effects, `txn` with an effect
-    /// that records `result`.
-    pub(crate) fn go_on<R>(&self, doubt: &mut Doubt, mut txn: Txn, result: &Result<R, Errno>) -> Txn {
-        if txn.effects.is_empty() {
-            txn.effects = vec![Effect::PutWait(mark(txn.op_id))];
-            doubt.recorded = Some(match result {
-                Err(errno) => Err(*errno),
-                Ok(_) => Ok(()),
-            });
-        }
-        if doubt.txn != txn {
-            self.doubt(&doubt.txn);
-            doubt.txn = txn.clone();
-        }
-        txn
+    /// Makes `txn` the transaction that is sent next under an id in doubt. `refused` is the error in which its plan ended.
+    pub(crate) fn replan(&self, doubt: &mut Doubt, txn: Txn, refused: Option<Errno>) {
+        self.doubt(&doubt.txn);
+        doubt.replan(txn, refused);
     }
 
-    /// The error that was recorded under an id in doubt, after the engine has answered that the id is committed.
-    /// Ends the doubt.
+    /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.
     ///
     /// # Errors
     /// Those of the database; the doubt then remains.
-    pub(crate) fn recorded(&self, doubt: &mut Option<Doubt>) -> Result<Option<Errno>, Failure> {
-        let Some(Doubt { txn, recorded: Some(result), .. }) = doubt else {
-            *doubt = None;
-            return Ok(None);
-        };
-        let wait = mark(txn.op_id);
+    pub(crate) fn committed_plan(&self, id: OpId) -> Result<Plan, Failure> {
         let snapshot = self.retry(|| self.engine.read(&[RecordKey::Waits]))?;
-        let is_there = snapshot
-            .records
-            .iter()
-            .any(|record| matches!(record, Record::Waits(waits) if waits.contains(&wait)));
-        let result = if is_there { result.err() } else { None };
-        if is_there {
-            // If this fails, the mark is removed together with the session.
-            if let Ok(ticket) = self.terms.next_op(self.session()) {
-                let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();
-                let effects = vec![Effect::DropWait { owner: wait.lock.owner }];
-                if let Err(error) = self.engine.commit(&[Txn { op_id: ticket.id, guards, effects }]) {
-                    tracing::debug!(%error, "cannot remove the mark of an operation in doubt");
-                }
+        let waits = snapshot.records.iter().find_map(|record| match record {
+            Record::Waits(waits) => Some(waits),
+            _ => None,
+        });
+        let waits = waits.ok_or_else(|| EngineError::permanent("the engine returned no waits"))?;
+        let plan = Plan::committed(id, waits);
+        if plan.number > 0 {
+            self.drop_mark(id);
+        }
+        Ok(plan)
+    }
+
+    /// Removes the mark of an operation that is no longer in doubt. If this fails, it is removed together with the session.
+    pub(crate) fn drop_mark(&self, id: OpId) {
+        if let Ok(ticket) = self.terms.next_op(self.session()) {
+            let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();
+            let effects = vec![Effect::DropWait { owner: mark_owner(id) }];
+            if let Err(error) = self.engine.commit(&[Txn { op_id: ticket.id, guards, effects }]) {
+                tracing::debug!(%error, "cannot remove the mark of an operation in doubt");
             }
         }
-        *doubt = None;
-        Ok(result)
     }
 
     /// Sends a request that changes nothing, and retries it if it fails.

@@ -4,12 +4,12 @@
 //! engine gives a determinate answer. Further rules follow:
 //!
 //! - If a retry meets a conflict, no attempt has committed so far. But an earlier attempt may still be in
-//!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id.
-//! - If that plan ends in an error or has no effects, its result is also recorded under the id, so that an
-//!   earlier attempt has no effect when it arrives. The only effect of this transaction is a mark: a record of
-//!   a wait for a lock on the root, whose lock owner has the number of the operation. If the engine answers that
-//!   the id was committed before, the mark tells what was committed: the recorded result if the mark exists,
-//!   else an earlier attempt, and then the operation succeeded.
+//!   flight, and its guards may hold again when it arrives. So the next plan is sent under the same id, also if it
+//!   ends in an error or has no effects: an earlier attempt then has no effect when it arrives.
+//! - The engine does not tell which plan was committed under an id. So each plan but the first has one more effect, a
+//!   mark: a record of a wait for a lock on the root, whose lock owner has the number of the operation. It contains
+//!   the number of the plan and the error in which the plan ended. If the engine answers that the id was committed
+//!   before, the mark tells the answer of the operation; if there is none, the first plan was committed.
 //! - An engine remembers the id as long as its term is open, and the term stays open as long as the operation
 //!   has no answer: see `terms.rs`. So the operation is retried for the whole retry timeout, and a caller that
 //!   keeps the [`Doubt`] can retry it at any later time. After the loss of the session, none of the session's
@@ -29,25 +29,73 @@ use crate::ticket::Ticket;
 /// A transaction that may have been committed, or may be committed later.
 #[derive(Debug)]
 pub struct Doubt {
+    /// The last transaction that was sent under this id.
     pub(crate) txn: Txn,
     pub(crate) ticket: Ticket,
     /// When the first attempt under this id was sent.
     pub(crate) since: BootInstant,
-    /// The last result that was sent to be recorded under this id.
-    pub(crate) recorded: Option<Result<(), Errno>>,
+    /// The number of the plan of `txn`. The first one, which has no mark, is 0.
+    pub(crate) plan: u32,
+    /// The inodes that each plan leaves without a name, but open.
+    orphans: Vec<(u32, Ino)>,
 }
 
 impl Doubt {
+    pub(crate) fn new(txn: Txn, ticket: Ticket, since: BootInstant) -> Self {
+        let orphans = orphans(0, &txn).collect();
+        Doubt { txn, ticket, since, plan: 0, orphans }
+    }
+
     /// The session of the operation. After its removal, the operation can no longer commit.
     pub fn session(&self) -> SessionId {
         self.txn.op_id.session()
     }
 
-    /// The transaction to send first, and the error that it records, if any.
-    pub(crate) fn resumed(&self) -> (Option<Errno>, Txn) {
-        let is_mark = matches!(self.txn.effects[..], [Effect::PutWait(wait)] if wait == mark(self.txn.op_id));
-        let recorded = self.recorded.filter(|_| is_mark);
-        (recorded.and_then(Result::err), self.txn.clone())
+    /// The error in which the last plan ended, if it did.
+    pub(crate) fn refused(&self) -> Option<Errno> {
+        let mark = |effect: &Effect| match effect {
+            Effect::PutWait(wait) => read_mark(self.txn.op_id, wait),
+            _ => None,
+        };
+        self.txn.effects.iter().find_map(mark)?.refused
+    }
+
+    /// The inodes that a plan leaves without a name, but open.
+    pub(crate) fn orphans_of(&self, plan: Plan) -> Vec<Ino> {
+        self.orphans.iter().filter(|(number, _)| *number == plan.number).map(|(_, ino)| *ino).collect()
+    }
+
+    /// Makes `txn` the last transaction under this id, and adds its mark.
+    pub(crate) fn replan(&mut self, mut txn: Txn, refused: Option<Errno>) {
+        self.plan += 1;
+        self.orphans.extend(orphans(self.plan, &txn));
+        txn.effects.push(Effect::PutWait(mark(txn.op_id, Plan { number: self.plan, refused })));
+        self.txn = txn;
+    }
+}
+
+fn orphans(plan: u32, txn: &Txn) -> impl Iterator<Item = (u32, Ino)> {
+    txn.effects.iter().filter_map(move |effect| match effect {
+        Effect::PutOrphan { ino, .. } => Some((plan, *ino)),
+        _ => None,
+    })
+}
+
+/// A plan that was sent under an id in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) number: u32,
+    /// The error in which it ended, if it did.
+    pub(crate) refused: Option<Errno>,
+}
+
+impl Plan {
+    /// The first plan that was sent under an id. It has effects, because otherwise it could not be in doubt.
+    const FIRST: Plan = Plan { number: 0, refused: None };
+
+    /// The plan that was committed under an id, after the engine has answered that the id is committed.
+    pub(crate) fn committed(id: OpId, waits: &[LockWait]) -> Plan {
+        waits.iter().find_map(|wait| read_mark(id, wait)).unwrap_or(Plan::FIRST)
     }
 }
 
@@ -56,17 +104,27 @@ impl Doubt {
 /// 300 s. The last request that is sent needs some of that time to arrive.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
 
-/// Whether the answer to a transaction may be about an earlier attempt with another plan. An engine returns the
-/// changed inodes only when it applies a transaction, not when it finds the id already committed.
-pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, is_other: bool, inodes: &[Inode]) -> bool {
-    inodes.is_empty() && doubt.as_ref().is_some_and(|doubt| is_other || doubt.recorded.is_some())
+/// Whether the answer to a transaction may be about an earlier plan under the same id. An engine returns the changed
+/// inodes only when it applies a transaction, not when it finds the id already committed.
+pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, inodes: &[Inode]) -> bool {
+    inodes.is_empty() && doubt.as_ref().is_some_and(|doubt| doubt.plan > 0)
 }
 
-/// The mark which shows that a result was recorded.
-pub(crate) fn mark(id: OpId) -> LockWait {
-    let session = id.session();
-    let owner = LockOwner { session, owner: id.0 as u64, kind: LockKind::Flock };
-    LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: 0, owner, exclusive: false, pid: 0 } }
+/// The owner of an operation's mark.
+pub(crate) fn mark_owner(id: OpId) -> LockOwner {
+    LockOwner { session: id.session(), owner: id.0 as u64, kind: LockKind::Flock }
+}
+
+fn mark(id: OpId, Plan { number, refused }: Plan) -> LockWait {
+    let (owner, pid) = (mark_owner(id), refused.map_or(0, |errno| errno.raw().unsigned_abs()));
+    LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: number.into(), owner, exclusive: false, pid } }
+}
+
+/// The plan whose mark this is, if it is a mark of the operation.
+fn read_mark(id: OpId, wait: &LockWait) -> Option<Plan> {
+    let number = u32::try_from(wait.lock.end).ok()?;
+    let refused = i32::try_from(wait.lock.pid).ok().filter(|raw| *raw != 0).map(Errno::from_raw);
+    Some(Plan { number, refused }).filter(|plan| *wait == mark(id, *plan))
 }
 
 /// Whether this is the mark of an operation that no term guards. No session record tells whether the operation still
@@ -74,7 +132,7 @@ pub(crate) fn mark(id: OpId) -> LockWait {
 pub fn is_mark_without_term(wait: &LockWait) -> bool {
     let LockOwner { session, owner, .. } = wait.lock.owner;
     let id = OpId(u128::from(session.0) << 64 | u128::from(owner));
-    id.term() == Term::NONE && *wait == mark(id)
+    id.term() == Term::NONE && read_mark(id, wait).is_some()
 }
 
 /// For how long an operation that no term guards may read its mark: it is sent for the last time [`REPEAT_FOR`] after the

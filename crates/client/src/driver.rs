@@ -13,8 +13,8 @@ use meta::{
     AclKind, Change, Dirent, Effect, Engine, Inode, Invalidation, LOST_FOR, Page, Part, Record, Scan, Seq,
     Snapshot, Txn, Volume,
 };
-use ops::{Authority, GetDomains, Key, TrashDirs, Value};
-use types::{BootInstant, Ino, Name, SessionId};
+use ops::{Authority, GetDomains, GetInode, Key, TrashDirs, Value};
+use types::{BootInstant, Errno, Ino, Name, SessionId};
 
 use crate::activity::{Activity, Events};
 use crate::cache::{Cache, DirCounters};
@@ -287,6 +287,26 @@ impl Meta {
 
     pub(crate) fn nanos_of(&self, moment: Instant) -> u64 {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Runs `read`, which reads ACLs of an inode by their ids. A cached inode may have lost its ACL since it was read, and
+    /// `limen gc` may have removed that ACL. So if an ACL is missing, reads the inode again, and runs `read` once more if
+    /// it has other ACLs now.
+    ///
+    /// # Errors
+    /// Those of `read` and [`GetInode`].
+    pub fn read_acl_of<T>(
+        &self,
+        inode: &Inode,
+        read: impl Fn(&Inode) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let done = read(inode);
+        if !matches!(done, Err(Failure::Refused(Errno::EIO))) {
+            return done;
+        }
+        self.cache.doubt(Key::Inode(inode.ino));
+        let now = self.run(&GetInode(inode.ino), &BY_KERNEL)?;
+        if now.acls().eq(inode.acls()) { done } else { read(&now) }
     }
 
     /// Reads one page of a range; see [`Engine::scan`].

@@ -35,6 +35,8 @@ const MAX_READS: u32 = 10_000;
 struct Attempt<R> {
     answer: Result<R, Errno>,
     txn: Txn,
+    /// The transaction was sent before, and is in doubt.
+    is_sent: bool,
 }
 
 /// The result of planning.
@@ -70,8 +72,11 @@ struct Run<'a, O: Op> {
     is_exclusive: bool,
     /// The transaction that may have been committed, if there is one.
     doubt: &'a mut Option<Doubt>,
-    /// The reply for the last transaction that was sent under this id and may have been committed.
-    tried: Option<O::Reply>,
+    /// Makes the reply for the transactions that were sent under this id before this run.
+    earlier: Option<fn() -> O::Reply>,
+    /// The replies for the transactions that met a conflict in this run while the operation was in doubt, by the
+    /// numbers of their plans.
+    replies: Vec<(u32, O::Reply)>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
     /// The records that the operation has read, in `reads` requests.
@@ -103,9 +108,9 @@ impl Meta {
         op: &O,
         authority: &Authority<'_>,
         doubt: &mut Option<Doubt>,
-        tried: Option<O::Reply>,
+        earlier: Option<fn() -> O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        let mut run = Run::new(self, op, authority, doubt, tried);
+        let mut run = Run::new(self, op, authority, doubt, earlier);
         let mut resumed = run.resume();
         while run.conflicts < MAX_CONFLICTS && run.all_reads < MAX_READS {
             let planned = match resumed.take() {
@@ -138,7 +143,7 @@ impl<'a, O: Op> Run<'a, O> {
         op: &'a O,
         authority: &'a Authority<'a>,
         doubt: &'a mut Option<Doubt>,
-        tried: Option<O::Reply>,
+        earlier: Option<fn() -> O::Reply>,
     ) -> Self {
         // An operation in doubt keeps its id and its session.
         let ticket = doubt.as_ref().map(|doubt| doubt.ticket.clone());
@@ -152,7 +157,8 @@ impl<'a, O: Op> Run<'a, O> {
             ctx: Ctx { now, authority, session, volume, decisions, traversers, trash, holds },
             is_exclusive: meta.is_exclusive(),
             doubt,
-            tried,
+            earlier,
+            replies: Vec::new(),
             ticket,
             fresh: OwnReads::default(),
             reads: 0,
@@ -167,12 +173,12 @@ impl<'a, O: Op> Run<'a, O> {
     /// The transaction in doubt, which is sent again before anything else. `None` if there is none, or if its
     /// reply is not known.
     fn resume(&mut self) -> Option<Attempt<O::Reply>> {
-        let (refused, txn) = self.doubt.as_ref()?.resumed();
-        let answer = match refused {
+        let doubt = self.doubt.as_ref()?;
+        let answer = match doubt.refused() {
             Some(errno) => Err(errno),
-            None => Ok(self.tried.take()?),
+            None => Ok(self.earlier?()),
         };
-        Some(Attempt { answer, txn })
+        Some(Attempt { answer, txn: doubt.txn.clone(), is_sent: true })
     }
 
     // This is called once, in the loop. It is inlined because its result is large.
@@ -226,7 +232,7 @@ impl<'a, O: Op> Run<'a, O> {
                     None => self.ticket.insert(self.meta.terms.next_op(self.ctx.session)?).id,
                 };
                 let guards = self.meta.with_own_guard(guards, op_id)?;
-                Planned::Attempt(Attempt { answer, txn: Txn { op_id, guards, effects } })
+                Planned::Attempt(Attempt { answer, txn: Txn { op_id, guards, effects }, is_sent: false })
             }
         })
     }
@@ -306,12 +312,15 @@ impl<'a, O: Op> Run<'a, O> {
     #[inline(always)]
     fn commit(
         &mut self,
-        Attempt { answer, txn }: Attempt<O::Reply>,
+        Attempt { answer, txn, is_sent }: Attempt<O::Reply>,
     ) -> Result<ControlFlow<Result<O::Reply, Errno>>, Failure> {
         let meta = self.meta;
         let txn = match self.doubt {
-            Some(doubt) => meta.go_on(doubt, txn, &answer),
-            None => txn,
+            Some(doubt) if !is_sent => {
+                meta.replan(doubt, txn, answer.as_ref().err().copied());
+                doubt.txn.clone()
+            }
+            _ => txn,
         };
         let born = if O::IS_REMEMBERED && meta.is_current() { meta.new_directory(&txn) } else { None };
         if let (None, Some(ticket)) = (&self.doubt, &self.ticket)
@@ -332,20 +341,22 @@ impl<'a, O: Op> Run<'a, O> {
             }
         };
         match outcome {
-            Outcome::Committed { inodes, .. }
-                if may_be_earlier(self.doubt, self.tried.is_some(), &inodes) =>
-            {
-                // An earlier attempt with other effects may have committed, so this commit says nothing about
+            Outcome::Committed { inodes, .. } if may_be_earlier(self.doubt, &inodes) => {
+                // An earlier plan with other effects may have been committed, so this commit says nothing about
                 // the records that it changes.
                 meta.forget(&txn);
                 meta.leave(entered, &txn, false);
-                Ok(ControlFlow::Break(match (meta.recorded(self.doubt)?, answer) {
-                    (Some(errno), _) => Err(errno),
-                    (None, answer) => answer.or_else(|refused| self.tried.take().ok_or(refused)),
+                let last = self.last_plan();
+                let committed = meta.committed_plan(txn.op_id)?;
+                *self.doubt = None;
+                Ok(ControlFlow::Break(match committed.refused {
+                    Some(errno) => Err(errno),
+                    None if committed.number == last => answer,
+                    None => Ok(self.reply_of(committed.number)?),
                 }))
             }
             Outcome::Committed { seq, inodes } => {
-                *self.doubt = None;
+                let is_marked = self.doubt.take().is_some_and(|doubt| doubt.plan > 0);
                 if O::IS_REMEMBERED {
                     meta.remember(&txn, seq, &inodes, began);
                 }
@@ -353,6 +364,9 @@ impl<'a, O: Op> Run<'a, O> {
                     meta.cache.listed(dir, None, None, before, seq);
                 }
                 meta.leave(entered, &txn, true);
+                if is_marked {
+                    meta.drop_mark(txn.op_id);
+                }
                 Ok(ControlFlow::Break(answer))
             }
             Outcome::Conflict(snapshot) => {
@@ -371,7 +385,7 @@ impl<'a, O: Op> Run<'a, O> {
                     });
                 }
                 if self.doubt.is_some() {
-                    self.tried = answer.ok().or(self.tried.take());
+                    self.replies.extend(answer.ok().map(|reply| (self.last_plan(), reply)));
                 }
                 // The conflict returned all guarded records as of one moment; they supersede what was read
                 // before.
@@ -392,6 +406,22 @@ impl<'a, O: Op> Run<'a, O> {
                 Ok(ControlFlow::Continue(()))
             }
         }
+    }
+
+    /// The number of the last plan that was sent.
+    fn last_plan(&self) -> u32 {
+        self.doubt.as_ref().map_or(0, |doubt| doubt.plan)
+    }
+
+    /// The reply for an earlier plan, which was committed.
+    ///
+    /// # Errors
+    /// Indeterminate if the reply is not known.
+    fn reply_of(&mut self, plan: u32) -> Result<O::Reply, EngineError> {
+        let here = self.replies.iter().position(|(number, _)| *number == plan);
+        let reply =
+            here.map(|at| self.replies.swap_remove(at).1).or_else(|| self.earlier.map(|reply| reply()));
+        reply.ok_or_else(|| EngineError::indeterminate("the reply of an earlier attempt is not known"))
     }
 
     /// Handles the outcome of a transaction whose guards were checked against the held records.

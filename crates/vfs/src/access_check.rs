@@ -193,9 +193,11 @@ impl AccessCheck {
         inode: &Inode,
         want: Perm,
     ) -> Result<bool, Failure> {
-        let load = || self.compiled(inode.access_acl);
-        let decision = self.decisions.posix(&identity.credential, &inode.as_decided(0), load)?;
-        Ok(posix::check(decision, identity.caps, want, inode.mode, inode.kind.is_dir()).is_ok())
+        self.meta.read_acl_of(inode, |inode| {
+            let load = || self.compiled(inode.access_acl);
+            let decision = self.decisions.posix(&identity.credential, &inode.as_decided(0), load)?;
+            Ok(posix::check(decision, identity.caps, want, inode.mode, inode.kind.is_dir()).is_ok())
+        })
     }
 
     /// Whether a caller may read the inode's content: its data, or its names.
@@ -207,13 +209,15 @@ impl AccessCheck {
             return self.permits_identity(identity, inode, Perm::READ);
         }
         let sid_rules = &self.meta.volume().sid_rules;
-        let load = || self.meta.run(&GetDeciding { acl: inode.access_acl, sid_rules }, &BY_KERNEL);
-        let decision =
-            self.decisions.nfs4(&identity.credential, &inode.as_decided(sid_rules.version()), load)?;
-        // This flag matters only for execute permission, which reading does not need.
-        let any_execute = false;
-        let (caps, is_dir) = (identity.caps, inode.kind.is_dir());
-        Ok(nfs4::check(decision.granted, caps, Mask::READ_DATA, is_dir, any_execute).is_ok())
+        self.meta.read_acl_of(inode, |inode| {
+            let load = || self.meta.run(&GetDeciding { acl: inode.access_acl, sid_rules }, &BY_KERNEL);
+            let of = inode.as_decided(sid_rules.version());
+            let decision = self.decisions.nfs4(&identity.credential, &of, load)?;
+            // This flag matters only for execute permission, which reading does not need.
+            let any_execute = false;
+            let (caps, is_dir) = (identity.caps, inode.kind.is_dir());
+            Ok(nfs4::check(decision.granted, caps, Mask::READ_DATA, is_dir, any_execute).is_ok())
+        })
     }
 
     fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {

@@ -122,30 +122,33 @@ impl Attributes {
 
     /// The attributes that the kernel gets.
     pub(crate) fn shown(&self, inode: &Inode) -> Attr {
-        let (uid, gid) = (self.access.ids.user_here(inode.uid), self.access.ids.group_here(inode.gid));
-        let attr = Attr { uid, gid, ..Attr::from(inode) };
+        let attr = |inode: &Inode| {
+            let (uid, gid) = (self.access.ids.user_here(inode.uid), self.access.ids.group_here(inode.gid));
+            Attr { uid, gid, ..Attr::from(inode) }
+        };
         let is_lent = inode.kind.is_dir() && !self.meta.traversers().is_empty();
         if !inode.access_acl.is_none() && self.kernel_lacks_acls() {
             // If an inode has an ACL, the group bits of its mode are the ACL's mask. A kernel that knows no
             // ACLs would grant them to the group, so it gets only the owner's bits, until the volume is
             // mounted again.
-            return Attr { mode: inode.mode.without(0o077), ..attr };
+            return Attr { mode: inode.mode.without(0o077), ..attr(inode) };
         }
         if !self.access.has_nfs4_acls() || inode.access_acl.is_none() && !is_lent {
-            return attr;
+            return attr(inode);
         }
-        match self.meta.run(&GetProjection(inode), &BY_KERNEL) {
-            Ok(None) => attr,
-            Ok(Some(projection)) => Attr {
+        let project = |inode: &Inode| Ok((*inode, self.meta.run(&GetProjection(inode), &BY_KERNEL)?));
+        match self.meta.read_acl_of(inode, project) {
+            Ok((inode, None)) => attr(&inode),
+            Ok((inode, Some(projection))) => Attr {
                 mode: inode.mode.without(0o777).with(projection.rwx),
                 per_caller: inode.kind.is_dir() && !projection.search_is_exact,
-                ..attr
+                ..attr(&inode)
             },
             // An ACL that cannot be read grants nothing. The error may be transient, so the kernel must not
             // cache this.
             Err(error) => {
                 tracing::error!(ino = %inode.ino, %error, "cannot read an ACL; access to the inode is denied");
-                Attr { mode: inode.mode.without(0o777), per_caller: true, ..attr }
+                Attr { mode: inode.mode.without(0o777), per_caller: true, ..attr(inode) }
             }
         }
     }

@@ -4,8 +4,8 @@
 
 use client::Failure;
 use meta::Inode;
-use ops::Authority;
-use types::{Errno, Ino};
+use ops::{Authority, Reap};
+use types::{Errno, Ino, SessionId};
 
 use crate::access_check::Perm;
 use crate::base::Base;
@@ -48,6 +48,34 @@ impl Base {
             }
             reply => Ok(reply?),
         }
+    }
+
+    /// Deletes an orphan of `session`. If that fails, [`Self::reap_orphans`] tries again.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) fn reap(&self, session: SessionId, ino: Ino) -> Result<(), Errno> {
+        self.commits
+            .change(&Reap { session, ino })
+            .inspect_err(|_| self.commits.doubts.note_orphan(session, ino))
+    }
+
+    /// Deletes the inodes without a name that calls which failed have left behind, except those that are open: their last
+    /// close deletes them.
+    ///
+    /// # Errors
+    /// Those of the database: the first error, after all were tried.
+    pub(crate) fn reap_orphans(&self) -> Result<(), Errno> {
+        let own = self.meta.session();
+        let orphans = self.commits.doubts.take_orphans();
+        // Other mounts delete the orphans of a session that was lost.
+        let mut done = Ok(());
+        for (session, ino) in orphans.into_iter().filter(|(session, _)| *session == own) {
+            if let Some(_guard) = self.open.orphan_guard(ino) {
+                done = done.and(self.reap(session, ino));
+            }
+        }
+        done
     }
 
     /// Whether only the kernel checks callers, while other clients can change what it checks.

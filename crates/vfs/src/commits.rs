@@ -33,8 +33,8 @@ pub struct Commits {
     pending: Mutex<Vec<SliceId>>,
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
-    /// The changes that failed and may still happen.
-    doubts: Doubts,
+    /// The changes that failed and may still happen, and what they have left behind.
+    pub(crate) doubts: Doubts,
 }
 
 impl Commits {

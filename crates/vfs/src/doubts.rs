@@ -5,12 +5,16 @@
 //! before this mount commits anything newer, and before it releases a lock, it cancels such changes ([`Meta::cancel`]):
 //! then each has happened already, or never happens. Flushes are kept with their files ([`crate::abandoned`]).
 //!
-//! Lock order: `all` is locked alone. While a doubt is locked, only locks of the client are taken.
+//! If such a change has happened, it may have left an inode without a name that is open, or that nobody has opened (an
+//! O_TMPFILE that failed). Those are deleted by [`Base::reap_orphans`](crate::base::Base::reap_orphans).
+//!
+//! Lock order: `all` is locked alone. A doubt is locked before `orphans`, and only before locks of the client otherwise.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use client::{Doubt, Failure, Meta};
+use types::{Ino, SessionId};
 
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
@@ -18,6 +22,8 @@ pub(crate) struct Doubts {
     all: Mutex<Vec<Arc<Mutex<Option<Doubt>>>>>,
     /// Whether any change is in doubt. If not, other calls need not take the lock.
     exist: AtomicBool,
+    /// Inodes without a name that are still to be deleted, and the sessions whose orphans they are.
+    orphans: Mutex<Vec<(SessionId, Ino)>>,
 }
 
 impl Doubts {
@@ -37,10 +43,27 @@ impl Doubts {
             return Ok(());
         }
         let all = host::lock(&self.all).clone();
-        all.iter().try_for_each(|doubt| meta.cancel(&mut host::lock(doubt)))?;
+        all.iter().try_for_each(|doubt| self.cancel(meta, &mut host::lock(doubt)))?;
         let mut left = host::lock(&self.all);
         left.retain(|doubt| !all.iter().any(|settled| Arc::ptr_eq(settled, doubt)));
         self.exist.store(!left.is_empty(), Ordering::Release);
         Ok(())
+    }
+
+    fn cancel(&self, meta: &Meta, doubt: &mut Option<Doubt>) -> Result<(), Failure> {
+        let Some(session) = doubt.as_ref().map(Doubt::session) else { return Ok(()) };
+        let orphans = meta.cancel(doubt)?.into_iter().flatten();
+        host::lock(&self.orphans).extend(orphans.map(|ino| (session, ino)));
+        Ok(())
+    }
+
+    /// Notes an inode without a name that is to be deleted.
+    pub(crate) fn note_orphan(&self, session: SessionId, ino: Ino) {
+        host::lock(&self.orphans).push((session, ino));
+    }
+
+    /// Removes the inodes that changes in doubt have left without a name, or that could not be deleted, from the list.
+    pub(crate) fn take_orphans(&self) -> Vec<(SessionId, Ino)> {
+        std::mem::take(&mut *host::lock(&self.orphans))
     }
 }

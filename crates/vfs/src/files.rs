@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use chunk::Written;
-use ops::{Append, Open, OpenFor, Opened, Reap};
+use ops::{Append, Open, OpenFor, Opened};
 use types::{ChunkIndex, Errno, FileType, Ino, Time};
 
 use crate::access_check::Perm;
@@ -255,7 +255,7 @@ impl Files {
                 tracing::error!(%ino, %errno, bytes, "a file was closed with data that could not be stored; the data is lost");
             }
             if file.is_orphan() && !file.is_fenced() {
-                self.base.commits.change(&Reap { session: self.base.meta.session(), ino })?;
+                self.base.reap(self.base.meta.session(), ino)?;
             }
         }
         flushed

@@ -3,7 +3,7 @@
 //! | thread            | does                                                        | waits for       |
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
-//! | `limen-flush`     | flushes written data, makes it durable, writes access times | store, database |
+//! | `limen-flush`     | flushes written data, makes it durable; access times; late unlocks | store, database |
 //! | `limen-cleanup`   | replays journals, removes ended sessions' state, logs quotas | store, database |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
@@ -120,9 +120,12 @@ impl Lifecycle {
         let (mut flushed, mut settings_read) = (Instant::now(), Instant::now());
         while !self.base.stop.is_set() {
             host::park_timeout(SYNC_EVERY);
+            if let Err(errno) = self.locks.clean() {
+                tracing::warn!(%errno, "cannot release locks whose owners are gone; retrying");
+            }
             let mut done = Ok(());
             if flushed.elapsed() >= FLUSH_EVERY {
-                done = self.base.flush_all().and(self.base.accesses.write());
+                done = self.base.flush_all().and(self.base.accesses.write()).and(self.base.reap_orphans());
                 flushed = Instant::now();
             }
             if settings_read.elapsed() >= SETTINGS_EVERY {

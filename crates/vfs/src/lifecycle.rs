@@ -25,7 +25,7 @@ pub struct Lifecycle {
     /// Held shared by each copy of a tree that is being made and each compaction that a tool asked for, and exclusively at
     /// the end of the session.
     pub(crate) tools: RwLock<()>,
-    locks: Arc<Locks>,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -116,7 +116,7 @@ impl Lifecycle {
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         // No thread receives recalls any more, so other mounts would wait in vain for the held directories.
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
-        done = done.and(self.base.flush_all());
+        done = done.and(self.base.flush_all()).and(self.base.reap_orphans());
         for file in self.base.open.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
             done = done
                 .and(self.base.commits.change(&Reap { session: self.base.meta.session(), ino: file.ino }));

@@ -1,16 +1,17 @@
 //! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks itself.
 //!
-//! [`Locks`] holds the owners that requested locks, the locks that were granted, and the requests in doubt. Lock order:
-//! `owners`, `granted` and `in_doubt` are each locked alone, and `in_doubt` not while a doubt is locked.
+//! [`Locks`] holds the owners that requested locks, the locks that were granted, and what failed calls have left behind.
+//! Lock order: `owners`, `granted` and `leftovers` are each locked alone, and `leftovers` not while one of them is locked.
 //!
 //! Locks end with the session that holds them, so they need not be durable.
 //!
-//! A request in doubt has failed, but it may still arrive and be granted, also after its owner has released its locks and
-//! closed the file: then nobody would release that lock before the session ends. So before this mount requests or releases
-//! a lock of the same owner on the same file, it cancels such a request ([`Meta::cancel`](client::Meta::cancel)): then
-//! the lock has been granted already, or never will be.
+//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after its owner has
+//! released its locks and closed the file; a lock that was not released stays with an owner that no longer exists; and the
+//! record of a wait that has ended can look like a deadlock. Before this mount requests or releases a lock of the same
+//! owner, it removes what is left behind, and the thread that flushes files tries it again until it succeeds or the
+//! session ends.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use client::{Doubt, Failure};
@@ -154,14 +155,31 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// A request that has failed, and whose lock may still be granted or released.
+/// What a failed call of an owner has left behind.
 #[derive(Debug)]
-struct Doubtful {
-    ino: Ino,
-    kind: LockKind,
-    owner: u64,
-    /// Locked while the request is canceled, so that its owner's locks are not released meanwhile.
-    doubt: Mutex<Option<Doubt>>,
+struct Leftover {
+    owner: LockOwner,
+    /// Locked while it is done, so that the owner gets no lock meanwhile, which this would release.
+    todo: Mutex<Todo>,
+}
+
+/// What is left to be done for a call that failed.
+#[derive(Debug, Default)]
+struct Todo {
+    /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release locks. This is
+    /// done first.
+    doubt: Option<Doubt>,
+    then: Then,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Then {
+    #[default]
+    Nothing,
+    /// Release all locks of the owner on this file.
+    Release(Ino),
+    /// Remove the record of the owner's wait.
+    StopWaiting,
 }
 
 /// Locks on open files.
@@ -170,13 +188,18 @@ pub struct Locks {
     base: Arc<Base>,
     owners: LockOwners,
     granted: Granted,
-    in_doubt: Mutex<Vec<Arc<Doubtful>>>,
+    leftovers: Mutex<Vec<Arc<Leftover>>>,
 }
 
 impl Locks {
     pub(crate) fn new(base: &Arc<Base>) -> Self {
         let base = Arc::clone(base);
-        Locks { base, owners: LockOwners::default(), granted: Granted::default(), in_doubt: Mutex::default() }
+        Locks {
+            base,
+            owners: LockOwners::default(),
+            granted: Granted::default(),
+            leftovers: Mutex::default(),
+        }
     }
 
     /// The files on which locks were held, or may have been granted: all locks were lost with the session.
@@ -184,11 +207,21 @@ impl Locks {
         self.granted.take_all()
     }
 
-    /// Forgets all lock owners and requests in doubt, because all locks were lost, and nothing can be granted any more
-    /// to the session that was lost.
+    /// Forgets all lock owners and what failed calls have left behind, because all locks were lost, and nothing can be
+    /// granted any more to the session that was lost.
     pub(crate) fn forget_owners(&self) {
         host::lock(&self.owners.0).clear();
-        host::lock(&self.in_doubt).clear();
+        host::lock(&self.leftovers).clear();
+    }
+
+    /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners.
+    ///
+    /// # Errors
+    /// The first error.
+    pub(crate) fn clean(&self) -> Result<(), Errno> {
+        let owners: BTreeSet<LockOwner> = host::lock(&self.leftovers).iter().map(|left| left.owner).collect();
+        let settle = |done: Result<(), Errno>, owner| done.and(self.settle(owner));
+        owners.into_iter().fold(Ok(()), settle)
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
@@ -222,9 +255,10 @@ impl Locks {
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
     pub fn stop_waiting(&self, request: LockRequest) {
-        let stopped = self.base.meta.run(&StopWaiting(self.lock_of(request).owner), &BY_KERNEL);
-        if let Err(errno) = stopped.map_err(Errno::from) {
-            tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended");
+        let owner = self.lock_of(request).owner;
+        self.leave(owner, Todo { doubt: None, then: Then::StopWaiting });
+        if let Err(errno) = self.settle(owner) {
+            tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended; retrying");
         }
     }
 
@@ -247,7 +281,7 @@ impl Locks {
     /// to store it later would overwrite what the next holder of the lock writes.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Those of the database. The locks are then released later.
     pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.owner == owner);
         self.drop_unstored(ino, &owners, None);
@@ -259,7 +293,7 @@ impl Locks {
     /// [`Self::unlock_process`].
     ///
     /// # Errors
-    /// Those of the database.
+    /// As [`Self::unlock_process`].
     pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
         let owners = self.owners.take(ino, |requester| requester.handle == handle);
         self.drop_unstored(ino, &owners, flock);
@@ -282,48 +316,72 @@ impl Locks {
         owners.into_iter().fold(Ok(()), release)
     }
 
+    /// Releases all locks of an owner that has closed the file. If that fails, it is tried again later.
     fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
-        self.release(ino, LockRequest { kind, owner, exclusive: false, start: 0, end: u64::MAX, pid: 0 })
+        let owner = self.lock_of(all_of(kind, owner)).owner;
+        self.leave(owner, Todo { doubt: None, then: Then::Release(ino) });
+        self.settle(owner)
     }
 
     fn release(&self, ino: Ino, request: LockRequest) -> Result<(), Errno> {
-        let settled = self.settle(ino, request);
         let Lock { owner, start, end, .. } = self.lock_of(request);
+        self.settle(owner)?;
         let mut doubt = None;
         let released =
             self.base.meta.run_cancelable(&Unlock { ino, owner, start, end }, &BY_KERNEL, &mut doubt);
-        self.note_doubt(ino, request, doubt.filter(|_| released.is_err()));
         match released {
             // The locks were lost with the session.
             Ok(()) | Err(Failure::Fenced(_)) => {
                 self.granted.note_released(ino, request);
-                settled
+                Ok(())
             }
-            Err(failure) => Err(failure.into()),
+            Err(failure) => {
+                self.leave(owner, Todo { doubt, then: Then::Nothing });
+                Err(failure.into())
+            }
         }
     }
 
-    /// Cancels the requests in doubt of the owner of `request` on the file.
+    fn leave(&self, owner: LockOwner, todo: Todo) {
+        host::lock(&self.leftovers).push(Arc::new(Leftover { owner, todo: Mutex::new(todo) }));
+    }
+
+    /// Removes what failed calls of an owner have left behind, in their order.
     ///
     /// # Errors
-    /// Those of the database; a request may then still be in doubt.
-    fn settle(&self, ino: Ino, LockRequest { kind, owner, .. }: LockRequest) -> Result<(), Errno> {
-        let is_of =
-            |doubtful: &&Arc<Doubtful>| (doubtful.ino, doubtful.kind, doubtful.owner) == (ino, kind, owner);
-        let wanted: Vec<Arc<Doubtful>> = host::lock(&self.in_doubt).iter().filter(is_of).cloned().collect();
-        for doubtful in wanted {
-            self.base.meta.cancel(&mut host::lock(&doubtful.doubt))?;
-            host::lock(&self.in_doubt).retain(|other| !Arc::ptr_eq(other, &doubtful));
+    /// Those of the database; something may then still be left.
+    fn settle(&self, owner: LockOwner) -> Result<(), Errno> {
+        let is_of = |left: &&Arc<Leftover>| left.owner == owner;
+        let wanted: Vec<Arc<Leftover>> = host::lock(&self.leftovers).iter().filter(is_of).cloned().collect();
+        for left in wanted {
+            self.undo(owner, &mut host::lock(&left.todo))?;
+            host::lock(&self.leftovers).retain(|other| !Arc::ptr_eq(other, &left));
         }
         Ok(())
     }
 
-    /// Keeps the doubt about a request that failed, if it may still happen.
-    fn note_doubt(&self, ino: Ino, LockRequest { kind, owner, .. }: LockRequest, doubt: Option<Doubt>) {
-        if doubt.is_some() {
-            let doubt = Mutex::new(doubt);
-            host::lock(&self.in_doubt).push(Arc::new(Doubtful { ino, kind, owner, doubt }));
+    fn undo(&self, owner: LockOwner, todo: &mut Todo) -> Result<(), Errno> {
+        let meta = &self.base.meta;
+        meta.cancel(&mut todo.doubt)?;
+        let done = match todo.then {
+            Then::Nothing => return Ok(()),
+            Then::Release(ino) => {
+                self.settle_changes(ino)?;
+                let unlock = Unlock { ino, owner, start: 0, end: u64::MAX };
+                meta.run_cancelable(&unlock, &BY_KERNEL, &mut todo.doubt)
+            }
+            Then::StopWaiting => meta.run_cancelable(&StopWaiting(owner), &BY_KERNEL, &mut todo.doubt),
+        };
+        match (done, todo.then) {
+            // The locks and waits were lost with the session.
+            (Ok(()) | Err(Failure::Fenced(_)), Then::Release(ino)) => {
+                self.granted.note_released(ino, all_of(owner.kind, owner.owner));
+            }
+            (Ok(()) | Err(Failure::Fenced(_)), _) => {}
+            (Err(failure), _) => return Err(failure.into()),
         }
+        *todo = Todo::default();
+        Ok(())
     }
 
     fn request_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Result<Locked, Errno> {
@@ -333,13 +391,17 @@ impl Locks {
         if file.is_some_and(|file| file.is_fenced()) {
             return Err(Errno::EIO);
         }
-        self.settle(ino, request)?;
         let lock = self.lock_of(request);
         let lock = Lock { owner: LockOwner { session, ..lock.owner }, ..lock };
+        self.settle(lock.owner)?;
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
         let outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
-        self.note_doubt(ino, request, doubt.filter(|_| outcome.is_err()));
+        let is_doubtful = outcome.is_err() && doubt.is_some();
+        if is_doubtful {
+            let then = if wait { Then::StopWaiting } else { Then::Nothing };
+            self.leave(lock.owner, Todo { doubt, then });
+        }
         let outcome = match outcome {
             // The wait continues under the next session.
             Err(Failure::Fenced(_)) if wait => return Ok(Locked::Waiting),
@@ -354,9 +416,11 @@ impl Locks {
                     return Err(Errno::EIO);
                 }
             }
-            (Err(_), _) if wait => self.stop_waiting(request),
+            (Err(_), _) if wait && !is_doubtful => self.stop_waiting(request),
             // A failed conversion releases the old lock, like `flock_lock_inode`.
-            (Err(Errno::EAGAIN), LockKind::Flock) => self.unlock_all(ino, LockKind::Flock, request.owner)?,
+            (Err(Errno::EAGAIN), LockKind::Flock) => {
+                self.release(ino, all_of(request.kind, request.owner))?
+            }
             _ => {}
         }
         outcome
@@ -399,10 +463,6 @@ impl Locks {
         {
             self.store_or_drop(&file);
         }
-        // If this fails, the next holder of the lock is exposed to a late request, as after a crash of this mount.
-        if let Err(errno) = self.settle_changes(ino) {
-            tracing::error!(%ino, %errno, "changes that were reported as failed may still happen after a lock on the file was released");
-        }
     }
 
     fn store_or_drop(&self, file: &OpenFile) {
@@ -425,6 +485,11 @@ impl Locks {
         let LockRequest { exclusive, start, end, pid, .. } = request;
         Lock { start, end, owner, exclusive, pid }
     }
+}
+
+/// Selects all locks of an owner on a file.
+fn all_of(kind: LockKind, owner: u64) -> LockRequest {
+    LockRequest { kind, owner, exclusive: false, start: 0, end: u64::MAX, pid: 0 }
 }
 
 #[cfg(test)]
@@ -536,7 +601,7 @@ mod tests {
             faulty.deliver().unwrap();
             let taken = next.locks.take_lock(ino, 1, lock, false);
             assert_eq!(taken, Ok(Locked::Granted), "{kind:?}, {arrives_first}");
-            assert!(host::lock(&first.locks.in_doubt).is_empty());
+            assert!(host::lock(&first.locks.leftovers).is_empty());
         }
     }
 
@@ -558,6 +623,114 @@ mod tests {
 
     fn whole(kind: LockKind) -> LockRequest {
         LockRequest { kind, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 }
+    }
+
+    #[test]
+    fn locks_that_could_not_be_released_at_the_close_are_released_later() {
+        type Close = fn(&Vfs, Ino) -> Result<(), Errno>;
+        let closes: [(LockKind, Close); 3] = [
+            (LockKind::Posix, |vfs, ino| vfs.locks.unlock_process(ino, 1)),
+            (LockKind::Posix, |vfs, ino| vfs.locks.unlock_handle(ino, 1, None)),
+            (LockKind::Flock, |vfs, ino| vfs.locks.unlock_handle(ino, 1, Some(1))),
+        ];
+        // The locks are read first.
+        for (kind, close) in closes {
+            for fault in [FaultOf::Before, FaultOf::Late] {
+                let ((faulty, first, next, ino), lock) = (two_mounts(), whole(kind));
+                assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+                faulty.script([FaultOf::None, fault]);
+                assert_eq!(close(&first, ino), Err(Errno::EIO));
+                assert_eq!(next.locks.take_lock(ino, 1, lock, false), Err(Errno::EAGAIN));
+                faulty.script([FaultOf::Before]);
+                assert_eq!(first.locks.clean(), Err(Errno::EIO), "the database still fails");
+                faulty.script([]);
+                first.locks.clean().unwrap();
+                assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted), "{kind:?}");
+                first.locks.clean().unwrap();
+                faulty.deliver().unwrap();
+                let wanted = LockRequest { owner: 2, ..lock };
+                assert_eq!(first.locks.take_lock(ino, 2, wanted, false), Err(Errno::EAGAIN));
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_request_that_cannot_be_canceled_at_the_close_is_canceled_later() {
+        for arrives_first in [true, false] {
+            let ((faulty, first, next, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+            faulty.script([FaultOf::None, FaultOf::Late]);
+            assert_eq!(first.locks.take_lock(ino, 1, lock, false), Err(Errno::EIO));
+            if arrives_first {
+                faulty.deliver().unwrap();
+            }
+            faulty.script([FaultOf::Before]);
+            assert_eq!(first.locks.unlock_process(ino, 1), Err(Errno::EIO));
+            faulty.script([]);
+            first.locks.clean().unwrap();
+            faulty.deliver().unwrap();
+            assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted), "{arrives_first}");
+        }
+    }
+
+    #[test]
+    fn a_late_release_never_releases_a_lock_that_the_owner_was_granted_since() {
+        let ((faulty, first, next, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        faulty.script([FaultOf::None, FaultOf::Late]);
+        assert_eq!(first.locks.unlock_process(ino, 1), Err(Errno::EIO));
+        faulty.script([]);
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        first.locks.clean().unwrap();
+        faulty.deliver().unwrap();
+        assert_eq!(next.locks.take_lock(ino, 1, lock, false), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_lock_is_not_released_while_a_change_in_doubt_may_still_happen() {
+        let ((faulty, first, next, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+        assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        let cut = crate::AttrChange { size_bytes: Some(0), is_open: true, ..Default::default() };
+        faulty.script([FaultOf::Late]);
+        assert_eq!(first.setattr(&root(), ino, cut).map(drop), Err(Errno::EIO));
+        faulty.script([FaultOf::Before]);
+        assert_eq!(first.locks.unlock_process(ino, 1), Err(Errno::EIO));
+        faulty.script([]);
+        assert_eq!(next.locks.take_lock(ino, 1, lock, false), Err(Errno::EAGAIN));
+        first.locks.clean().unwrap();
+        assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+        next.files.write(ino, 0, b"new").unwrap();
+        next.files.flush(ino).unwrap();
+        faulty.deliver().unwrap();
+        next.meta().set_lifetime(Duration::ZERO);
+        assert_eq!(next.files.read(ino, 0, 10).unwrap(), &b"new"[..]);
+    }
+
+    #[test]
+    fn a_wait_that_has_ended_does_not_look_like_a_deadlock() {
+        // The record of the wait cannot be removed, or the request that makes the record is late.
+        for is_late in [false, true] {
+            let ((faulty, first, next, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+            let other = make(&next, "g");
+            first.attributes.getattr(other).unwrap();
+            first.files.open(&root(), other, ANY).unwrap();
+            assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+            assert_eq!(first.locks.take_lock(other, 1, lock, false), Ok(Locked::Granted));
+            if is_late {
+                // The locks and the waits are read first.
+                faulty.script([FaultOf::None, FaultOf::None, FaultOf::Late]);
+                assert_eq!(first.locks.take_lock(ino, 1, lock, true), Err(Errno::EIO));
+            } else {
+                assert_eq!(first.locks.take_lock(ino, 1, lock, true), Ok(Locked::Waiting));
+                faulty.script([FaultOf::Before]);
+                first.locks.stop_waiting(lock);
+            }
+            faulty.script([]);
+            first.locks.clean().unwrap();
+            faulty.deliver().unwrap();
+            let waits = next.meta().run(&ops::GetWaits, &BY_KERNEL).unwrap();
+            assert!(waits.is_empty(), "{is_late}: {waits:?}");
+            assert_eq!(next.locks.take_lock(other, 1, lock, true), Ok(Locked::Waiting));
+        }
     }
 
     #[test]

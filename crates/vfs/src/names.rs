@@ -430,6 +430,77 @@ mod tests {
         }
     }
 
+    fn orphans(engine: &dyn Engine) -> usize {
+        let scan = meta::Scan::Orphans { after: (types::SessionId(0), Ino(0)), limit: 10 };
+        engine.scan(&scan).unwrap().snapshot.records.len()
+    }
+
+    #[test]
+    fn what_a_failed_call_has_left_without_a_name_is_deleted() {
+        type Orphaning = fn(&Vfs) -> Result<(), Errno>;
+        let unlink: Orphaning = |vfs| vfs.names.unlink(&root(), Ino::ROOT, b"f");
+        let rename: Orphaning = |vfs| {
+            let (from, to) = ((Ino::ROOT, &b"g"[..]), (Ino::ROOT, &b"f"[..]));
+            vfs.names.rename(&root(), from, to, RenameFlags::default(), false)
+        };
+        let tmpfile: Orphaning = |vfs| vfs.names.tmpfile(&root(), Ino::ROOT, Mode::new(0o600), 0).map(drop);
+        for (number, orphaning) in [unlink, rename, tmpfile].into_iter().enumerate() {
+            for (arrives, stays_open) in [(true, true), (true, false), (false, true)] {
+                let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+                format(&*engine);
+                let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+                let vfs = mount(faulty.clone());
+                vfs.files.close(make(&vfs, "g")).unwrap();
+                let open = make(&vfs, "f");
+                let inodes = || vfs.meta().run(&ops::GetUsage, &BY_KERNEL).unwrap().inodes;
+                let before = inodes();
+                vfs.meta().set_retry_timeout(Duration::ZERO);
+                faulty.script([Fault::Late]);
+                faulty.arm(true);
+                assert_eq!(orphaning(&vfs), Err(Errno::EIO));
+                faulty.arm(false);
+                if arrives {
+                    faulty.deliver().unwrap();
+                }
+                if !stays_open {
+                    vfs.files.close(open).unwrap();
+                }
+                vfs.base.flush_all().and(vfs.base.reap_orphans()).unwrap();
+                faulty.deliver().unwrap();
+                if stays_open {
+                    vfs.files.write(open, 0, b"text").unwrap();
+                    vfs.files.flush(open).unwrap();
+                    assert_eq!(vfs.files.read(open, 0, 10).unwrap(), &b"text"[..]);
+                    vfs.files.close(open).unwrap();
+                }
+                assert_eq!(orphans(&*engine), 0);
+                let removed = u64::from(arrives && number < 2);
+                assert_eq!(inodes(), before - removed, "case {number}, {arrives}, {stays_open}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unlinked_file_that_cannot_be_deleted_at_its_last_close_is_deleted_later() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        format(&*engine);
+        let faulty = Arc::new(Faulty::new(Arc::clone(&engine), 1, FaultRates::default()));
+        let vfs = mount(faulty.clone());
+        let ino = make(&vfs, "f");
+        vfs.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        faulty.script([Fault::Before; 2]);
+        faulty.arm(true);
+        assert_eq!(vfs.files.close(ino), Err(Errno::EIO));
+        assert_eq!(vfs.base.reap_orphans(), Err(Errno::EIO), "the database still fails");
+        faulty.arm(false);
+        assert_eq!(orphans(&*engine), 1);
+        vfs.base.reap_orphans().unwrap();
+        assert_eq!(orphans(&*engine), 0);
+        vfs.meta().set_lifetime(Duration::ZERO);
+        assert_eq!(vfs.attributes.inode(ino).map(drop), Err(Errno::ESTALE));
+    }
+
     #[test]
     fn a_name_of_a_file_that_cannot_be_stored_is_removed() {
         let shared = Shared::new();

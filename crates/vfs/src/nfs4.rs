@@ -15,6 +15,7 @@
 use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use client::Failure;
+use meta::Inode;
 use ops::{AclType, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
 use types::{Errno, FileType, Ino, Mode};
 
@@ -27,7 +28,8 @@ impl Xattrs {
     /// ([`nfs4::refer`]) if [`Self::has_references`].
     pub(crate) fn projected_acl(&self, ino: Ino) -> Result<Option<PosixAcl>, Errno> {
         let inode = self.base.attributes.inode(ino)?;
-        let Some(projection) = self.base.meta.run(&GetProjection(&inode), &BY_KERNEL)? else {
+        let project = |inode: &Inode| Ok((*inode, self.base.meta.run(&GetProjection(inode), &BY_KERNEL)?));
+        let (inode, Some(projection)) = self.base.meta.read_acl_of(&inode, project)? else {
             return Ok(None);
         };
         let shown = match &projection.acl {

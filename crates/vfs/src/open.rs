@@ -266,6 +266,20 @@ impl OpenTable {
         UnlinkGuard { shard, ino, file }
     }
 
+    /// Marks an inode that lost its last name as an orphan if it is open: the last close deletes it. Else keeps it from
+    /// being opened until the guard is dropped.
+    pub(crate) fn orphan_guard(&self, ino: Ino) -> Option<UnlinkGuard<'_>> {
+        let shard = self.shard(ino);
+        let mut slots = shard.lock_free(ino);
+        let slot = slots.entry(ino).or_default();
+        if let Some(file) = &slot.file {
+            file.set_orphan(true);
+            return None;
+        }
+        slot.unlinking = true;
+        Some(UnlinkGuard { shard, ino, file: None })
+    }
+
     /// How many files are open.
     pub(crate) fn count(&self) -> u64 {
         self.open.load(Ordering::Relaxed)

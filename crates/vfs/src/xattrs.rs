@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
-use meta::AclKind;
+use meta::{AclKind, Inode};
 use ops::{AclType, GetAcl, GetXattrs, KeepsUnmapped, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Caps, Errno, Ino};
 
@@ -241,28 +241,100 @@ impl Xattrs {
             (AclKind::Nfs4, _) => return Ok(None),
         }
         let inode = self.base.attributes.inode(ino)?;
-        let id = match which {
-            AclType::Access => inode.access_acl,
-            AclType::Default => inode.default_acl,
+        let read = |inode: &Inode| {
+            let id = match which {
+                AclType::Access => inode.access_acl,
+                AclType::Default => inode.default_acl,
+            };
+            // The kernel asks once for each new inode, and few inodes have an ACL.
+            if id.is_none() { Ok(None) } else { self.base.meta.run(&GetAcl(id), &BY_KERNEL) }
         };
-        // The kernel asks once for each new inode, and few inodes have an ACL.
-        if id.is_none() {
-            return Ok(None);
-        }
-        Ok(self.base.meta.run(&GetAcl(id), &BY_KERNEL)?)
+        Ok(self.base.meta.read_acl_of(&inode, read)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use acl::idmap::Ids;
-    use meta::{Engine, MemEngine, Volume};
-    use ops::SetNfs4Acl;
+    use meta::{Effect, Engine, MemEngine, Txn, Volume};
+    use ops::{Ctx, Op, Plan, PlanStop, SetNfs4Acl, View};
     use suite::{Fault, FaultRates, Faulty};
+    use types::{OpId, SessionId, Term};
 
     use super::*;
-    use crate::VfsOptions;
-    use crate::fixture::{NO_WAIT, make, mount, mount_with, root};
+    use crate::fixture::{NO_WAIT, make, mount, mount_with, root, user};
+    use crate::{Vfs, VfsOptions};
+
+    /// Changes a file without reading it.
+    struct Touch(Ino);
+
+    impl Op for Touch {
+        type Reply = ();
+        const NAME: &'static str = "touch";
+
+        fn plan(&self, _: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+            let mtime = Some(ctx.now);
+            let effects = vec![Effect::SetTimes { ino: self.0, atime: None, mtime, ctime: mtime }];
+            Ok(Plan { reply: (), effects })
+        }
+    }
+
+    #[test]
+    fn an_acl_that_was_removed_after_it_was_replaced_is_read_again() {
+        let set = |vfs: &Vfs, kind, ino, user: u32| match kind {
+            AclKind::Nfs4 => {
+                let acl = acl::nfs4::Nfs4Acl::from_storage(&format!("A::{user}:r")).unwrap();
+                let (acl, numbering) = (Some((acl, Scope::Entries)), Default::default());
+                vfs.commits.change(&SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering }).unwrap();
+            }
+            _ => {
+                let acl = PosixAcl::from_storage(&format!("u::rw-,u:{user}:r--,g::---,m::r--,o::---")).ok();
+                let which = AclType::Access;
+                vfs.commits.change(&SetAcl { ino, which, acl, kill_sgid: false }).unwrap();
+            }
+        };
+        type Read = fn(&Vfs, &Inode) -> bool;
+        // Whether user 6 may read the file, and user 5 may not.
+        let by_acl: Read = |vfs, inode| {
+            let acl = vfs.xattrs.acl(inode.ino, AclType::Access).unwrap().unwrap();
+            acl.to_storage().contains("u:6:r") && !acl.to_storage().contains("u:5:r")
+        };
+        let by_projection: Read = |vfs, inode| {
+            let acl = vfs.xattrs.projected_acl(inode.ino).unwrap().unwrap();
+            acl.to_storage().contains("u:6:r") && !acl.to_storage().contains("u:5:r")
+        };
+        let by_mode: Read = |vfs, inode| vfs.attributes.shown(inode).mode.rwx() & 0o40 != 0;
+        let by_check: Read = |vfs, inode| {
+            let may = |uid| vfs.access.may_read(user(uid).identity().unwrap(), inode).unwrap();
+            may(6) && !may(5)
+        };
+        let cases = [
+            (AclKind::Posix, by_acl),
+            (AclKind::Posix, by_check),
+            (AclKind::Nfs4, by_projection),
+            (AclKind::Nfs4, by_mode),
+            (AclKind::Nfs4, by_check),
+        ];
+        for (number, (kind, reads)) in cases.into_iter().enumerate() {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            Volume { acl: kind, ..Volume::in_memory("v") }.format(&*engine).unwrap();
+            let [vfs, other] = [(); 2].map(|()| mount(Arc::clone(&engine)));
+            let ino = make(&vfs, "f");
+            vfs.meta().set_lifetime(std::time::Duration::from_secs(3600));
+            other.attributes.getattr(ino).unwrap();
+            set(&other, kind, ino, 5);
+            // The answer to a commit contains the inode with its ACL's id, but not the ACL.
+            vfs.commits.change(&Touch(ino)).unwrap();
+            let inode = vfs.attributes.inode(ino).unwrap();
+            set(&other, kind, ino, 6);
+            let id = inode.access_acl;
+            let effects = vec![Effect::CondemnAcl { id }, Effect::DropAcl { id }];
+            let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
+            engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+            assert_eq!(vfs.attributes.inode(ino).unwrap().access_acl, id, "the cached inode has the old ACL");
+            assert!(reads(&vfs, &inode), "case {number}");
+        }
+    }
 
     #[test]
     fn an_acl_that_gets_an_unmapped_entry_meanwhile_is_not_replaced() {

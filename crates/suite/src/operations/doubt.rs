@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use client::Failure;
 use meta::{Engine, ErrorKind};
-use ops::{GetSlices, MakeKind, Write};
+use ops::{Fate, GetSlices, GetWaits, MakeKind, Write};
 use types::{ChunkIndex, Errno, Ino, Time};
 
 use super::case::{Case, Factory};
-use super::fixture::{Client, KERNEL, ROOT, blocks, client, volume};
+use super::fixture::{Client, KERNEL, REPLACE, ROOT, blocks, client, volume};
 use super::invariants::check;
 use crate::faulty::{Fault, FaultRates, Faulty};
 
@@ -23,7 +23,15 @@ pub(super) const CASES: &[Case] = &[
         "a_late_attempt_before_the_error_is_recorded_succeeds",
         a_late_attempt_before_the_error_is_recorded_succeeds,
     ),
+    (
+        "the_reply_of_an_operation_in_doubt_is_that_of_the_plan_that_was_committed",
+        the_reply_of_an_operation_in_doubt_is_that_of_the_plan_that_was_committed,
+    ),
     ("work_in_doubt_continues_under_its_operation_id", work_in_doubt_continues_under_its_operation_id),
+    (
+        "a_canceled_operation_happened_before_or_never_does",
+        a_canceled_operation_happened_before_or_never_does,
+    ),
     (
         "nothing_is_retried_after_its_result_may_be_dropped",
         nothing_is_retried_after_its_result_may_be_dropped,
@@ -70,7 +78,7 @@ fn a_success_without_effect_after_an_indeterminate_attempt_is_final(factory: Fac
     });
     // Before the second attempt, both names refer to one file: the rename does nothing, and succeeds.
     faulty.script([Fault::Late, Fault::Rival]);
-    assert!(own.rename(ROOT, "f", ROOT, "d", super::fixture::REPLACE).is_ok());
+    assert!(own.rename(ROOT, "f", ROOT, "d", REPLACE).is_ok());
     rival.lock().unwrap().unlink(ROOT, "d").unwrap();
     faulty.deliver().unwrap();
     assert!(own.stranger().lookup(ROOT, "f").unwrap().is_some());
@@ -101,6 +109,47 @@ fn a_late_attempt_before_the_error_is_recorded_succeeds(factory: Factory<'_>) {
     check(&own);
 }
 
+fn the_reply_of_an_operation_in_doubt_is_that_of_the_plan_that_was_committed(factory: Factory<'_>) {
+    for first_arrives in [true, false] {
+        let (own, faulty, rival) = start(factory);
+        let first = own.create(ROOT, "f").unwrap();
+        own.link(first, ROOT, "other").unwrap();
+        let second = own.create(ROOT, "g").unwrap();
+        let mut turn = 0;
+        faulty.set_rival({
+            let late = Arc::downgrade(&faulty);
+            move |_| {
+                turn += 1;
+                let rival = rival.lock().unwrap();
+                match turn {
+                    // The name refers to another file.
+                    1 => drop(rival.rename(ROOT, "g", ROOT, "f", REPLACE).unwrap()),
+                    // All guards of the first plan hold again, and it arrives before the second plan.
+                    _ if first_arrives => {
+                        rival.rename(ROOT, "f", ROOT, "g", REPLACE).unwrap();
+                        rival.link(first, ROOT, "f").unwrap();
+                        late.upgrade().unwrap().deliver().unwrap();
+                    }
+                    _ => {}
+                }
+            }
+        });
+        own.at(ROOT, "f");
+        // If the first plan does not arrive, the answer to the second one is lost.
+        let last = if first_arrives { Fault::Rival } else { Fault::After };
+        faulty.script([Fault::Late, Fault::Rival, last]);
+        let unlinked = own.unlink(ROOT, "f").unwrap();
+        faulty.deliver().unwrap();
+        let expected = if first_arrives { (first, Fate::Linked) } else { (second, Fate::Removed) };
+        assert_eq!((unlinked.inode.ino, unlinked.fate), expected);
+        let names =
+            ["f", "g", "other"].map(|name| own.stranger().lookup(ROOT, name).unwrap().map(|it| it.ino));
+        assert_eq!(names, [None, first_arrives.then_some(second), Some(first)]);
+        assert!(own.stranger().run(&GetWaits).unwrap().is_empty(), "the marks are removed");
+        check(&own);
+    }
+}
+
 fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
     let (own, faulty, _) = start(factory);
     own.meta.set_retry_timeout(Duration::ZERO);
@@ -123,6 +172,28 @@ fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
         assert_eq!((rows(ino), own.inode(ino).size), (1, 10));
     }
     check(&own);
+}
+
+fn a_canceled_operation_happened_before_or_never_does(factory: Factory<'_>) {
+    for arrives_first in [true, false] {
+        let (own, faulty, _) = start(factory);
+        own.meta.set_retry_timeout(Duration::ZERO);
+        let make = own.make_op(ROOT, "d", MakeKind::Directory, 0o777);
+        let mut doubt = None;
+        faulty.script([Fault::Late]);
+        assert!(own.meta.run_cancelable(&make, &KERNEL, &mut doubt).is_err());
+        if arrives_first {
+            faulty.deliver().unwrap();
+        }
+        // The cancellation is in doubt itself, and then succeeds.
+        faulty.script([Fault::After]);
+        assert!(own.meta.cancel(&mut doubt).is_err() && doubt.is_some());
+        assert_eq!(own.meta.cancel(&mut doubt).unwrap().is_some(), arrives_first);
+        faulty.deliver().unwrap();
+        assert_eq!(own.stranger().lookup(ROOT, "d").unwrap().is_some(), arrives_first);
+        assert!(own.stranger().run(&GetWaits).unwrap().is_empty(), "the mark is removed");
+        check(&own);
+    }
 }
 
 fn nothing_is_retried_after_its_result_may_be_dropped(factory: Factory<'_>) {
