@@ -507,11 +507,13 @@ mod tests {
 
     use super::*;
 
+    type Change = fn(Arc<dyn Engine>);
+
     /// A database that a client changes before the usage is read for the first time.
     #[derive(Debug)]
     struct Changing {
         inner: Arc<MemEngine>,
-        change: Mutex<Option<fn(Arc<dyn Engine>)>>,
+        change: Mutex<Option<Change>>,
     }
 
     impl Engine for Changing {
