@@ -1,15 +1,21 @@
 //! Volumes on kinds of object stores other than directories and S3: WebDAV, SFTP, Azure Blob Storage and Google Cloud
-//! Storage. Each test starts a server or an emulator (crate `servers`).
+//! Storage. Each test starts a server or an emulator (crate `servers`). And two mounts whose object store stops
+//! answering.
 
 mod common;
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Place, Said, command, until_unused};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
-use servers::{Store, StoreKind};
+use servers::{Cut, Kind, Proxy, Server, Store, StoreKind};
 
 /// A volume whose data is in this store.
 struct Volume {
@@ -165,6 +171,192 @@ fn missing_server_is_reported(kind: StoreKind) {
     let said = volume.limen(&["format", &url, "other", "--storage", kind.name(), "--bucket", &bucket]);
     said.failed(1, &[&bucket]);
     assert!(!other.path("vol.db").exists(), "a failed format leaves no volume");
+}
+
+/// A volume on PostgreSQL that is mounted twice, with its data in a store behind a proxy.
+struct Pair {
+    place: Place,
+    proxy: Proxy,
+    store: Store,
+    server: Server,
+}
+
+/// Times of a session: heartbeat, validity and removal, in milliseconds. A mount without heartbeats is removed while the
+/// store is silent.
+const SHORT_MS: &str = "200,2000,4000";
+
+/// How long the store is silent: longer than a session without heartbeats lives.
+const SILENT: Duration = Duration::from_secs(8);
+
+/// How long a call that does not need the store may take.
+const PROMPT: Duration = Duration::from_secs(5);
+
+impl Pair {
+    /// `None` if this machine cannot run the servers.
+    fn new() -> Option<Pair> {
+        if !skip::is_root() {
+            return None;
+        }
+        if let Some(what) = StoreKind::Webdav.missing() {
+            skip::missing(&what);
+            return None;
+        }
+        let (server, store) = (Server::start(Kind::Postgres, false), Store::start(StoreKind::Webdav));
+        let pair = Pair { place: Place::new(), proxy: Proxy::to_store(&store), store, server };
+        fs::create_dir(pair.place.path("mnt2")).unwrap();
+        let bucket = pair.store.bucket_at(pair.proxy.port);
+        let options = ["--storage", "webdav", "--bucket", &bucket];
+        pair.limen(&[&["format", &pair.server.patient_url(), "vol"], &options[..]].concat()).ok();
+        for name in ["mnt", "mnt2"] {
+            let (log, mnt) = (pair.place.text(&format!("{name}.log")), pair.place.text(name));
+            pair.limen(&["mount", "-d", "--log", &log, &pair.server.url(), &mnt]).ok();
+        }
+        Some(pair)
+    }
+
+    fn limen(&self, args: &[&str]) -> Said {
+        let mut command = command(args);
+        command.envs(self.store.login()).env("LIMEN_TEST_SESSION_MS", SHORT_MS);
+        command.output().unwrap().into()
+    }
+
+    /// The path of a file on each mount.
+    fn both(&self, name: &str) -> [PathBuf; 2] {
+        ["mnt", "mnt2"].map(|mnt| self.place.path(mnt).join(name))
+    }
+
+    /// The session of each mount, and its last heartbeat.
+    fn heartbeats(&self) -> Vec<(u64, String)> {
+        let said = self.limen(&["status", "--json", &self.server.patient_url()]).ok();
+        let status: Value = serde_json::from_str(&said).unwrap();
+        let of = |session: &Value| {
+            (session["id"].as_u64().unwrap(), session["heartbeat"].as_str().unwrap().to_owned())
+        };
+        status["sessions"].as_array().unwrap().iter().map(of).collect()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = |name: &str| fs::read_to_string(self.place.path(name)).unwrap_or_default();
+            eprintln!("first mount: {}\nsecond mount: {}", log("mnt.log"), log("mnt2.log"));
+        }
+        for mnt in ["mnt", "mnt2"].map(|name| self.place.text(name)) {
+            self.limen(&["umount", "--force", &mnt]);
+            let _ = Command::new("umount").args(["-l", &mnt]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Calls `each`, which needs no object store and so must return soon, until it succeeds: what the other mount has changed is
+/// seen a little later.
+#[track_caller]
+fn promptly<T>(what: &str, mut each: impl FnMut() -> io::Result<T>) -> T {
+    let began = Instant::now();
+    loop {
+        let done = each();
+        assert!(began.elapsed() < PROMPT, "{what} took {:?}: {:?}", began.elapsed(), done.err());
+        if let Ok(done) = done {
+            return done;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What each mount does without the store, seen by the other one.
+fn change_metadata(pair: &Pair, round: u32) {
+    for (own, other) in [(0, 1), (1, 0)] {
+        let at = |name: &str, mount: usize| pair.both(&format!("d{round}-{own}/{name}"))[mount].clone();
+        promptly("mkdir", || fs::create_dir(at("", own)));
+        promptly("a small file", || fs::write(at("small", own), "inline"));
+        assert_eq!(promptly("a read", || fs::read(at("small", other))), b"inline");
+        promptly("rename", || fs::rename(at("small", other), at("renamed", other)));
+        promptly("stat", || fs::metadata(at("renamed", own)));
+        assert_eq!(promptly("readdir", || fs::read_dir(at("", own))).count(), 1);
+        promptly("unlink", || fs::remove_file(at("renamed", own)));
+    }
+    let [first, second] = pair.both("lock").map(|path| promptly("open", || File::open(&path)));
+    let lock = |file: &File, how| flock(file, how).map_err(io::Error::from);
+    for (holder, other) in [(&first, &second), (&second, &first)] {
+        promptly("lock", || lock(holder, FlockOperation::NonBlockingLockExclusive));
+        lock(other, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+        promptly("unlock", || lock(holder, FlockOperation::Unlock));
+    }
+}
+
+/// Lets a proxy relay again when this is dropped, also after a panic, so that calls end that wait for the store.
+struct Silent<'a>(&'a Proxy);
+
+impl<'a> Silent<'a> {
+    fn begin(proxy: &'a Proxy) -> Self {
+        proxy.cut(Cut::Everything);
+        Silent(proxy)
+    }
+}
+
+impl Drop for Silent<'_> {
+    fn drop(&mut self) {
+        self.0.cut(Cut::Nothing);
+    }
+}
+
+/// The files that are written while the store is silent, with the mounts that write them.
+const WRITTEN: [(usize, &str); 2] = [(0, "first"), (1, "second")];
+
+#[test]
+fn mounts_with_a_silent_store_keep_their_metadata_locks_and_sessions() {
+    let Some(pair) = Pair::new() else { return };
+    let [first, second] = pair.both("before");
+    fs::write(&first, bytes(1, 300_000)).unwrap();
+    assert!(fs::read(&second).unwrap() == bytes(1, 300_000));
+    File::create(&pair.both("lock")[0]).unwrap();
+    let before = pair.heartbeats();
+    assert_eq!(before.len(), 2);
+
+    fs::write(pair.place.path("written"), bytes(2, 9 << 20)).unwrap();
+    let began = Instant::now();
+    let silent = Silent::begin(&pair.proxy);
+    // Each mount has a file whose data cannot be stored. Processes of their own write it: each command that this
+    // process starts would close the files too, and wait for that.
+    let mut writers = WRITTEN.map(|(mount, name)| {
+        let (source, file) = (pair.place.path("written"), &pair.both(name)[mount]);
+        let mut dd = Command::new("dd");
+        dd.arg(format!("if={}", source.display())).arg(format!("of={}", file.display()));
+        dd.args(["bs=1M", "conv=fsync", "status=none"]).spawn().unwrap()
+    });
+    let mut rounds = 0;
+    while began.elapsed() < SILENT {
+        change_metadata(&pair, rounds);
+        rounds += 1;
+    }
+    for mnt in pair.both("") {
+        let said = pair.limen(&["status", mnt.to_str().unwrap()]).ok();
+        assert!(said.contains("the object store of volume 'vol' does not answer within 5 s"), "{said}");
+    }
+    let now = pair.heartbeats();
+    for (before, now) in before.iter().zip(&now) {
+        assert!(before.0 == now.0 && before.1 < now.1, "{before:?} {now:?}");
+    }
+    assert!(writers.iter_mut().all(|writer| writer.try_wait().unwrap().is_none()), "nothing can be stored");
+    drop(silent);
+    for mut writer in writers {
+        assert!(writer.wait().unwrap().success());
+    }
+    eprintln!("{rounds} rounds, and the data was stored {:?} after the store had stopped", began.elapsed());
+
+    for path in WRITTEN.iter().flat_map(|(_, name)| pair.both(name)) {
+        assert!(fs::read(&path).unwrap() == bytes(2, 9 << 20), "{}", path.display());
+    }
+    for (own, other, seed) in [(0, 1, 3), (1, 0, 4)] {
+        let paths = pair.both(&format!("after{own}"));
+        fs::write(&paths[own], bytes(seed, 200_000)).unwrap();
+        assert!(fs::read(&paths[other]).unwrap() == bytes(seed, 200_000));
+    }
+    for mnt in ["mnt", "mnt2"].map(|name| pair.place.text(name)) {
+        until_unused(|| pair.limen(&["umount", &mnt])).ok();
+    }
+    pair.limen(&["fsck", "--data", &pair.server.patient_url()]).ok();
 }
 
 macro_rules! on {

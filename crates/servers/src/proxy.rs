@@ -1,4 +1,4 @@
-//! A proxy between a server and a mount, which counts and holds back traffic.
+//! A proxy between a server or an object store and a mount, which counts and holds back traffic.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::kind::{Kind, get_body, unistore_counts};
 use crate::server::Server;
+use crate::store::Store;
 
 /// The traffic that a [`Proxy`] holds back, in both directions. Connections stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,20 @@ struct Relayed {
 
 impl Proxy {
     pub fn to(server: &Server) -> Proxy {
+        Proxy::to_port(server.port, server.kind == Kind::Tikv, server.kind.of_stream())
+    }
+
+    /// A proxy to an object store, which has no stream of changes.
+    pub fn to_store(store: &Store) -> Proxy {
+        Proxy::to_port(store.port(), false, b"no stream of changes")
+    }
+
+    /// `marker` is what clients send over the connection of the stream of changes.
+    fn to_port(server: u16, is_shared: bool, marker: &'static [u8]) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (is_shared, left) = (server.kind == Kind::Tikv, AtomicU64::new(u64::MAX));
-        let seen = Arc::new(Seen { is_shared, left, ..Seen::default() });
-        let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
+        let seen = Arc::new(Seen { is_shared, left: AtomicU64::new(u64::MAX), ..Seen::default() });
+        let all = Arc::clone(&seen);
         // The thread, like those of its connections, ends with the test program.
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -67,7 +77,7 @@ impl Proxy {
                 }
                 let connection = Arc::new(Relayed::default());
                 for (from, to, marker) in [
-                    (client.try_clone().unwrap(), upstream.try_clone().unwrap(), Some(kind.of_stream())),
+                    (client.try_clone().unwrap(), upstream.try_clone().unwrap(), Some(marker)),
                     (upstream, client, None),
                 ] {
                     let (seen, connection) = (Arc::clone(&all), Arc::clone(&connection));

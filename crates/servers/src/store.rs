@@ -102,9 +102,17 @@ impl Store {
         store
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The address of the bucket, with a prefix.
     pub fn bucket(&self) -> String {
-        let port = self.port;
+        self.bucket_at(self.port)
+    }
+
+    /// As [`Store::bucket`], through a proxy on this port.
+    pub fn bucket_at(&self, port: u16) -> String {
         match self.kind {
             StoreKind::Webdav => format!("http://127.0.0.1:{port}/dav/home"),
             StoreKind::Sftp => format!("sftp://root@127.0.0.1:{port}{}/home", self.path("data")),
