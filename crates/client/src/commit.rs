@@ -8,7 +8,7 @@ use host::Instant;
 use meta::{Effect, EngineError, ErrorKind, Outcome, Record, RecordKey, Txn};
 use metrics::{On, wait_on};
 use ops::{Authority, Op};
-use types::{BootInstant, Errno, Ino, OpId, Time};
+use types::{BootInstant, Errno, Ino, OpId, Term, Time};
 
 use crate::activity::count;
 use crate::doubt::{Doubt, Plan, mark_owner};
@@ -188,15 +188,22 @@ impl Meta {
     /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.
     ///
     /// # Errors
-    /// Those of the database; the doubt then remains.
+    /// Those of the database; indeterminate if the session was removed, and the mark perhaps with it. The doubt then
+    /// remains.
     pub(crate) fn committed_plan(&self, id: OpId) -> Result<Plan, Failure> {
-        let snapshot = self.retry(|| self.engine.read(&[RecordKey::Waits]))?;
+        let keys = [RecordKey::Waits, RecordKey::Session(id.session())];
+        let snapshot = self.retry(|| self.engine.read(&keys))?;
+        let is_removed = snapshot.records.iter().any(|record| matches!(record, Record::Session(_, None)));
         let waits = snapshot.records.iter().find_map(|record| match record {
             Record::Waits(waits) => Some(waits),
             _ => None,
         });
         let waits = waits.ok_or_else(|| EngineError::permanent("the engine returned no waits"))?;
         let plan = Plan::committed(id, waits);
+        if plan.number == 0 && is_removed && id.term() != Term::NONE {
+            let message = "the session was removed before it was known which plan was committed";
+            return Err(EngineError::indeterminate(message).into());
+        }
         if plan.number > 0 {
             self.drop_mark(id);
         }

@@ -172,21 +172,22 @@ impl LiveDump {
         for attempt in 1..=MOST_MOMENTS {
             let Some(moment) = self.engine.frozen()? else { break };
             self.source = moment;
+            self.look()?;
+            // The stream also names changes after the moment. So if another moment is tried, all these keys are read again.
+            let named = self.changed.keys.clone();
             match self.catch_up_to_moment(counts) {
                 Err(DumpError::Engine(EngineError {
                     kind: ErrorKind::Determinate { transient: true },
                     ..
-                })) if attempt < MOST_MOMENTS => {}
+                })) if attempt < MOST_MOMENTS => self.changed.keys.extend(named),
                 done => return done,
             }
         }
         self.catch_up_by_stream(counts)
     }
 
-    /// Reads the records that have changed up to the moment of `source`, as of that moment.
+    /// Reads the changed records as of the moment of `source`.
     fn catch_up_to_moment(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
-        // The stream also names changes after the moment. They do no harm.
-        self.look()?;
         counts.read_rules(&mut *self.source)?;
         // The settings and counters are read even if nothing else has changed.
         self.read_some()?;

@@ -877,25 +877,27 @@ fn dump_of_a_volume_that_changes_without_pause_fails() {
     assert!(matches!(error, DumpError::TooFast), "{error}");
 }
 
-/// A volume that never rests, on an engine that shows a moment for a short time. The first moment is dropped at once.
+/// A volume that never rests, on an engine that shows a moment for a short time. It drops the first moment after
+/// `answers` requests.
 #[derive(Debug)]
 struct BusyWithMoments {
     busy: Busy,
     moments: Arc<Mutex<Vec<Moment>>>,
+    answers: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Moment {
     records: Arc<dyn Engine>,
-    is_dropped: bool,
+    /// The number of requests that are still answered.
+    left: u64,
 }
 
 impl Moment {
-    fn check(&self) -> Result<(), EngineError> {
-        match self.is_dropped {
-            true => Err(EngineError::transient("the moment was dropped")),
-            false => Ok(()),
-        }
+    fn check(&mut self) -> Result<(), EngineError> {
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or_else(|| EngineError::transient("the moment was dropped"))?;
+        Ok(())
     }
 }
 
@@ -921,9 +923,10 @@ impl Engine for BusyWithMoments {
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let records = empty();
         load_into(&*records, &written(&self.busy.inner, Form::Framed)).unwrap();
-        self.busy.change();
+        // More than one request reads.
+        (0..40).for_each(|_| self.busy.change());
         let mut moments = self.moments.lock().unwrap();
-        let moment = Moment { records, is_dropped: moments.is_empty() };
+        let moment = Moment { records, left: if moments.is_empty() { self.answers } else { u64::MAX } };
         moments.push(moment.clone());
         Ok(Some(Box::new(moment)))
     }
@@ -931,13 +934,16 @@ impl Engine for BusyWithMoments {
 
 #[test]
 fn dump_of_a_volume_that_never_rests_is_of_a_moment_that_the_engine_shows() {
-    let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(0) };
-    let moments = Arc::default();
-    let live = written_live(BusyWithMoments { busy, moments: Arc::clone(&moments) }).unwrap();
-    let moments = moments.lock().unwrap();
-    assert_eq!(moments.len(), 2);
-    let expected = String::from_utf8(written(&moments[1].records, Form::Json)).unwrap();
-    assert!(String::from_utf8(live).unwrap().lines().eq(expected.lines()));
+    for answers in 0..6 {
+        let busy = Busy { inner: sample(), left: AtomicU64::new(u64::MAX), next: Mutex::new(0) };
+        let moments = Arc::default();
+        let engine = BusyWithMoments { busy, moments: Arc::clone(&moments), answers };
+        let live = String::from_utf8(written_live(engine).unwrap()).unwrap();
+        let moments = moments.lock().unwrap();
+        assert!(moments.len() == 2 || answers >= 2, "the first moment was dropped too early");
+        let expected = String::from_utf8(written(&moments.last().unwrap().records, Form::Json)).unwrap();
+        assert!(live.lines().eq(expected.lines()), "after {answers} answers");
+    }
 }
 
 /// A stream in which there is always one more change.

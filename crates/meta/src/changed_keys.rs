@@ -35,7 +35,7 @@ impl<K: Ord + Clone> ChangedKeys<K> {
     /// more than `most` keys, or changes arrive faster than they are taken.
     ///
     /// # Errors
-    /// Those of [`Changes::next`].
+    /// Those of [`Changes::next`]; changes may then be missing from here on.
     pub fn poll(&mut self, most: usize) -> Result<Option<BTreeSet<K>>, EngineError> {
         let mut news = BTreeSet::new();
         for _ in 0..=MAX_ANSWERS {

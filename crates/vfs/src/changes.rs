@@ -70,7 +70,9 @@ impl Base {
         let orphans = self.commits.doubts.take_orphans();
         // Other mounts delete the orphans of a session that was lost.
         let mut done = Ok(());
-        for (session, ino) in orphans.into_iter().filter(|(session, _)| *session == own) {
+        // The end of the session deletes those that are left when the mount ends.
+        let orphans = orphans.into_iter().take_while(|_| !self.stop.is_set());
+        for (session, ino) in orphans.filter(|(session, _)| *session == own) {
             if let Some(_guard) = self.open.orphan_guard(ino) {
                 done = done.and(self.reap(session, ino));
             }

@@ -214,14 +214,18 @@ impl Locks {
         host::lock(&self.leftovers).clear();
     }
 
-    /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners.
+    /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners, until the
+    /// mount ends.
     ///
     /// # Errors
     /// The first error.
     pub(crate) fn clean(&self) -> Result<(), Errno> {
         let owners: BTreeSet<LockOwner> = host::lock(&self.leftovers).iter().map(|left| left.owner).collect();
-        let settle = |done: Result<(), Errno>, owner| done.and(self.settle(owner));
-        owners.into_iter().fold(Ok(()), settle)
+        let mut done = Ok(());
+        for owner in owners.into_iter().take_while(|_| !self.base.stop.is_set()) {
+            done = done.and(self.settle(owner));
+        }
+        done
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
@@ -393,7 +397,12 @@ impl Locks {
         }
         let lock = self.lock_of(request);
         let lock = Lock { owner: LockOwner { session, ..lock.owner }, ..lock };
-        self.settle(lock.owner)?;
+        if let Err(errno) = self.settle(lock.owner) {
+            if wait {
+                self.leave(lock.owner, Todo { doubt: None, then: Then::StopWaiting });
+            }
+            return Err(errno);
+        }
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
         let outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);

@@ -102,7 +102,7 @@ impl Xattrs {
     ///
     /// # Errors
     /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; EINVAL if it names an id that has no
-    /// mapping in the volume; those of [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
+    /// mapping in the volume; EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
         &self,
         caller: &Caller<'_>,
@@ -125,7 +125,14 @@ impl Xattrs {
                     Sids::Kept => acl,
                     Sids::Mapped => {
                         let before = self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL)?;
-                        acl.with_sids_of(&before, &self.base.meta.volume().sid_rules)
+                        let rules = &self.base.meta.volume().sid_rules;
+                        let shown = before.mapped(rules).map(|mapped| mapped.acl);
+                        // The program has not seen these entries, so it would remove them.
+                        if shown.is_some_and(|shown| acl_ids::nfs4_here(&self.base.access.ids, &shown).1 > 0)
+                        {
+                            return Err(Errno::EOVERFLOW);
+                        }
+                        acl.with_sids_of(&before, rules)
                     }
                 };
                 Ok((acl, scope))

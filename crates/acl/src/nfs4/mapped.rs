@@ -42,13 +42,17 @@ impl Nfs4Acl {
     }
 
     /// The reverse of [`Self::mapped`], for a program that has read the mapped form of the ACL `before` and changed it:
-    /// this ACL with the SIDs of `before` in place of the numbers that the rules map them to. Other numbers stay, because
-    /// an entry for a SID applies to a user and a group, and an entry for a number to only one of them.
+    /// this ACL with the SIDs of `before` in place of the numbers that the rules map them to. Other numbers stay, and so do
+    /// those that `before` names itself, because an entry for a SID applies to a user and a group, and an entry for a
+    /// number to only one of them.
     #[must_use]
     pub fn with_sids_of(&self, before: &Nfs4Acl, rules: &SidRules) -> Nfs4Acl {
         let sid_of = |who: Who| {
-            let sid = rules.sid_of(who.id()?.to_system()?)?;
-            before.entries().iter().map(|entry| entry.who).find(|who| who.id() == Some(sid))
+            let id = who.id()?;
+            let sid = rules.sid_of(id.to_system()?)?;
+            let named = || before.entries().iter().map(|entry| entry.who);
+            let is_named_itself = named().any(|who| who.id() == Some(id));
+            named().find(|who| who.id() == Some(sid) && !is_named_itself)
         };
         let mut entries: Vec<Entry> = Vec::with_capacity(self.entries().len());
         for entry in self.entries() {
@@ -87,6 +91,9 @@ mod tests {
         );
         let expected = "A:fd:1-1007:r,A::OWNER@:rw,D:g:1-1008:w,A:g:1-7:x,A::5009:r,A::1-1007:w";
         assert_eq!(changed.unwrap().with_sids_of(&acl, &rules).to_storage(), expected);
+        let both = Nfs4Acl::from_storage("A:g:1-1007:r,A::5007:w").unwrap();
+        let unchanged = both.mapped(&rules).unwrap().acl.with_sids_of(&both, &rules);
+        assert_eq!(unchanged.to_storage(), "A::5007:r,A:g:5007:r,A::5007:w");
         assert_eq!(acl.mapped(&SidRules::default()), None);
         assert_eq!(Nfs4Acl::from_storage("A::5007:r,A:g:1-7:x").unwrap().mapped(&rules), None);
     }
