@@ -716,29 +716,46 @@ mod tests {
 
     #[test]
     fn a_wait_that_has_ended_does_not_look_like_a_deadlock() {
-        // The record of the wait cannot be removed, or the request that makes the record is late.
-        for is_late in [false, true] {
+        enum Fault {
+            /// The record of the wait cannot be removed.
+            Removal,
+            /// The request that makes the record is late.
+            Late,
+            /// The owner has an earlier lock to release, which fails when it tries again to get the lock.
+            Release,
+        }
+        for fault in [Fault::Removal, Fault::Late, Fault::Release] {
             let ((faulty, first, next, ino), lock) = (two_mounts(), whole(LockKind::Posix));
             let other = make(&next, "g");
             first.attributes.getattr(other).unwrap();
             first.files.open(&root(), other, ANY).unwrap();
             assert_eq!(next.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
             assert_eq!(first.locks.take_lock(other, 1, lock, false), Ok(Locked::Granted));
-            if is_late {
+            if let Fault::Late = fault {
                 // The locks and the waits are read first.
                 faulty.script([FaultOf::None, FaultOf::None, FaultOf::Late]);
                 assert_eq!(first.locks.take_lock(ino, 1, lock, true), Err(Errno::EIO));
             } else {
                 assert_eq!(first.locks.take_lock(ino, 1, lock, true), Ok(Locked::Waiting));
-                faulty.script([FaultOf::Before]);
-                first.locks.stop_waiting(lock);
+            }
+            faulty.script([FaultOf::Before]);
+            match fault {
+                Fault::Removal => first.locks.stop_waiting(lock),
+                Fault::Late => {}
+                Fault::Release => {
+                    assert_eq!(first.locks.unlock_process(other, 1), Err(Errno::EIO));
+                    faulty.script([FaultOf::Before]);
+                    assert_eq!(first.locks.retry_lock(ino, lock), Err(Errno::EIO));
+                }
             }
             faulty.script([]);
             first.locks.clean().unwrap();
             faulty.deliver().unwrap();
             let waits = next.meta().run(&ops::GetWaits, &BY_KERNEL).unwrap();
-            assert!(waits.is_empty(), "{is_late}: {waits:?}");
-            assert_eq!(next.locks.take_lock(other, 1, lock, true), Ok(Locked::Waiting));
+            assert!(waits.is_empty(), "{waits:?}");
+            if !matches!(fault, Fault::Release) {
+                assert_eq!(next.locks.take_lock(other, 1, lock, true), Ok(Locked::Waiting));
+            }
         }
     }
 
