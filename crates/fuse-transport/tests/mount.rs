@@ -201,6 +201,18 @@ impl Served {
         }
     }
 
+    /// Unmounts, again while the mount is in use: between fork and exec, a child that another test starts holds all files
+    /// that are open here.
+    fn unmount(&mut self) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            match self.mount.unmount(UnmountMode::Clean) {
+                Err(Error::Busy(_)) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                done => return done.unwrap(),
+            }
+        }
+    }
+
     fn ends(&mut self) {
         let deadline = Instant::now() + TIMEOUT;
         while !self.server.as_ref().unwrap().is_finished() {
@@ -286,7 +298,7 @@ fn panic_and_dropped_reply_are_eio_and_the_mount_continues() {
             }
         }
         assert_eq!(fs::read(dir.path().join("hello")).unwrap(), CONTENT);
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
@@ -317,7 +329,7 @@ fn notifications_make_the_kernel_revalidate() {
             known = lookups(&served);
         }
         drop(notifier);
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
@@ -331,7 +343,7 @@ fn longest_negotiated_write_arrives_whole() {
         file.write_all(&vec![1; 4 << 20]).unwrap();
         drop(file);
         assert_eq!(served.tiny.longest_write.load(Ordering::Relaxed), 1 << 20);
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
@@ -427,7 +439,7 @@ fn unprivileged_user_mounts_through_fusermount3() {
     assert_eq!(content, CONTENT);
     assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::Busy(_))));
     drop(file);
-    served.mount.unmount(UnmountMode::Clean).unwrap();
+    served.unmount();
     served.ends();
 
     let (mount, device) = Mount::prepare(dir.path(), &options).unwrap();
@@ -468,7 +480,7 @@ fn slow_request_delays_no_other() {
             assert!(!slow.is_finished(), "{over:?}: the others waited for it");
             served.tiny.slow_may_end.store(true, Ordering::SeqCst);
         });
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
@@ -499,7 +511,7 @@ fn replies_can_come_late_from_other_threads_or_after_an_interrupt() {
             }
             assert_eq!(fs::read(&hello).unwrap(), CONTENT);
         }
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
@@ -554,7 +566,7 @@ fn many_late_replies_lose_no_other_request() {
             }
         });
         assert_eq!(ended.into_inner(), waiters, "{over:?}: requests were lost");
-        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.unmount();
         served.ends();
     }
 }
