@@ -15,7 +15,8 @@ use crate::connect::Connection;
 use crate::grpc::{CallError, Channel, Stream};
 use crate::read::seq;
 use crate::wire::{
-    NO_DELETE, WATCH, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchUnion,
+    NO_DELETE, RANGE, RangeRequest, RangeResponse, WATCH, WatchCreateRequest, WatchProgressRequest,
+    WatchRequest, WatchResponse, WatchUnion,
 };
 
 #[derive(Debug)]
@@ -23,44 +24,13 @@ pub(crate) struct EtcdChanges {
     keys: Arc<Keyspace>,
     runtime: Runtime,
     stream: Stream,
-    _channel: Channel,
+    channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
-    progress: ProgressRequests,
-    /// The time of the last progress request that the server answered. The clock also runs while the machine is
-    /// suspended.
+    /// All changes up to this revision were received.
+    complete: u64,
+    /// The start of the last proof. The clock also runs while the machine is suspended.
     proved: BootInstant,
-}
-
-/// Matches progress notifications with requests. A notification does not name its request, the server ignores some
-/// requests, and a notification may arrive long after its request, for example after a suspend. Such a notification
-/// proves nothing about later changes. So a proof takes more notifications than requests were unanswered before it.
-#[derive(Debug, Default)]
-struct ProgressRequests {
-    /// Requests that the server may still answer.
-    unanswered: u32,
-    /// The number of notifications after which one surely answers a request of the current proof.
-    needed: u32,
-}
-
-impl ProgressRequests {
-    /// Begins a proof. Returns the number of requests to send.
-    fn begin(&mut self) -> u32 {
-        self.needed = self.unanswered + 1;
-        self.unanswered += self.needed;
-        self.needed
-    }
-
-    fn repeat(&mut self) {
-        self.unanswered += 1;
-    }
-
-    /// Takes a notification. Returns whether the proof is complete.
-    fn answer(&mut self) -> bool {
-        self.unanswered = self.unanswered.saturating_sub(1);
-        self.needed = self.needed.saturating_sub(1);
-        self.needed == 0
-    }
 }
 
 /// How long to wait, after the progress notification, for changes that were already in transit.
@@ -70,12 +40,11 @@ const GRACE: Duration = Duration::from_millis(1);
 /// repeated.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// If more requests than this are unanswered before a proof, the stream ends, because the server will never
-/// answer those that it ignored. The server was then behind for seconds, and the caches have expired.
-const MOST_UNANSWERED: u32 = 16;
-
 impl EtcdChanges {
     /// Starts the watch. It reports every commit that happens after the call returns.
+    ///
+    /// # Errors
+    /// Fails if the member of the cluster has no leader, or is cut off from it.
     pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let proved = BootInstant::now();
         let logs = keys.logs();
@@ -96,19 +65,24 @@ impl EtcdChanges {
             let reason = first.cancel_reason;
             return Err(EngineError::permanent(format!("etcd rejected the watch: {reason}")));
         }
-        let ready = VecDeque::new();
-        let progress = ProgressRequests::default();
-        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, progress, proved })
+        let (ready, complete) = (VecDeque::new(), 0);
+        let mut changes = EtcdChanges { keys, runtime, stream, channel, op_timeout, ready, complete, proved };
+        changes.prove()?;
+        Ok(changes)
     }
 
-    /// Stores the changes of a response. Returns whether it is a progress notification that completes a proof. Such
-    /// a notification has no changes.
+    /// Stores the changes of a response. A response without changes is a progress notification: the changes up to its
+    /// revision were sent before. Returns whether it is one.
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
             return Err(EngineError::permanent(format!("etcd canceled the watch: {reason}")));
         }
         let is_progress = response.events.is_empty();
+        if is_progress {
+            let revision = response.header.map_or(0, |header| header.revision.unsigned_abs());
+            self.complete = self.complete.max(revision);
+        }
         for kv in response.events.into_iter().filter_map(|event| event.kv) {
             let op = self.keys.parse_log(&kv.key);
             let entry = decode_log(&kv.key, &kv.value)?;
@@ -120,7 +94,7 @@ impl EtcdChanges {
                 invalidations: entry.invalidations,
             });
         }
-        Ok(is_progress && self.progress.answer())
+        Ok(is_progress)
     }
 
     /// The next response; `None` if none arrives before the deadline.
@@ -132,33 +106,31 @@ impl EtcdChanges {
         }
     }
 
-    /// Requests a progress notification, and receives everything that the server sends before it. Otherwise
-    /// silence could mean that the server is gone, and the changes that arrive could be old.
+    /// Proves that every change that was committed before this call has been received.
+    ///
+    /// A progress notification proves that for the changes up to its revision. The revision alone proves nothing about
+    /// the present: a notification may be late, for example after a suspend, and a member of the cluster that is cut
+    /// off from the others, or behind them, sends notifications too. So the revision must be at least that of the
+    /// cluster, which a linearizable read returns: the member asks its leader, which asks a majority.
     fn prove(&mut self) -> Result<(), EngineError> {
         let (asked, now) = (Instant::now(), BootInstant::now());
-        let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
-        if self.progress.unanswered > MOST_UNANSWERED {
-            let message = "etcd: the server ignored requests on the stream of changes: start a new watch";
-            return Err(EngineError::transient(message));
-        }
-        for _ in 0..self.progress.begin() {
-            self.stream.send(&ask).map_err(failed)?;
-        }
-        let mut is_answered = false;
-        loop {
-            let deadline = (Instant::now() + ASK_AGAIN).min(asked + self.op_timeout);
-            while !is_answered && let Some(response) = self.receive(deadline)? {
-                is_answered = self.take(response)?;
+        let deadline = asked + self.op_timeout;
+        // Both requests are on the way at the same time.
+        self.ask()?;
+        let current = self.revision_of_cluster(deadline)?;
+        let mut again = asked + ASK_AGAIN;
+        while self.complete < current {
+            let is_too_old = match self.receive(again.min(deadline))? {
+                Some(response) => self.take(response)? && self.complete < current,
+                None => true,
+            };
+            if Instant::now() >= deadline {
+                return Err(self.silent());
             }
-            if is_answered {
-                break;
+            if is_too_old {
+                self.ask()?;
+                again = Instant::now() + ASK_AGAIN;
             }
-            if asked.elapsed() >= self.op_timeout {
-                let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
-                return Err(EngineError::transient(message));
-            }
-            self.progress.repeat();
-            self.stream.send(&ask).map_err(failed)?;
         }
         // Before 3.4.25 and 3.5.8 the progress notification may overtake changes that are in transit.
         let deadline = Instant::now() + GRACE;
@@ -167,6 +139,29 @@ impl EtcdChanges {
         }
         self.proved = now;
         Ok(())
+    }
+
+    /// Requests a progress notification.
+    fn ask(&mut self) -> Result<(), EngineError> {
+        let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
+        self.stream.send(&ask).map_err(failed)
+    }
+
+    /// A revision that is at least that of every change that was committed before this call.
+    fn revision_of_cluster(&mut self, deadline: Instant) -> Result<u64, EngineError> {
+        let request =
+            RangeRequest { key: self.keys.version().into(), count_only: true, ..RangeRequest::default() };
+        let channel = &mut self.channel;
+        let answer = self
+            .runtime
+            .block_on(async { timeout_at(deadline, channel.call::<RangeResponse>(RANGE, &request)).await });
+        let answer = answer.map_err(|_late| self.silent())?.map_err(failed)?;
+        Ok(answer.header.map_or(0, |header| header.revision.unsigned_abs()))
+    }
+
+    fn silent(&self) -> EngineError {
+        let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
+        EngineError::transient(message)
     }
 
     fn sorted(&mut self) -> Vec<Change> {
@@ -192,26 +187,5 @@ impl Changes for EtcdChanges {
             self.prove()?;
         }
         Ok(self.sorted())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_late_notification_of_an_earlier_proof_proves_nothing() {
-        let mut progress = ProgressRequests::default();
-        assert_eq!(progress.begin(), 1);
-        progress.repeat();
-        assert!(progress.answer(), "both requests belong to this proof");
-        // The answer to the repetition is still on its way.
-        assert_eq!(progress.begin(), 2);
-        assert!(!progress.answer());
-        assert!(progress.answer());
-        // The answer arrives between two proofs.
-        progress.answer();
-        assert_eq!((progress.unanswered, progress.begin()), (0, 1));
-        assert!(progress.answer());
     }
 }

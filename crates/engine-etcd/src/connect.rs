@@ -14,8 +14,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{Config, PORT};
-use crate::grpc::{CallError, Channel};
-use crate::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+use crate::grpc::{CallError, Channel, code};
+use crate::wire::{
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, STATUS, StatusRequest, StatusResponse,
+};
 
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -57,6 +59,16 @@ impl Connector {
             let answer: Result<AuthenticateResponse, CallError> = channel.call(AUTHENTICATE, &request).await;
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
             token.map_err(|error| error.engine_error(self.address(), Intent::Read))?;
+        }
+        // A member that has no leader can do nothing, but another one can.
+        if self.config.hosts.len() > 1 {
+            let answer: Result<StatusResponse, CallError> = channel.call(STATUS, &StatusRequest {}).await;
+            match answer {
+                Ok(_) => {}
+                // Any other status is an answer of a member that has a leader.
+                Err(CallError::Status(status, _)) if status != code::UNAVAILABLE => {}
+                Err(error) => return Err(error.engine_error(&address, Intent::Read)),
+            }
         }
         Ok(channel)
     }

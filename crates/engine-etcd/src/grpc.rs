@@ -31,6 +31,7 @@ pub(crate) mod code {
     pub(crate) const FAILED_PRECONDITION: u32 = 9;
     pub(crate) const OUT_OF_RANGE: u32 = 11;
     pub(crate) const UNIMPLEMENTED: u32 = 12;
+    pub(crate) const UNAVAILABLE: u32 = 14;
     pub(crate) const UNAUTHENTICATED: u32 = 16;
 }
 
@@ -127,6 +128,9 @@ impl Channel {
             .uri(format!("{}://{}{path}", self.scheme, self.authority))
             .header(CONTENT_TYPE, "application/grpc")
             .header(TE, "trailers")
+            // A member without a leader refuses the request, and cancels a watch (`newStreamInterceptor`,
+            // server/etcdserver/api/v3rpc/interceptor.go).
+            .header("hasleader", "true")
             .body(())
             .map_err(|error| CallError::NotSent(error.to_string()))?;
         if let Some(token) = &self.token {

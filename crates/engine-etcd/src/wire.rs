@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -93,6 +94,7 @@ messages! {
     }
     WatchProgressRequest {}
     WatchResponse {
+        header: Option<ResponseHeader> [message, optional, tag = "1"],
         created: bool [bool, tag = "3"],
         canceled: bool [bool, tag = "4"],
         compact_revision: i64 [int64, tag = "5"],

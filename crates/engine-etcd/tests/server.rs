@@ -4,10 +4,11 @@ mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
 use meta::{Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Record, RecordKey, Scan, Session, Txn};
+use pool::Url;
 use suite::files::{
     add_file_in_quotas, add_nested_quotas, committed, persistently, survive_kills, until_done, wait_until,
 };
@@ -354,6 +355,36 @@ fn hanging_server_times_out_after_op_timeout() {
     let batch = [create(10, 2)];
     persistently(|| engine.commit(&batch));
     assert_eq!(inodes(&server.open("v_", false).unwrap()), 4);
+}
+
+/// Three members. The first keeps running without the others, and then it must not prove that its client has seen all
+/// changes: the others might have elected a leader, and committed some.
+#[test]
+fn a_member_without_the_others_proves_nothing() {
+    let members = Server::cluster();
+    let [first, others @ ..] = &members;
+    drop(volume(first, "v_", 10..11));
+    let alone = first.url("v_", "&op_timeout=1s&connect_timeout=1s");
+    let engine = until_done(|| EtcdEngine::open(&alone, false));
+    let mut changes = persistently(|| engine.watch()).unwrap();
+    persistently(|| changes.next(Duration::from_millis(10)));
+    others.iter().for_each(|other| other.kill());
+    // The member notices after some seconds that it has no leader. Until then, it answers.
+    let deadline = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < deadline {
+        match changes.next(Duration::from_millis(10)) {
+            Ok(changes) => panic!("the member calls {changes:?} all changes"),
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+        if let Ok(Some(new)) = engine.watch() {
+            changes = new;
+        }
+    }
+    // By now it has noticed. A client that knows a member with a leader uses that one.
+    let with_leader = Server::start();
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", first.port, with_leader.port);
+    let url = Url::parse(&format!("etcd://{hosts}/?table_prefix=v_&connect_timeout=1s")).unwrap();
+    EtcdEngine::open(&url, true).unwrap();
 }
 
 #[test]

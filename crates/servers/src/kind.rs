@@ -265,7 +265,9 @@ impl Kind {
             Kind::Etcd => {
                 let metrics = get(port, "/metrics").unwrap();
                 let calls = metrics.lines().filter(|line| line.starts_with("grpc_server_handled_total{"));
-                let calls = calls.filter(|line| line.contains("grpc_type=\"unary\""));
+                // The stream of changes reads by this method, and nothing else does.
+                let of_stream = |line: &&str| line.contains("grpc_method=\"Range\"");
+                let calls = calls.filter(|line| line.contains("grpc_type=\"unary\"") && !of_stream(line));
                 calls.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>() as u64
             }
             // A poll takes a timestamp and reads the heads; if there are changes, it also reads these.

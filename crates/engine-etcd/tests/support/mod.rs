@@ -55,6 +55,36 @@ impl Server {
         Server(servers::Server::start(Kind::Etcd, true))
     }
 
+    /// A cluster of three members.
+    pub(crate) fn cluster() -> [Self; 3] {
+        let peers = [(); 3].map(|()| format!("http://127.0.0.1:{}", servers::free_port()));
+        let named = peers.iter().enumerate().map(|(number, peer)| format!("m{number}={peer}"));
+        let cluster = named.collect::<Vec<_>>().join(",");
+        let start = |number: usize| {
+            let peer = &peers[number];
+            // Later arguments replace earlier ones.
+            let arguments = [
+                ["--name", &format!("m{number}")],
+                ["--listen-peer-urls", peer],
+                ["--initial-advertise-peer-urls", peer],
+                ["--initial-cluster", &cluster],
+                ["--heartbeat-interval", "100"],
+                ["--election-timeout", "1000"],
+            ];
+            let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
+            let settings = ServerSettings { in_memory: true, arguments, ..ServerSettings::default() };
+            Server(servers::Server::with(Kind::Etcd, settings))
+        };
+        // No member is up before a second one runs.
+        std::thread::scope(|scope| {
+            let starts = [0, 1, 2].map(|number| {
+                let start = &start;
+                scope.spawn(move || start(number))
+            });
+            starts.map(|start| start.join().expect("a member that starts"))
+        })
+    }
+
     pub(crate) fn url(&self, prefix: &str, more: &str) -> Url {
         self.url_as("", prefix, more)
     }
