@@ -11,7 +11,7 @@ use ops::{Authority, Op};
 use types::{BootInstant, Errno, Ino, OpId, Term, Time};
 
 use crate::activity::count;
-use crate::doubt::{Doubt, Plan, mark_owner};
+use crate::doubt::{Doubt, MARK_NEEDED, Plan, mark_owner};
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::ticket::Ticket;
@@ -84,15 +84,15 @@ impl Meta {
     }
 
     fn send_cancel(&self, doubt: &mut Option<Doubt>) -> Result<Option<Vec<Ino>>, Failure> {
-        let Some(Doubt { txn, ticket, .. }) = doubt else { return Ok(None) };
-        let (txn, ticket) = (txn.clone(), ticket.clone());
+        let Some(Doubt { txn, ticket, since, .. }) = doubt else { return Ok(None) };
+        let (txn, ticket, since) = (txn.clone(), ticket.clone(), *since);
         if let Outcome::Conflict(snapshot) = self.commit(&txn, Some(&ticket), doubt)? {
             // The term is over, probably because the session was removed. So the operation can no longer happen.
             *doubt = None;
             let _ = self.check_own(&txn.guards, &snapshot);
             return Ok(None);
         }
-        let committed = self.committed_plan(txn.op_id)?;
+        let committed = self.committed_plan(txn.op_id, since)?;
         let settled = doubt.take().filter(|_| committed.refused.is_none());
         Ok(settled.map(|doubt| doubt.orphans_of(committed)))
     }
@@ -188,9 +188,9 @@ impl Meta {
     /// The plan that was committed under an id in doubt, after the engine has answered that the id is committed.
     ///
     /// # Errors
-    /// Those of the database; indeterminate if the session was removed, and the mark perhaps with it. The doubt then
-    /// remains.
-    pub(crate) fn committed_plan(&self, id: OpId) -> Result<Plan, Failure> {
+    /// Those of the database; indeterminate if the mark may have been removed, with the session, or because it is old. The
+    /// doubt then remains.
+    pub(crate) fn committed_plan(&self, id: OpId, since: BootInstant) -> Result<Plan, Failure> {
         let keys = [RecordKey::Waits, RecordKey::Session(id.session())];
         let snapshot = self.retry(|| self.engine.read(&keys))?;
         let is_removed = snapshot.records.iter().any(|record| matches!(record, Record::Session(_, None)));
@@ -200,8 +200,13 @@ impl Meta {
         });
         let waits = waits.ok_or_else(|| EngineError::permanent("the engine returned no waits"))?;
         let plan = Plan::committed(id, waits);
-        if plan.number == 0 && is_removed && id.term() != Term::NONE {
-            let message = "the session was removed before it was known which plan was committed";
+        // This client may have been stopped for any time between the answer to the commit and the read.
+        let lost = match id.term() {
+            Term::NONE => (since.elapsed() >= MARK_NEEDED).then_some("too much time has passed"),
+            _ => is_removed.then_some("the session was removed"),
+        };
+        if let (0, Some(lost)) = (plan.number, lost) {
+            let message = format!("{lost} before it was known which plan was committed");
             return Err(EngineError::indeterminate(message).into());
         }
         if plan.number > 0 {

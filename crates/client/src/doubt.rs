@@ -136,5 +136,64 @@ pub fn is_mark_without_term(wait: &LockWait) -> bool {
 }
 
 /// For how long an operation that no term guards may read its mark: it is sent for the last time [`REPEAT_FOR`] after the
-/// first attempt, which was before the mark was stored, and the last answer needs some time to arrive.
+/// first attempt, which was before the mark was stored, and the last answer needs some time to arrive. If it comes later,
+/// because the tool was stopped, a missing mark says nothing.
 pub const MARK_NEEDED: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use meta::{Engine, ErrorKind, MemEngine, Session, Volume};
+    use ops::Configure;
+    use suite::{Fault, FaultRates, Faulty};
+    use types::Time;
+
+    use super::*;
+    use crate::driver::{BY_KERNEL, Meta};
+    use crate::failure::Failure;
+
+    /// A change that was canceled, so that it never happens. The answer to that is lost. Then a mount removes the mark, and the
+    /// session before it, between the two requests by which the client learns the result.
+    fn cancel_without_mark(has_session: bool, since: impl Fn(BootInstant) -> BootInstant) -> Failure {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume::in_memory("test").format(&*engine).unwrap();
+        let faulty = Arc::new(Faulty::new(engine, 1, FaultRates::default()));
+        let meta = Meta::open(faulty.clone(), 1000).unwrap();
+        if has_session {
+            let session = Session::new(meta.session(), Time::from_nanos(1));
+            meta.begin_session(session, Duration::from_secs(3600)).unwrap();
+        }
+        meta.set_retry_timeout(Duration::ZERO);
+        meta.set_repeat_for(Duration::MAX);
+        faulty.arm(true);
+        let mut doubt = None;
+        faulty.script([Fault::None, Fault::Late]);
+        let op = Configure { abe: Some(true), ..Configure::default() };
+        meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
+        faulty.script([Fault::After]);
+        meta.cancel(&mut doubt).unwrap_err();
+        let canceled = doubt.as_mut().unwrap();
+        canceled.since = since(canceled.since);
+        let id = canceled.txn.op_id;
+        faulty.set_rival(move |engine| {
+            let session = has_session.then_some(Effect::DropSession { session: id.session() });
+            let mark = Effect::DropWait { owner: mark_owner(id) };
+            let effects = session.into_iter().chain([mark]).collect();
+            let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
+            engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        });
+        faulty.script([Fault::None, Fault::RivalOfRead]);
+        meta.cancel(&mut doubt).unwrap_err()
+    }
+
+    #[test]
+    fn a_missing_mark_is_no_answer_if_it_may_have_been_removed() {
+        // A tool was stopped for minutes.
+        let long_ago = |since: BootInstant| since.checked_sub(MARK_NEEDED).unwrap();
+        for failure in [cancel_without_mark(true, |since| since), cancel_without_mark(false, long_ago)] {
+            let Failure::Engine(error) = failure else { panic!("{failure}") };
+            assert_eq!(error.kind, ErrorKind::Indeterminate);
+        }
+    }
+}

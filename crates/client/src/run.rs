@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use host::Instant;
 use meta::{Effect, EngineError, Outcome, Record, RecordKey, Snapshot, Txn};
 use ops::{Authority, Ctx, Key, Op, OwnReads, Plan, PlanStop, Value, View};
-use types::{Errno, Ino, Time};
+use types::{BootInstant, Errno, Ino, Time};
 
 use crate::activity::count;
 use crate::certainty::{self, Decided, Evidence, Next};
@@ -347,7 +347,8 @@ impl<'a, O: Op> Run<'a, O> {
                 meta.forget(&txn);
                 meta.leave(entered, &txn, false);
                 let last = self.last_plan();
-                let committed = meta.committed_plan(txn.op_id)?;
+                let since = self.doubt.as_ref().map_or_else(BootInstant::now, |doubt| doubt.since);
+                let committed = meta.committed_plan(txn.op_id, since)?;
                 *self.doubt = None;
                 Ok(ControlFlow::Break(match committed.refused {
                     Some(errno) => Err(errno),
