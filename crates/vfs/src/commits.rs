@@ -7,7 +7,7 @@
 //! The embedded engine commits lazily, and a sync covers all earlier commits of all threads. So the thread
 //! that syncs must first make the blocks of *all* committed rows durable, not only those of its file.
 //!
-//! Lock order: `order`, then `pending`, then the locks of the store and the engine.
+//! Lock order: `order`, then `syncing`, then `pending`, then the locks of the store and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -31,6 +31,8 @@ pub struct Commits {
     order: RwLock<()>,
     /// Slices that committed rows name, or will name, and whose blocks may not be durable.
     pending: Mutex<Vec<SliceId>>,
+    /// Held while slices that were taken from `pending` are made durable: another sync must wait for them too.
+    syncing: Mutex<()>,
     /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
     /// The changes that failed and may still happen, and what they have left behind.
@@ -44,6 +46,7 @@ impl Commits {
             store: Arc::clone(store),
             order: RwLock::default(),
             pending: Mutex::default(),
+            syncing: Mutex::default(),
             dirty: AtomicBool::new(false),
             doubts: Doubts::default(),
         }
@@ -156,6 +159,7 @@ impl Commits {
     }
 
     fn sync_pending(&self) -> Result<(), Errno> {
+        let _syncing = host::lock(&self.syncing);
         let slices = std::mem::take(&mut *host::lock(&self.pending));
         self.store.make_durable(&slices).map_err(|error| {
             host::lock(&self.pending).extend(slices);
@@ -167,4 +171,49 @@ impl Commits {
 fn sync_error(error: &chunk::ChunkError) -> Errno {
     tracing::error!(%error, "cannot make blocks durable");
     error.errno()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use chunk::{Fault, Faults, StorageConfig, StoreCall, StoreOptions};
+    use meta::MemEngine;
+
+    use super::*;
+    use crate::fixture::{format, make};
+    use crate::{Vfs, VfsOptions};
+
+    #[test]
+    fn a_sync_waits_for_the_blocks_that_another_one_makes_durable() {
+        const SLOW: Duration = Duration::from_secs(1);
+        let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::new(1));
+        let bucket = dir.path().to_str().unwrap().to_owned();
+        let options =
+            StoreOptions { create: true, faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
+        let config = StorageConfig { storage: chunk::FILE.to_owned(), bucket };
+        let store = BlockStore::open_with(&config, options).unwrap();
+        let engine = Arc::new(MemEngine::default());
+        format(&*engine);
+        let meta = Meta::open(engine, 1000).unwrap();
+        meta.set_exclusive(true);
+        let vfs = Vfs::new(Arc::new(meta), store, VfsOptions::default());
+        let [first, second] = ["f", "g"].map(|name| make(&vfs, name));
+        for ino in [first, second] {
+            vfs.files.write(ino, 0, &vec![b'x'; 300_000]).unwrap();
+            vfs.files.flush(ino).unwrap();
+        }
+        faults.add(StoreCall::Sync, Fault::Slow(SLOW), 1000);
+        thread::scope(|scope| {
+            let began = Instant::now();
+            // This makes the blocks of both files durable.
+            scope.spawn(|| vfs.files.fsync(first).unwrap());
+            while faults.injected() == 0 {
+                thread::yield_now();
+            }
+            vfs.files.fsync(second).unwrap();
+            assert!(began.elapsed() >= SLOW, "the blocks of the second file are not durable yet");
+        });
+    }
 }
