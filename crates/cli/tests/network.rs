@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -705,6 +705,39 @@ fn operations_fail_with_eio_after_the_retry_timeout(kind: Kind) {
     pair.end_clean();
 }
 
+/// Programs on both mounts increment a number under a lock, each through a file that stays open. The mount that gets the
+/// lock has not been notified of the change yet.
+fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    fs::write(pair.a("f"), "0").unwrap();
+    let open = |path: PathBuf| File::options().read(true).write(true).open(path).unwrap();
+    let (first, second) = (open(pair.a("f")), open(pair.b("f")));
+    let number = |file: &File| -> u64 {
+        let mut text = [0; 20];
+        let len = file.read_at(&mut text, 0).unwrap();
+        str::from_utf8(&text[..len]).unwrap().parse().unwrap()
+    };
+    let increment = |file: &File| {
+        flock(file, FlockOperation::LockExclusive).unwrap();
+        let next = number(file) + 1;
+        file.write_all_at(next.to_string().as_bytes(), 0).unwrap();
+        flock(file, FlockOperation::Unlock).unwrap();
+        next
+    };
+    for expected in [1, 4, 7, 10] {
+        assert_eq!(increment(&first), expected);
+        until(|| number(&second) == expected);
+        pair.proxy.cut(Cut::Stream);
+        assert_eq!(increment(&first), expected + 1);
+        let here = increment(&second);
+        pair.proxy.cut(Cut::Nothing);
+        assert_eq!(here, expected + 2, "{kind:?}");
+        pair.wait_until("notified");
+    }
+    drop((first, second));
+    pair.end_clean();
+}
+
 /// Another volume in the same database stays as it is, and a new volume can be formatted at the same URL.
 fn destroyed_volume_leaves_nothing_in_the_database(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
@@ -1051,6 +1084,7 @@ macro_rules! on {
                 former_owner_cannot_change_the_file,
                 directory_is_held_until_another_mount_looks,
                 killed_holder_loses_nothing,
+                data_written_under_a_lock_is_read_under_the_next_lock,
                 destroyed_volume_leaves_nothing_in_the_database
             ],
             $long => [

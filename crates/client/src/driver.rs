@@ -257,6 +257,11 @@ impl Meta {
         }
     }
 
+    /// Invalidates the record of an inode, because others may have changed it. Reads that began before are not cached.
+    pub fn outdate(&self, ino: Ino) {
+        self.cache.doubt(Key::Inode(ino));
+    }
+
     /// Invalidates the records that a transaction changes, because it may have been committed or may still be.
     pub(crate) fn doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);

@@ -153,6 +153,16 @@ impl Caches {
         self.forget_inode(ino, false);
     }
 
+    /// Invalidates an inode here and its attributes in the kernel, because others may have changed it. The next read(2)
+    /// asks for the attributes, and a new mtime makes the kernel drop the pages. May be called by a thread that holds a
+    /// request for the inode.
+    pub(crate) fn outdate(&self, ino: Ino) {
+        if !self.meta.is_exclusive() {
+            self.meta.outdate(ino);
+            self.forget_attributes(ino);
+        }
+    }
+
     /// Drops the kernel's pages of a range, asynchronously.
     pub(crate) fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
         self.notify(|kernel| kernel.forget_range(ino, offset, len));

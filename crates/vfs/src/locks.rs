@@ -419,6 +419,8 @@ impl Locks {
         match (&outcome, request.kind) {
             (Ok(Locked::Granted), _) => {
                 self.granted.note_granted(ino, request);
+                // The last holder may have changed the file on another mount, and this mount may not be notified yet.
+                self.base.caches.outdate(ino);
                 // A lock granted before the session was lost is lost with it.
                 if self.base.meta.session() != session || self.base.meta.is_fenced() {
                     self.granted.note_released(ino, request);
