@@ -115,16 +115,20 @@ impl Xattrs {
         if !self.base.access.has_nfs4_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let table = self.base.meta.domains(0)?;
+        let before = match (sids, value) {
+            (Sids::Mapped, Some(_)) => Some(self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL)?),
+            _ => None,
+        };
+        // The new ACL gets SIDs of the present one, so their domains must be in the table.
+        let table = self.base.meta.domains(before.as_ref().map_or(0, Nfs4Acl::highest_domain))?;
         let known = table.domains().len();
         let names = self.principals.now(table);
         let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
             Ok(acl) => {
                 let acl = acl_ids::nfs4_in_volume(&self.base.access.ids, acl)?;
-                let acl = match sids {
-                    Sids::Kept => acl,
-                    Sids::Mapped => {
-                        let before = self.base.meta.run(&GetNfs4Acl(ino), &BY_KERNEL)?;
+                let acl = match &before {
+                    None => acl,
+                    Some(before) => {
                         let rules = &self.base.meta.volume().sid_rules;
                         let shown = before.mapped(rules).map(|mapped| mapped.acl);
                         // The program has not seen these entries, so it would remove them.
@@ -132,7 +136,7 @@ impl Xattrs {
                         {
                             return Err(Errno::EOVERFLOW);
                         }
-                        acl.with_sids_of(&before, rules)
+                        acl.with_sids_of(before, rules)
                     }
                 };
                 Ok((acl, scope))

@@ -255,6 +255,7 @@ impl Xattrs {
 
 #[cfg(test)]
 mod tests {
+    use acl::identity::DomainTable;
     use acl::idmap::Ids;
     use meta::{Effect, Engine, MemEngine, Txn, Volume};
     use ops::{Ctx, Op, Plan, PlanStop, SetNfs4Acl, View};
@@ -368,6 +369,36 @@ mod tests {
             assert_eq!(removed, Err(Errno::EOVERFLOW), "{kind:?}");
             vfs.meta().set_lifetime(std::time::Duration::ZERO);
             assert!(!inode().access_acl.is_none(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_acl_with_a_mapped_sid_that_is_not_shown_is_not_replaced() {
+        // The rule maps SIDs to users and groups from 5000 on. The first mount has no numbers for these users.
+        for (users, expected) in [("0:0:1000", Err(Errno::EOVERFLOW)), ("0:0:10000", Ok(()))] {
+            let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+            Volume { acl: AclKind::Nfs4, ..Volume::in_memory("v") }.format(&*engine).unwrap();
+            let other = mount(Arc::clone(&engine));
+            let domain = "S-1-5-21-1-2-3";
+            let ids = "5000-5999".parse().unwrap();
+            other
+                .commits
+                .change(&ops::AddSidRule { domain: domain.parse().unwrap(), first_rid: 1000, ids })
+                .unwrap();
+            let ino = make(&other, "f");
+            let acl = acl::nfs4::Nfs4Acl::from_storage("A::1-1007:r,A::OWNER@:rw").unwrap();
+            let table = Arc::new(DomainTable::from_storage(domain).unwrap());
+            let numbering = ops::Numbering { table, known: 1 };
+            let set =
+                SetNfs4Acl { ino, acl: Some((acl.clone(), Scope::Entries)), mode: XattrMode::Set, numbering };
+            other.commits.change(&set).unwrap();
+            let ids = Ids { users: Some(users.parse().unwrap()), ..Ids::default() };
+            let vfs = mount_with(engine, VfsOptions { ids, times: NO_WAIT, ..VfsOptions::default() });
+            let shown = vfs.xattrs.getxattr(&root(), ino, NFS4_DACL_IDS).unwrap();
+            let set = vfs.xattrs.setxattr(&root(), ino, NFS4_DACL_IDS, &shown, XattrMode::Set, false);
+            assert_eq!(set, expected, "{users}");
+            let stored = vfs.meta().run(&ops::GetNfs4Acl(ino), &BY_KERNEL).unwrap();
+            assert_eq!(stored.to_storage(), acl.to_storage(), "{users}");
         }
     }
 }
