@@ -738,6 +738,30 @@ fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
     pair.end_clean();
 }
 
+/// Ten programs wait for a lock while the database is away: neither those that are killed nor the unmounting wait for one
+/// retry timeout after the other.
+#[test]
+fn lock_waits_end_together_while_the_database_is_away() {
+    let Some(pair) = Pair::new(Kind::Redis, true, &["-o", "retry_timeout=2"]) else { return };
+    let holder = File::create(pair.a("f")).unwrap();
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
+    let wait = || Command::new("flock").arg(pair.b("f")).arg("true").stderr(Stdio::null()).spawn().unwrap();
+    let mut waiting: Vec<_> = std::iter::repeat_with(wait).take(10).collect();
+    thread::sleep(Duration::from_secs(1));
+    pair.server.kill();
+    let began = Instant::now();
+    let (killed, left) = waiting.split_at_mut(5);
+    killed.iter_mut().for_each(|program| program.kill().unwrap());
+    killed.iter_mut().for_each(|program| assert!(program.wait().is_ok()));
+    let killed_after = began.elapsed();
+    pair.umount_second(&["--force"]);
+    eprintln!("killed within {killed_after:?}, unmounted after {:?}", began.elapsed());
+    assert!(killed_after < Duration::from_secs(8), "{killed_after:?}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    left.iter_mut().for_each(|program| assert!(program.wait().is_ok()));
+    pair.server.start_again();
+}
+
 /// Another volume in the same database stays as it is, and a new volume can be formatted at the same URL.
 fn destroyed_volume_leaves_nothing_in_the_database(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };

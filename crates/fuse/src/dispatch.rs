@@ -82,7 +82,7 @@ impl Dispatch {
                 reply.none();
             }
             Operation::Interrupt { unique } => {
-                self.waiters.interrupt(unique);
+                self.waiters.interrupt(&self.vfs, unique);
                 reply.none();
             }
             Operation::SetLk { request: requested, wait: true } if requested.lock.kind != F_UNLCK => {

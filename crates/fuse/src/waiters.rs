@@ -3,7 +3,7 @@
 //! The lock may be released on another machine, so the requests are retried periodically; a local unlock
 //! wakes them at once.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -33,14 +33,21 @@ pub(crate) struct Waiters {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: Vec<Waiting>,
-    /// The number of waiting requests per user, including those that are being retried.
+    /// The requests that are due for a retry.
+    waiting: VecDeque<Waiting>,
+    /// The requests that were retried in the current pass.
+    retried: VecDeque<Waiting>,
+    /// The request that is being retried, and whether it was interrupted meanwhile.
+    retrying: Option<(Unique, bool)>,
+    /// The number of waiting requests per user, including the one that is being retried.
     by_user: HashMap<u32, usize>,
     /// The last interrupts, because an interrupt may arrive before its request waits. Request ids are never
     /// reused.
     interrupted: VecDeque<Unique>,
-    /// Whether a request was added or interrupted, or a lock released, since the last retry.
+    /// Whether a request was added, or a lock released, since the current pass began.
     has_changed: bool,
+    /// Whether records of waits that have ended are to be removed.
+    has_ended_waits: bool,
     ended: bool,
 }
 
@@ -64,6 +71,15 @@ impl State {
         fits
     }
 
+    /// Takes out the request with this id, unless it does not wait or is being retried.
+    fn take(&mut self, unique: Unique) -> Option<Waiting> {
+        let is_this = |waiting: &Waiting| waiting.reply.unique() == unique;
+        let lists = [&mut self.waiting, &mut self.retried];
+        let taken = lists.into_iter().find_map(|list| list.remove(list.iter().position(is_this)?))?;
+        self.dismiss(taken.uid);
+        Some(taken)
+    }
+
     fn dismiss(&mut self, uid: u32) {
         if let Some(count) = self.by_user.get_mut(&uid) {
             *count -= 1;
@@ -78,24 +94,38 @@ impl Waiters {
     /// Adds a request that waits until its lock is granted.
     pub(crate) fn add(&self, vfs: &Vfs, reply: Reply, uid: u32, ino: Ino, requested: LockRequest) {
         let mut state = self.lock();
-        if !state.admit(uid) {
+        let refused = match () {
+            () if state.interrupted.contains(&reply.unique()) => Some(Errno::EINTR),
+            () if !state.admit(uid) => Some(Errno::ENOLCK),
+            () => None,
+        };
+        let waiting = Waiting { reply, uid, ino, requested };
+        if let Some(errno) = refused {
             drop(state);
-            vfs.locks.stop_waiting(requested);
-            return reply.error(Errno::ENOLCK);
+            return self.end_wait(vfs, waiting, errno);
         }
-        state.waiting.push(Waiting { reply, uid, ino, requested });
-        state.has_changed = true;
-        self.changed.notify_one();
+        state.waiting.push_back(waiting);
+        self.notify(state);
     }
 
-    /// Handles INTERRUPT: if the request waits here, it fails with EINTR.
-    pub(crate) fn interrupt(&self, unique: Unique) {
+    /// Handles INTERRUPT: if the request waits here, it fails with EINTR. That needs no request to the database, so no
+    /// interrupt waits while the database is away.
+    pub(crate) fn interrupt(&self, vfs: &Vfs, unique: Unique) {
         let mut state = self.lock();
+        if let Some(waiting) = state.take(unique) {
+            drop(state);
+            return self.end_wait(vfs, waiting, Errno::EINTR);
+        }
+        if let Some((retrying, is_interrupted)) = &mut state.retrying
+            && *retrying == unique
+        {
+            *is_interrupted = true;
+            return;
+        }
         if state.interrupted.len() >= MAX_INTERRUPTS {
             state.interrupted.pop_front();
         }
         state.interrupted.push_back(unique);
-        self.notify(state);
     }
 
     /// Retries all requests, because a lock was released here.
@@ -116,41 +146,74 @@ impl Waiters {
         thread::Builder::new().name("limen-locks".into()).spawn(move || waiters.run(&vfs))
     }
 
+    /// Each retry may take the whole retry timeout if the database is away. So the state is looked at after each one.
     fn run(&self, vfs: &Vfs) {
         let mut state = self.lock();
         while !state.ended {
-            if state.waiting.is_empty() {
+            if std::mem::take(&mut state.has_ended_waits) {
+                drop(state);
+                vfs.locks.remove_ended_waits();
+                state = self.lock();
+            } else if let Some(waiting) = state.waiting.pop_front() {
+                state = self.retry(vfs, state, waiting);
+            } else if state.retried.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            let waiting = std::mem::take(&mut state.waiting);
-            let interrupted: HashSet<Unique> = state.interrupted.iter().copied().collect();
-            state.has_changed = false;
-            drop(state);
-            let (mut left, mut done) = (Vec::with_capacity(waiting.len()), Vec::new());
-            for waiting in waiting {
-                let uid = waiting.uid;
-                match retry(vfs, waiting, &interrupted) {
-                    Some(waiting) => left.push(waiting),
-                    None => done.push(uid),
+            } else {
+                state.waiting = std::mem::take(&mut state.retried);
+                if !std::mem::take(&mut state.has_changed) {
+                    let waited = self.changed.wait_timeout(state, RETRY_EVERY);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state.has_changed = false;
                 }
             }
-            state = self.lock();
-            done.into_iter().for_each(|uid| state.dismiss(uid));
-            state.waiting.splice(..0, left);
-            if !state.has_changed {
-                let waited = self.changed.wait_timeout(state, RETRY_EVERY);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
         }
-        for waiting in state.waiting.drain(..) {
-            vfs.locks.stop_waiting(waiting.requested);
-            waiting.reply.error(Errno::EINTR);
+        for Waiting { reply, requested, .. } in
+            std::mem::take(&mut state.waiting).into_iter().chain(std::mem::take(&mut state.retried))
+        {
+            vfs.locks.stop_waiting(requested);
+            reply.error(Errno::EINTR);
         }
+        drop(state);
+        vfs.locks.remove_ended_waits();
     }
 
-    /// Wakes the thread only if a request waits; usually none does when a file is closed. Requests that are
-    /// being retried are not in the list, but the thread reads `has_changed` after it has retried them.
+    fn retry<'a>(
+        &'a self,
+        vfs: &Vfs,
+        mut state: MutexGuard<'a, State>,
+        waiting: Waiting,
+    ) -> MutexGuard<'a, State> {
+        let Waiting { uid, ino, requested, .. } = waiting;
+        state.retrying = Some((waiting.reply.unique(), false));
+        drop(state);
+        let outcome = vfs.locks.retry_lock(ino, requested);
+        let mut state = self.lock();
+        let is_interrupted = state.retrying.take().is_some_and(|(_, is_interrupted)| is_interrupted);
+        if outcome == Ok(Locked::Waiting) && !is_interrupted {
+            state.retried.push_back(waiting);
+            return state;
+        }
+        state.dismiss(uid);
+        drop(state);
+        match outcome {
+            Ok(Locked::Granted) => waiting.reply.ok(&[]),
+            Ok(Locked::Waiting) => self.end_wait(vfs, waiting, Errno::EINTR),
+            Err(errno) => waiting.reply.error(errno),
+        }
+        self.lock()
+    }
+
+    /// Fails a request that waits no longer. The record of its wait is removed afterwards; if the program requests a lock
+    /// before that, it is removed first.
+    fn end_wait(&self, vfs: &Vfs, Waiting { reply, requested, .. }: Waiting, errno: Errno) {
+        vfs.locks.stop_waiting(requested);
+        reply.error(errno);
+        self.lock().has_ended_waits = true;
+        self.changed.notify_one();
+    }
+
+    /// Wakes the thread only if a request waits; usually none does when a file is closed. The request that is being
+    /// retried is in no list, but the thread reads `has_changed` after each pass.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         state.has_changed = true;
         if !state.waiting.is_empty() {
@@ -161,22 +224,6 @@ impl Waiters {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Retries a request; returns it if it must continue to wait.
-fn retry(vfs: &Vfs, waiting: Waiting, interrupted: &HashSet<Unique>) -> Option<Waiting> {
-    let Waiting { ino, requested, .. } = waiting;
-    if interrupted.contains(&waiting.reply.unique()) {
-        vfs.locks.stop_waiting(requested);
-        waiting.reply.error(Errno::EINTR);
-        return None;
-    }
-    match vfs.locks.retry_lock(ino, requested) {
-        Ok(Locked::Waiting) => return Some(waiting),
-        Ok(Locked::Granted) => waiting.reply.ok(&[]),
-        Err(errno) => waiting.reply.error(errno),
-    }
-    None
 }
 
 #[cfg(test)]

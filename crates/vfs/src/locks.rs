@@ -257,11 +257,16 @@ impl Locks {
         self.request_lock(ino, request, true)
     }
 
-    /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
+    /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.
+    /// The record of the wait is removed by [`Self::remove_ended_waits`], or before the owner requests a lock.
     pub fn stop_waiting(&self, request: LockRequest) {
-        let owner = self.lock_of(request).owner;
-        self.leave(owner, Todo { doubt: None, then: Then::StopWaiting });
-        if let Err(errno) = self.settle(owner) {
+        self.leave(self.lock_of(request).owner, Todo { doubt: None, then: Then::StopWaiting });
+    }
+
+    /// Removes the records of waits that have ended, and what else failed calls have left behind, until a request fails.
+    /// So if the database is away, this waits for it once. The thread that flushes files tries again.
+    pub fn remove_ended_waits(&self) {
+        if let Err(errno) = self.settle_all() {
             tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended; retrying");
         }
     }
@@ -364,6 +369,16 @@ impl Locks {
         Ok(())
     }
 
+    /// Removes what failed calls have left behind. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// The first error; what is left of other owners may then still be there.
+    fn settle_all(&self) -> Result<bool, Errno> {
+        let owners: BTreeSet<LockOwner> = host::lock(&self.leftovers).iter().map(|left| left.owner).collect();
+        owners.iter().try_for_each(|owner| self.settle(*owner))?;
+        Ok(!owners.is_empty())
+    }
+
     fn undo(&self, owner: LockOwner, todo: &mut Todo) -> Result<(), Errno> {
         let meta = &self.base.meta;
         meta.cancel(&mut todo.doubt)?;
@@ -405,7 +420,11 @@ impl Locks {
         }
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
-        let outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        let mut outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        // The record of a wait that has ended here can look like a deadlock.
+        if matches!(outcome, Err(Failure::Refused(Errno::EDEADLK))) && self.settle_all() == Ok(true) {
+            outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
+        }
         let is_doubtful = outcome.is_err() && doubt.is_some();
         if is_doubtful {
             let then = if wait { Then::StopWaiting } else { Then::Nothing };
@@ -427,7 +446,13 @@ impl Locks {
                     return Err(Errno::EIO);
                 }
             }
-            (Err(_), _) if wait && !is_doubtful => self.stop_waiting(request),
+            (Err(errno), _) if wait && !is_doubtful => {
+                self.stop_waiting(request);
+                // After EIO, the database is probably still away.
+                if *errno != Errno::EIO {
+                    self.remove_ended_waits();
+                }
+            }
             // A failed conversion releases the old lock, like `flock_lock_inode`.
             (Err(Errno::EAGAIN), LockKind::Flock) => {
                 self.release(ino, all_of(request.kind, request.owner))?
@@ -742,7 +767,10 @@ mod tests {
             }
             faulty.script([FaultOf::Before]);
             match fault {
-                Fault::Removal => first.locks.stop_waiting(lock),
+                Fault::Removal => {
+                    first.locks.stop_waiting(lock);
+                    first.locks.remove_ended_waits();
+                }
                 Fault::Late => {}
                 Fault::Release => {
                     assert_eq!(first.locks.unlock_process(other, 1), Err(Errno::EIO));
@@ -759,6 +787,23 @@ mod tests {
                 assert_eq!(next.locks.take_lock(other, 1, lock, true), Ok(Locked::Waiting));
             }
         }
+    }
+
+    #[test]
+    fn a_wait_that_has_ended_here_is_removed_before_it_looks_like_a_deadlock() {
+        let ((faulty, first, _, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+        let other = make(&first, "g");
+        let (one, two) = (lock, LockRequest { owner: 2, ..lock });
+        assert_eq!(first.locks.take_lock(other, 1, one, false), Ok(Locked::Granted));
+        assert_eq!(first.locks.take_lock(ino, 2, two, false), Ok(Locked::Granted));
+        assert_eq!(first.locks.take_lock(ino, 1, one, true), Ok(Locked::Waiting));
+        first.locks.stop_waiting(one);
+        faulty.script([FaultOf::Before]);
+        first.locks.remove_ended_waits();
+        faulty.script([]);
+        assert_eq!(first.locks.take_lock(other, 2, two, true), Ok(Locked::Waiting));
+        // A deadlock that exists is found all the same.
+        assert_eq!(first.locks.take_lock(ino, 1, one, true), Err(Errno::EDEADLK));
     }
 
     #[test]
