@@ -11,11 +11,13 @@
 //! contains no blocks.
 
 use std::fmt::Display;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use chunk::{BlockStore, ChunkError, DirectStore, MARKER, MEMORY, StoreCheck};
+use chunk::{BlockStore, ChunkError, DirectStore, FILE, MARKER, MEMORY, StoreCheck};
 use client::Meta;
 use command::error::{CliError, ErrorAt};
 use meta::Volume;
@@ -63,12 +65,33 @@ pub(crate) fn trouble(volume: &Volume) -> Option<CliError> {
     if volume.storage == MEMORY {
         return None;
     }
+    if volume.storage == FILE && is_hung(&Path::new(&volume.bucket).join(MARKER)) {
+        return Some(silent(volume, LOOK_WITHIN));
+    }
     let (sender, receiver) = mpsc::channel();
     let own = volume.clone();
     let check =
         move || drop(sender.send(open_without_key(&own).and_then(|store| verify(&own, &store)).map(drop)));
     thread::Builder::new().name("limen-check".into()).spawn(check).ok()?;
     receiver.recv_timeout(LOOK_WITHIN).unwrap_or_else(|_| Err(silent(volume, LOOK_WITHIN))).err()
+}
+
+/// Whether a read of a file does not end in time. A process does not end before its threads, and a read of a disk or
+/// file system that does not answer cannot be killed. So another process reads, and nothing waits for it after that. It
+/// has no file of this process that others could wait for, such as a pipe.
+fn is_hung(file: &Path) -> bool {
+    let mut reader = Command::new("cat");
+    reader.arg("--").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut reader) = reader.spawn() else { return false };
+    let until = Instant::now() + LOOK_WITHIN;
+    while let Ok(None) = reader.try_wait() {
+        if Instant::now() >= until {
+            let _ = reader.kill();
+            return true;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    false
 }
 
 /// The error if the store does not answer in time.

@@ -762,6 +762,25 @@ fn lock_waits_end_together_while_the_database_is_away() {
     pair.server.start_again();
 }
 
+/// The store of a volume is on a file system that does not answer, and a read there cannot be killed.
+#[test]
+fn status_ends_although_a_read_of_the_store_hangs() {
+    let Some(pair) = Pair::new(Kind::Redis, true, &[]) else { return };
+    let place = Place::new();
+    let bucket = pair.b("store");
+    limen(&["format", &place.url(), "other", "--bucket", bucket.to_str().unwrap()]).ok();
+    limen(&["status", &place.url()]).ok();
+    pair.proxy.cut(Cut::Everything);
+    // Until its lease has expired, the mount answers from its cache.
+    thread::sleep(Duration::from_secs(2));
+    let began = Instant::now();
+    let said = limen(&["status", &place.url()]);
+    let ended_after = began.elapsed();
+    pair.proxy.cut(Cut::Nothing);
+    assert!(said.ok().contains("does not answer within 5 s"));
+    assert!(ended_after < Duration::from_secs(12), "{ended_after:?}");
+}
+
 /// Another volume in the same database stays as it is, and a new volume can be formatted at the same URL.
 fn destroyed_volume_leaves_nothing_in_the_database(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
