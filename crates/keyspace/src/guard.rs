@@ -84,7 +84,8 @@ impl State<'_> {
     /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not conflict
     /// with each other. So as with terms ([`State::is_open`]), on a store where a claim of one key excludes all other
     /// claims of it, the transaction claims one of many keys instead of the ACL's, and the one that condemns ACLs
-    /// claims all of them.
+    /// claims all of them. Beside thousands of such transactions a second, it may never be the fastest: `limen gc` then
+    /// fails, and the ACLs stay.
     pub(crate) fn acl(&mut self, id: AclId, assume: Assume) -> Result<Option<String>, ReadStop> {
         if !self.options.blind {
             self.untouched.insert(self.keys.acl_users(acl_users(self.options.shard)));

@@ -807,6 +807,23 @@ mod tests {
     }
 
     #[test]
+    fn late_releases_end_when_the_mount_ends() {
+        let ((faulty, first, _, ino), lock) = (two_mounts(), whole(LockKind::Posix));
+        for owner in [1, 2] {
+            let lock = LockRequest { owner, exclusive: false, ..lock };
+            assert_eq!(first.locks.take_lock(ino, owner, lock, false), Ok(Locked::Granted));
+            faulty.script([FaultOf::None, FaultOf::Before]);
+            assert_eq!(first.locks.unlock_process(ino, owner), Err(Errno::EIO));
+            faulty.script([]);
+        }
+        let stop = first.locks.base.stop.clone();
+        faulty.set_rival(move |_| stop.set());
+        faulty.script([FaultOf::RivalOfRead]);
+        first.locks.clean().unwrap();
+        assert_eq!(host::lock(&first.locks.leftovers).len(), 1, "the second lock ends with the session");
+    }
+
+    #[test]
     fn an_unlock_in_doubt_never_releases_a_lock_that_was_granted_later() {
         let (faulty, first, next, ino) = two_mounts();
         let lock = whole(LockKind::Posix);
