@@ -188,7 +188,7 @@ func isReadOfChanges(request any) bool {
 	return is && len(get.Keys) > 0 && table(get.Keys[0]) == 'd'
 }
 
-// ServeHTTP answers /counts, /keys, /split?at=KEY, /lose?method=METHOD&what=request|answer&times=N,
+// ServeHTTP answers /counts, /keys, /put?key=KEY&value=VALUE, /split?at=KEY, /lose?method=METHOD&what=request|answer&times=N,
 // /lose-nothing, /hold?of=ADDRESS and /release?of=ADDRESS.
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
@@ -200,6 +200,10 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/keys":
 		for _, key := range c.keys() {
 			fmt.Fprintf(w, "%q\n", key)
+		}
+	case "/put":
+		if err := c.put([]byte(query.Get("key")), []byte(query.Get("value"))); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	case "/split":
 		c.split([]byte(query.Get("at")))
@@ -242,9 +246,42 @@ func (c *control) split(key []byte) {
 	c.regions.SplitRaw(region.Id, c.regions.AllocID(), encoded, []uint64{peer}, peer)
 }
 
+// Writes a key in a transaction of its own.
+func (c *control) put(key, value []byte) error {
+	region, _, _ := c.regions.GetRegionByKey(codec.EncodeBytes(nil, key))
+	at := &kvrpcpb.Context{RegionId: region.Id, RegionEpoch: region.RegionEpoch, Peer: region.Peers[0]}
+	start := now()
+	prewritten, err := c.store.KvPrewrite(context.Background(), &kvrpcpb.PrewriteRequest{
+		Context:      at,
+		Mutations:    []*kvrpcpb.Mutation{{Op: kvrpcpb.Op_Put, Key: key, Value: value}},
+		PrimaryLock:  key,
+		StartVersion: start,
+		LockTtl:      3000,
+	})
+	if err != nil || prewritten.RegionError != nil || len(prewritten.Errors) > 0 {
+		return fmt.Errorf("prewrite: %v, %v", prewritten, err)
+	}
+	committed, err := c.store.KvCommit(context.Background(), &kvrpcpb.CommitRequest{
+		Context:       at,
+		StartVersion:  start,
+		Keys:          [][]byte{key},
+		CommitVersion: now(),
+	})
+	if err != nil || committed.RegionError != nil || committed.Error != nil {
+		return fmt.Errorf("commit: %v, %v", committed, err)
+	}
+	return nil
+}
+
+// Returns a new timestamp.
+func now() uint64 {
+	physical, logical := tikv.GetTS()
+	return uint64(physical)<<18 + uint64(logical)
+}
+
 // Returns all keys that have a value now.
 func (c *control) keys() [][]byte {
-	physical, logical := tikv.GetTS()
+	version := now()
 	var found [][]byte
 	for _, region := range c.allRegions() {
 		_, start, _ := codec.DecodeBytes(region.StartKey, nil)
@@ -252,7 +289,7 @@ func (c *control) keys() [][]byte {
 			Context:  &kvrpcpb.Context{RegionId: region.Id, RegionEpoch: region.RegionEpoch, Peer: region.Peers[0]},
 			StartKey: start,
 			Limit:    math.MaxUint32,
-			Version:  uint64(physical)<<18 + uint64(logical),
+			Version:  version,
 			KeyOnly:  true,
 		})
 		if err == nil {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use meta::{Engine, EngineError, Inode};
 use types::{Ino, Name};
 
-use super::{Problem, paths, walk};
+use super::{Problem, walk};
 
 /// The largest number of directories that are remembered as connected to the root.
 const KNOWN: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Res
                 break;
             }
             path.push(at);
-            match paths::read_inode(engine, at.parent)? {
+            match walk::read_inode(engine, at.parent)? {
                 Some(parent) if parent.kind.is_dir() => at = parent,
                 // A missing parent is reported as another problem.
                 _ => break,
@@ -52,6 +52,6 @@ fn weakest<'a>(
     circle: impl Iterator<Item = &'a Inode>,
 ) -> Result<Option<(Ino, Ino, Name)>, EngineError> {
     let Some(inode) = circle.min_by_key(|inode| inode.ino) else { return Ok(None) };
-    let name = paths::name_in(engine, inode.parent, inode.ino)?;
+    let name = walk::name_in(engine, inode.parent, inode.ino)?;
     Ok(name.map(|name| (inode.ino, inode.parent, name)))
 }

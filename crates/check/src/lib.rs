@@ -9,12 +9,14 @@
 //! find it.
 
 mod acls;
+mod below;
 mod circles;
 mod paths;
 mod problem;
 mod quotas;
 mod recount;
 mod repair;
+mod scope;
 mod slices;
 mod totals;
 mod tree;
@@ -26,6 +28,7 @@ pub use problem::{Location, Problem};
 pub use quotas::Difference;
 pub use recount::{Recount, RecountError, recount};
 pub use repair::{LOST_AND_FOUND, repair};
+pub use scope::{CheckScope, Top};
 pub use slices::{SliceUse, SliceWindow, for_each_chunk, for_each_slice_window};
 pub use totals::{Checked, WINDOW};
 
@@ -33,31 +36,44 @@ use meta::{Counter, Engine, EngineError, Record, RecordKey};
 
 use crate::totals::{Run, Totals};
 
-/// Checks every record, and calls `report` for each problem. `progress` is called with the kind of records
+/// Checks every record of `scope`, and calls `report` for each problem. `progress` is called with the kind of records
 /// and how many have been checked so far.
+///
+/// Below a path, a problem is reported only if the records there prove it: inodes without a name, the usage and the
+/// quotas are not checked, a link count or share count may count names or rows elsewhere.
 ///
 /// # Errors
 /// Those of the database; problems that were reported before remain valid.
 pub fn check(
     engine: &dyn Engine,
+    scope: &CheckScope,
     report: &mut dyn FnMut(Problem),
     progress: &mut dyn FnMut(&'static str, u64),
 ) -> Result<Checked, EngineError> {
-    check_in_windows(engine, WINDOW, report, progress)
+    check_in_windows(engine, scope, WINDOW, report, progress)
 }
 
 fn check_in_windows(
     engine: &dyn Engine,
+    scope: &CheckScope,
     window: usize,
     report: &mut dyn FnMut(Problem),
     progress: &mut dyn FnMut(&'static str, u64),
 ) -> Result<Checked, EngineError> {
-    let mut run = Run { engine, window, totals: Totals::default(), report, progress };
-    tree::check(&mut run)?;
-    circles::check(engine, run.report)?;
-    slices::check(&mut run)?;
-    check_usage(&mut run)?;
-    quotas::check(engine, &run.totals.quotas, run.report)?;
+    let mut run = Run { engine, scope, window, totals: Totals::default(), report, progress };
+    match scope {
+        CheckScope::Volume => {
+            tree::check(&mut run)?;
+            circles::check(engine, run.report)?;
+            slices::check(&mut run)?;
+            check_usage(&mut run)?;
+            quotas::check(engine, &run.totals.quotas, run.report)?;
+        }
+        CheckScope::Below(top) => {
+            below::check(&mut run, top)?;
+            slices::check(&mut run)?;
+        }
+    }
     check_counters(&mut run)?;
     Ok(run.totals.checked)
 }

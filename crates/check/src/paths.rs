@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use meta::{Engine, EngineError, Inode, Record, RecordKey};
+use meta::{Engine, EngineError};
 use types::{Ino, Name};
 
-use super::walk;
+use super::scope::{CheckScope, Step, walk_below};
+use super::walk::{self, name_in, read_inode};
 
 /// The largest depth that is followed, in case the volume is damaged.
 const DEPTH: usize = 4096;
@@ -13,21 +14,34 @@ const DEPTH: usize = 4096;
 /// The path of the trash, which no entry names.
 const TRASH: &[u8] = b"/.trash";
 
-/// For each of `inos` that has a name: a path from the volume's root, with a leading slash. For a file with
-/// several names, the first one found.
+/// For each of `inos` that has a name in `scope`, and for directories that have one elsewhere: a path from the volume's
+/// root, with a leading slash. For a file with several names, the first one found.
 ///
 /// # Errors
 /// Those of the database.
-pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
+pub fn find_paths(
+    engine: &dyn Engine,
+    scope: &CheckScope,
+    inos: &BTreeSet<Ino>,
+) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
     let mut places: Vec<(Ino, Name, Ino)> = Vec::new();
     let mut left: BTreeSet<Ino> = inos.iter().copied().filter(|ino| *ino != Ino::ROOT).collect();
-    if !left.is_empty() {
-        walk::all_entries(engine, |dir, name, dirent| {
-            if left.remove(&dirent.ino) {
-                places.push((dir, name.clone(), dirent.ino));
+    let nothing = left.is_empty();
+    let mut find = |dir, name: &Name, ino| {
+        if left.remove(&ino) {
+            places.push((dir, name.clone(), ino));
+        }
+        !left.is_empty()
+    };
+    match scope {
+        _ if nothing => {}
+        CheckScope::Volume => walk::all_entries(engine, |dir, name, dirent| find(dir, name, dirent.ino))?,
+        CheckScope::Below(top) => walk_below::<EngineError>(engine, top, |step| {
+            if let Step::Entries(entries) = step {
+                entries.iter().all(|entry| find(entry.dir, &entry.name, entry.dirent.ino));
             }
-            !left.is_empty()
-        })?;
+            Ok(())
+        })?,
     }
     let mut dirs: HashMap<Ino, Vec<u8>> =
         HashMap::from([(Ino::ROOT, Vec::new()), (Ino::TRASH, TRASH.to_vec())]);
@@ -35,6 +49,13 @@ pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<I
     for (dir, name, ino) in places {
         let path = join(&path_of_dir(engine, dir, &mut dirs)?, &name);
         found.insert(ino, path);
+    }
+    if let CheckScope::Below(_) = scope {
+        for ino in left {
+            if read_inode(engine, ino)?.is_some_and(|inode| inode.kind.is_dir()) {
+                found.insert(ino, path_of_dir(engine, ino, &mut dirs)?);
+            }
+        }
     }
     Ok(found)
 }
@@ -67,23 +88,4 @@ fn path_of_dir(
 
 fn join(dir: &[u8], name: &Name) -> Vec<u8> {
     [dir, b"/", name.as_bytes()].concat()
-}
-
-/// The name of `ino` in a directory.
-pub(super) fn name_in(engine: &dyn Engine, dir: Ino, ino: Ino) -> Result<Option<Name>, EngineError> {
-    let mut found = None;
-    walk::entries(engine, dir, |name, dirent| {
-        if dirent.ino == ino {
-            found = Some(name.clone());
-        }
-        found.is_none()
-    })?;
-    Ok(found)
-}
-
-pub(super) fn read_inode(engine: &dyn Engine, ino: Ino) -> Result<Option<Inode>, EngineError> {
-    match engine.read(&[RecordKey::Inode(ino)])?.records.first() {
-        Some(Record::Inode(_, inode)) => Ok(*inode),
-        _ => Ok(None),
-    }
 }

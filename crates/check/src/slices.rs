@@ -1,12 +1,14 @@
 //! The rows of files, and the slices that they refer to.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use meta::{Engine, EngineError, Inode};
 use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
 
+use super::scope::{Entry, Step, walk_below};
 use super::totals::Run;
-use super::{Problem, WINDOW, walk};
+use super::{CheckScope, Problem, WINDOW, walk};
 
 /// The references to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,16 @@ impl SliceWindow {
 
     pub fn get(&self, slice: SliceId) -> Option<&SliceUse> {
         self.slices.get(&slice)
+    }
+
+    /// The numbers from the lowest to the highest slice in the window.
+    fn held(&self) -> Option<RangeInclusive<SliceId>> {
+        let (lowest, highest) = (self.slices.first_key_value()?.0, self.slices.last_key_value()?.0);
+        Some(*lowest..=*highest)
+    }
+
+    fn range(&self) -> RangeInclusive<SliceId> {
+        self.first..=self.last
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (SliceId, &SliceUse)> {
@@ -86,8 +98,8 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     let mut first = SliceId(0);
     loop {
         let mut window = SliceWindow::new(first, WINDOW);
-        gather(engine, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
-        walk::shared(engine, SliceId(first.0.saturating_sub(1)), |slice, _| {
+        gather(engine, &CheckScope::Volume, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
+        walk::shared(engine, window.range(), |slice, _| {
             if let Some(used) = window.entry(slice, Ino(0), 0) {
                 used.shared = true;
             }
@@ -100,29 +112,39 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     }
 }
 
-/// Calls `each` with the rows of every chunk of every file, by inode number.
+/// Calls `each` with the rows of every chunk of every file: of the whole volume by inode number, below a path in the order
+/// of the walk.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
 pub fn for_each_chunk<E: From<EngineError>>(
     engine: &dyn Engine,
+    scope: &CheckScope,
     mut each: impl FnMut(&Inode, ChunkIndex, &[Slice]) -> Result<(), E>,
 ) -> Result<(), E> {
-    walk::inodes(engine, |inode| match inode.kind {
+    let mut each_of = |inode: &Inode| match inode.kind {
         FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, chunk, rows)),
         _ => Ok(()),
-    })
+    };
+    match scope {
+        CheckScope::Volume => walk::inodes(engine, each_of),
+        CheckScope::Below(top) => walk_below(engine, top, |step| match step {
+            Step::Entries(entries) => entries.iter().filter_map(Entry::reached).try_for_each(&mut each_of),
+            _ => Ok(()),
+        }),
+    }
 }
 
 type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice);
 
 fn gather(
     engine: &dyn Engine,
+    scope: &CheckScope,
     window: &mut SliceWindow,
     each_row: EachRow<'_>,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    for_each_chunk(engine, |inode, chunk, rows| {
+    for_each_chunk(engine, scope, |inode, chunk, rows| {
         let ino = inode.ino;
         for (at, row) in rows.iter().enumerate() {
             each_row(ino, chunk, at, row);
@@ -135,15 +157,26 @@ fn gather(
         }
         Ok::<_, EngineError>(())
     })?;
-    walk::garbage(engine, SliceId(window.first.0.saturating_sub(1)), |garbage| {
-        if let Some(used) = window.entry(garbage.slice, Ino(0), garbage.size) {
+    let range = match scope {
+        CheckScope::Volume => window.range(),
+        CheckScope::Below(_) => match window.held() {
+            Some(range) => range,
+            None => return Ok(()),
+        },
+    };
+    walk::garbage(engine, range, |garbage| {
+        let used = match scope {
+            CheckScope::Volume => window.entry(garbage.slice, Ino(0), garbage.size),
+            CheckScope::Below(_) => window.slices.get_mut(&garbage.slice),
+        };
+        if let Some(used) = used {
             used.garbage = true;
         }
     })
 }
 
 pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
-    let Run { engine, totals, report, progress, .. } = run;
+    let Run { engine, scope, totals, report, progress, .. } = run;
     let mut first = SliceId(0);
     loop {
         let begins = first == SliceId(0);
@@ -163,9 +196,14 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
                 faults.push(Problem::Row { ino, chunk, row, fault });
             }
         };
-        gather(*engine, &mut window, &mut each_row, *report)?;
+        gather(*engine, scope, &mut window, &mut each_row, *report)?;
         faults.into_iter().for_each(&mut **report);
-        check_shared(*engine, &window, *report)?;
+        match scope {
+            CheckScope::Volume => check_shared(*engine, &window, *report)?,
+            CheckScope::Below(_) => {
+                totals.checked.shared_elsewhere += check_shared_below(*engine, &window, *report)?;
+            }
+        }
         for (slice, used) in window.iter().filter(|(_, used)| used.garbage && used.rows > 0) {
             report(Problem::GarbageInUse { slice, ino: used.ino });
         }
@@ -189,10 +227,7 @@ fn check_shared(
     let actual = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
     // Counts and slices are both sorted, so merging them finds the slices without a count.
     let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
-    walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, stored| {
-        if !window.holds(slice) {
-            return;
-        }
+    walk::shared(engine, window.range(), |slice, stored| {
         while let Some(missing) = without.next_if(|without| *without < slice) {
             report(Problem::Shared { slice: missing, stored: 0, actual: actual(missing) });
         }
@@ -205,6 +240,31 @@ fn check_shared(
         report(Problem::Shared { slice: missing, stored: 0, actual: actual(missing) });
     }
     Ok(())
+}
+
+/// Reports share counts that are too low for the rows below a path. Returns how many are higher: other rows may be
+/// elsewhere.
+fn check_shared_below(
+    engine: &dyn Engine,
+    window: &SliceWindow,
+    report: &mut dyn FnMut(Problem),
+) -> Result<u64, EngineError> {
+    let Some(range) = window.held() else { return Ok(0) };
+    let mut stored = BTreeMap::new();
+    walk::shared(engine, range, |slice, rows| {
+        if window.get(slice).is_some() {
+            stored.insert(slice, rows);
+        }
+    })?;
+    let mut elsewhere = 0;
+    for (slice, used) in window.iter() {
+        let (stored, actual) = (stored.get(&slice).copied().unwrap_or(0), used.rows.saturating_sub(1));
+        if stored < actual {
+            report(Problem::Shared { slice, stored, actual });
+        }
+        elsewhere += u64::from(stored > actual);
+    }
+    Ok(elsewhere)
 }
 
 /// Why a row is invalid; `None` if it is valid.

@@ -1,6 +1,7 @@
 //! Each kind of damage is found and reported with its code, and is repaired if the documentation says so. The
 //! tests also run with windows of a few records.
 
+mod below;
 mod nfs4;
 mod recount;
 
@@ -22,7 +23,8 @@ use types::{
 
 use super::acls::drop_in_windows;
 use super::{
-    AclCounts, Problem, WINDOW, check_in_windows, find_paths, for_each_slice_window, repair, unused_acls,
+    AclCounts, CheckScope, Checked, Problem, WINDOW, check_in_windows, find_paths, for_each_slice_window,
+    repair, unused_acls,
 };
 
 const DIR: FileType = FileType::Directory;
@@ -120,10 +122,14 @@ impl Sample {
     }
 
     fn problems(&self, window: usize) -> Vec<Problem> {
+        self.problems_in(&CheckScope::Volume, window).0
+    }
+
+    fn problems_in(&self, scope: &CheckScope, window: usize) -> (Vec<Problem>, Checked) {
         let mut problems = Vec::new();
         let mut report = |problem| problems.push(problem);
-        check_in_windows(&*self.engine, window, &mut report, &mut |_, _| {}).unwrap();
-        problems
+        let checked = check_in_windows(&*self.engine, scope, window, &mut report, &mut |_, _| {}).unwrap();
+        (problems, checked)
     }
 
     fn codes(&self, window: usize) -> Vec<&'static str> {
@@ -375,7 +381,8 @@ fn lost_inodes_are_linked_into_lost_and_found_with_their_subtrees() {
     s.damage(vec![drop_dirent(s.d, "sub"), drop_dirent(s.d, "f"), drop_dirent(Ino::ROOT, "g")]);
     assert!(s.repaired().is_empty());
     let below = s.run(&ops::Lookup { parent: s.sub, name: name("dir7") }).unwrap().ino;
-    let paths = find_paths(&*s.engine, &[s.sub, s.f, below, s.l, Ino::ROOT].into()).unwrap();
+    let paths =
+        find_paths(&*s.engine, &CheckScope::Volume, &[s.sub, s.f, below, s.l, Ino::ROOT].into()).unwrap();
     let path = |ino| String::from_utf8(paths[&ino].clone()).unwrap();
     assert_eq!(path(s.sub), format!("/lost+found/#{}", s.sub));
     assert_eq!(path(s.f), format!("/lost+found/#{}", s.f));
@@ -411,7 +418,7 @@ fn a_trash_is_no_damage() {
     for window in [1, 7, WINDOW] {
         assert_eq!(s.problems(window), []);
     }
-    let paths = find_paths(&*s.engine, &[gone, Ino::TRASH].into()).unwrap();
+    let paths = find_paths(&*s.engine, &CheckScope::Volume, &[gone, Ino::TRASH].into()).unwrap();
     assert_eq!(paths[&Ino::TRASH], b"/.trash");
     assert!(paths[&gone].starts_with(b"/.trash/0/"));
     s.damage(vec![Effect::SetParent { ino: Ino::TRASH, parent: Ino(9) }]);

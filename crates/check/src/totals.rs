@@ -3,7 +3,7 @@
 use meta::{Engine, Usage};
 use types::{Ino, SessionId, SliceId};
 
-use super::Problem;
+use super::{CheckScope, Problem};
 use crate::quotas::Counts;
 
 /// The largest number of inodes or slices in memory, at 50 to 100 bytes each.
@@ -15,6 +15,10 @@ pub struct Checked {
     pub inodes: u64,
     pub entries: u64,
     pub rows: u64,
+    /// Below a path: files with more links than names there. Their other names may be elsewhere.
+    pub linked_elsewhere: u64,
+    /// Below a path: slices with more rows recorded than there are there. The others may be elsewhere.
+    pub shared_elsewhere: u64,
 }
 
 /// The totals of a check: the numbers of records, the largest numbers found, and the usage that follows from the
@@ -32,6 +36,7 @@ pub(crate) struct Totals {
 /// A check in progress.
 pub(crate) struct Run<'a> {
     pub(crate) engine: &'a dyn Engine,
+    pub(crate) scope: &'a CheckScope,
     /// The largest number of inodes or slices in memory.
     pub(crate) window: usize,
     pub(crate) totals: Totals,

@@ -9,6 +9,7 @@ use meta::{AclKind, Dirent, Engine, EngineError, Inode, Record, RecordKey, xattr
 use ops::domains_in;
 use types::{AclId, FileType, Ino, Name};
 
+use super::scope::is_top;
 use super::totals::{Run, Totals};
 use super::{Problem, walk};
 
@@ -81,11 +82,6 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), EngineError> {
         }
         after = window.last;
     }
-}
-
-/// Whether no entry names the directory: it is the root of the volume or of the trash. Both have the root as their parent.
-fn is_top(ino: Ino) -> bool {
-    ino == Ino::ROOT || ino == Ino::TRASH
 }
 
 impl Seen {
@@ -220,7 +216,7 @@ impl Window {
 
 /// The ACLs that were read, by id, or what is wrong with them.
 #[derive(Debug)]
-struct Acls {
+pub(super) struct Acls {
     /// Whether the volume has NFSv4 ACLs.
     nfs4: bool,
     /// The number of Windows domains in the volume's table; `None` if the table is damaged. In that case, no
@@ -246,7 +242,7 @@ enum AclFault {
 }
 
 impl Acls {
-    fn new(engine: &dyn Engine, report: Report<'_>) -> Result<Self, EngineError> {
+    pub(super) fn new(engine: &dyn Engine, report: Report<'_>) -> Result<Self, EngineError> {
         let settings = match engine.read(&[RecordKey::Settings])?.records.first() {
             Some(Record::Settings(settings)) => Arc::clone(settings),
             _ => Arc::default(),
@@ -296,7 +292,7 @@ impl Acls {
 }
 
 /// Checks each inode without its names: its ACLs and, for a symbolic link, its target.
-fn check_inodes(
+pub(super) fn check_inodes(
     engine: &dyn Engine,
     inodes: &[Inode],
     acls: &mut Acls,

@@ -1,6 +1,8 @@
 //! Scans of whole ranges of records, page by page.
 
-use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Record, Scan};
+use std::ops::RangeInclusive;
+
+use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Record, RecordKey, Scan};
 use types::{ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 /// The number of rows in a page.
@@ -108,28 +110,76 @@ pub(super) fn orphans(engine: &dyn Engine, mut each: impl FnMut(SessionId, Ino))
     })
 }
 
+/// Calls `each` with the garbage slices of a range.
 pub(super) fn garbage(
     engine: &dyn Engine,
-    after: SliceId,
+    range: RangeInclusive<SliceId>,
     mut each: impl FnMut(Garbage),
 ) -> Result<(), EngineError> {
-    records(engine, Scan::Garbage { after, limit: PAGE }, |record| {
-        if let Record::Garbage(garbage) = record {
+    let scan = Scan::Garbage { after: before(&range), limit: PAGE };
+    records_until(engine, scan, |record| {
+        if let Record::Garbage(garbage) = record
+            && range.contains(&garbage.slice)
+        {
             each(*garbage);
+            return true;
         }
-        Ok(())
+        false
     })
 }
 
+/// Calls `each` with the slices of a range that were ever shared.
 pub(super) fn shared(
     engine: &dyn Engine,
-    after: SliceId,
+    range: RangeInclusive<SliceId>,
     mut each: impl FnMut(SliceId, u64),
 ) -> Result<(), EngineError> {
-    records(engine, Scan::Shared { after, limit: PAGE }, |record| {
-        if let Record::Shared(slice, rows) = record {
+    let scan = Scan::Shared { after: before(&range), limit: PAGE };
+    records_until(engine, scan, |record| {
+        if let Record::Shared(slice, rows) = record
+            && range.contains(slice)
+        {
             each(*slice, *rows);
+            return true;
         }
-        Ok(())
+        false
     })
+}
+
+/// The number after which a scan of a range begins.
+fn before(range: &RangeInclusive<SliceId>) -> SliceId {
+    SliceId(range.start().0.saturating_sub(1))
+}
+
+/// Calls `each` with the records of a range until it returns `false`.
+fn records_until(
+    engine: &dyn Engine,
+    scan: Scan,
+    mut each: impl FnMut(&Record) -> bool,
+) -> Result<(), EngineError> {
+    for page in scan.pages(|scan| engine.scan(scan)) {
+        if !page?.iter().all(&mut each) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The name of `ino` in a directory.
+pub(super) fn name_in(engine: &dyn Engine, dir: Ino, ino: Ino) -> Result<Option<Name>, EngineError> {
+    let mut found = None;
+    entries(engine, dir, |name, dirent| {
+        if dirent.ino == ino {
+            found = Some(name.clone());
+        }
+        found.is_none()
+    })?;
+    Ok(found)
+}
+
+pub(super) fn read_inode(engine: &dyn Engine, ino: Ino) -> Result<Option<Inode>, EngineError> {
+    match engine.read(&[RecordKey::Inode(ino)])?.records.first() {
+        Some(Record::Inode(_, inode)) => Ok(*inode),
+        _ => Ok(None),
+    }
 }

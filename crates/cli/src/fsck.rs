@@ -2,11 +2,14 @@
 //! what it can.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use check::{Checked, Location, Problem};
+use check::{CheckScope, Checked, Location, Problem};
 use chunk::{BlockStore, StoreOptions};
+use clap::ValueHint;
 use client::Meta;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, ProgressBar};
@@ -14,7 +17,7 @@ use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
 use meta::{Counter, Engine, EngineError, Maintenance, Volume};
 use serde_json::{Value, json};
-use types::Ino;
+use types::{Ino, Name};
 
 use crate::gc::Unreferenced;
 use crate::maintenance::{self, Exclusive, Tool};
@@ -23,7 +26,7 @@ use crate::records::{self, next_slice, usage, used_bytes};
 use crate::scrub::{self, Damage};
 use crate::sessions::living;
 use crate::store::{KeyArgs, open_store};
-use crate::target::volume_url;
+use crate::target::{show_name, volume_url};
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -38,16 +41,26 @@ Examples:
   limen fsck sqlite:///var/lib/limen/home.db
   limen fsck --data sqlite:///var/lib/limen/home.db
       reads all files, and shows which are damaged and at which offsets
+  limen fsck --path /projects/a sqlite:///var/lib/limen/home.db
+      checks what is below one directory, in a time that depends on its size only
   limen fsck --repair sqlite:///var/lib/limen/home.db
       the volume must not be mounted; moves inodes that lost their names to /lost+found
+
+A check with --path reports what the records below the path prove. It does not find inodes that lost their names, wrong usage
+and quotas, unreferenced objects, and a link count or a share count of a block that is too high: the other names or rows may
+be elsewhere. The output says how many files and slices that may concern.
 
 If the volume is mounted, or is mounted during the check, the records are checked up to four times, and only a problem that
 every check finds is reported, because a change in progress can look like damage to one check. The usage counters are not
 compared then.")]
 pub(crate) struct FsckArgs {
-    /// Where the volume's metadata is, or a path on a mount of the volume
+    /// Where the volume's metadata is, or a path on a mount of the volume; the whole volume is checked
     #[arg(value_name = "META-URL|PATH")]
     url: String,
+    /// Check only this file, or this directory and everything below. The path begins at the volume's root, also if a
+    /// subdirectory of the volume is mounted; symbolic links are not followed
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["repair", "end_maintenance"], value_hint = ValueHint::Other)]
+    path: Option<OsString>,
     /// Repair what can be repaired without losing data; the volume must not be mounted, and new mounts are
     /// refused meanwhile
     #[arg(long)]
@@ -117,6 +130,7 @@ fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
     if args.end_maintenance {
         return end_maintenance(&url, engine);
     }
+    let scope = args.scope(&*engine, &url)?;
     let access = Access::take(args, &url, &database)?;
     // The commits of this engine fail if another process has ended the maintenance.
     let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
@@ -124,21 +138,36 @@ fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
         output::note("the volume is mounted: only a problem that each of several checks finds is reported");
     }
     let (repairer, findings, bar) = (None, Findings::default(), output::progress("records checked"));
-    let mut fsck = Fsck { args, url: &url, volume: &volume, access, engine, repairer, findings, bar };
+    let mut fsck = Fsck { args, scope, url: &url, volume: &volume, access, engine, repairer, findings, bar };
     let checked = fsck.run();
     fsck.bar.finish_and_clear();
     checked?;
-    let Fsck { access: _access, engine, findings, .. } = fsck;
+    let Fsck { access: _access, scope, engine, findings, .. } = fsck;
     if !findings.repaired.is_empty() {
         engine.sync().what(CANNOT_READ).at(&url)?;
     }
-    let paths = findings.paths(&*engine).what(CANNOT_READ).at(&url)?;
+    let paths = findings.paths(&*engine, &scope).what(CANNOT_READ).at(&url)?;
     output::result(
         args.json,
-        || findings.to_json(&volume, &paths),
+        || findings.to_json(args, &volume, &paths),
         || findings.to_text(args, &volume, &paths),
     )?;
     Ok(findings.code())
+}
+
+impl FsckArgs {
+    fn scope(&self, engine: &dyn Engine, url: &MetaUrl) -> Result<CheckScope, CliError> {
+        let Some(path) = &self.path else { return Ok(CheckScope::Volume) };
+        let show = || show_name(path.as_bytes());
+        let names = path.as_bytes().split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        let names: Result<Vec<Name>, _> = names.map(Name::new).collect();
+        let names = names.map_err(|error| CliError::usage(error).at(show()))?;
+        CheckScope::find(engine, &names).what(CANNOT_READ).at(url)?.ok_or_else(|| {
+            CliError::new("there is no such path in the volume")
+                .at(show())
+                .advise("a path begins at the volume's root, and symbolic links in it are not followed")
+        })
+    }
 }
 
 /// How other changes of the volume are excluded during the check.
@@ -219,6 +248,7 @@ fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, CliErro
 /// A check in progress.
 struct Fsck<'a> {
     args: &'a FsckArgs,
+    scope: CheckScope,
     url: &'a MetaUrl,
     volume: &'a Volume,
     access: Access,
@@ -287,7 +317,7 @@ impl Fsck<'_> {
             self.bar.set_message(what);
             self.bar.set_position(count);
         };
-        check::check(&*self.engine, report, &mut progress).what(CANNOT_READ).at(self.url)
+        check::check(&*self.engine, &self.scope, report, &mut progress).what(CANNOT_READ).at(self.url)
     }
 
     /// Repairs what can be repaired. Returns the number of repaired problems.
@@ -329,18 +359,25 @@ impl Fsck<'_> {
 
     fn check_data(&mut self) -> Result<(), CliError> {
         let store = self.store()?;
-        let Fsck { volume, engine, findings, bar, .. } = self;
+        let Fsck { scope, volume, engine, findings, bar, .. } = self;
         marker::verify(volume, &store)?;
-        // Files with holes have less than their size, so the total is an upper bound.
-        let used = usage(&**engine).at(self.url)?;
-        let read = output::progress_of("MiB read", used_bytes(&used) >> 20);
+        let read = match scope {
+            // Files with holes have less than their size, so the total is an upper bound.
+            CheckScope::Volume => {
+                output::progress_of("MiB read", used_bytes(&usage(&**engine).at(self.url)?) >> 20)
+            }
+            CheckScope::Below(_) => output::progress("MiB read"),
+        };
         let mut report = |damage: Damage| match findings.damage.len() < MAX_KEPT {
             true => findings.damage.push(damage),
             false => findings.unnamed_damage += 1,
         };
         let mut progress = |bytes: u64| read.set_position(bytes >> 20);
-        findings.read_bytes = scrub::read_all(&**engine, volume, &store, &mut report, &mut progress)?;
+        findings.read_bytes = scrub::read_all(&**engine, scope, volume, &store, &mut report, &mut progress)?;
         read.finish_and_clear();
+        if let CheckScope::Below(_) = scope {
+            return Ok(());
+        }
         bar.set_message("objects");
         let mut count = 0;
         findings.unreferenced = Unreferenced::find(&**engine, volume, &store, &mut |_| {
@@ -365,7 +402,8 @@ impl Fsck<'_> {
         let mut again = Vec::new();
         let known = &self.findings.damage;
         let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));
-        scrub::read_all(&*self.engine, self.volume, &*self.store()?, &mut report, &mut |_| {})?;
+        let store = self.store()?;
+        scrub::read_all(&*self.engine, &self.scope, self.volume, &store, &mut report, &mut |_| {})?;
         (self.findings.damage, self.findings.unnamed_damage) = (again, 0);
         Ok(())
     }
@@ -389,13 +427,13 @@ impl Findings {
         repaired.chain(self.left.iter().map(|problem| (problem, false)))
     }
 
-    fn paths(&self, engine: &dyn Engine) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
+    fn paths(&self, engine: &dyn Engine, scope: &CheckScope) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
         let mut inos: BTreeSet<Ino> = self.damage.iter().map(|damage| damage.ino).collect();
         inos.extend(self.problems().filter_map(|(problem, _)| match problem.location() {
             Location::Inode(ino) | Location::Dirent(ino, _) => Some(ino),
             Location::Volume => None,
         }));
-        check::find_paths(engine, &inos)
+        check::find_paths(engine, scope, &inos)
     }
 
     fn to_text(&self, args: &FsckArgs, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> String {
@@ -412,22 +450,35 @@ impl Findings {
         if self.unnamed + self.unnamed_damage > 0 {
             text.push_str(&format!("{} more are not listed\n", self.unnamed + self.unnamed_damage));
         }
-        let Checked { inodes, entries, rows } = self.checked;
+        let Checked { inodes, entries, rows, linked_elsewhere, shared_elsewhere } = self.checked;
         let mut checked = format!("{inodes} inodes, {entries} names, {rows} rows");
         if args.data {
             checked.push_str(&format!(", {} of data", show_size(self.read_bytes)));
         }
         let name = &volume.name;
+        let what = match &args.path {
+            Some(path) => format!("'{}' of volume '{name}'", show_name(path.as_bytes())),
+            None => format!("Volume '{name}'"),
+        };
         text.push_str(&match (self.wrong(), self.repaired.len()) {
-            (0, 0) => format!("Volume '{name}' is clean: {checked}.\n"),
-            (0, repaired) => {
-                format!("Volume '{name}' is clean now, {repaired} problems were repaired: {checked}.\n")
-            }
-            (wrong, 0) => format!("Volume '{name}' has {wrong} problems: {checked}.\n"),
+            (0, 0) => format!("{what} is clean: {checked}.\n"),
+            (0, repaired) => format!("{what} is clean now, {repaired} problems were repaired: {checked}.\n"),
+            (wrong, 0) => format!("{what} has {wrong} problems: {checked}.\n"),
             (wrong, repaired) => {
-                format!("Volume '{name}' has {wrong} problems left, {repaired} were repaired: {checked}.\n")
+                format!("{what} has {wrong} problems left, {repaired} were repaired: {checked}.\n")
             }
         });
+        if linked_elsewhere > 0 {
+            text.push_str(&format!(
+                "{linked_elsewhere} files have more links than names there; whether the others are elsewhere was not checked.\n"
+            ));
+        }
+        if shared_elsewhere > 0 {
+            text.push_str(&format!(
+                "{shared_elsewhere} slices are shared with more rows than those there; whether the others are elsewhere was not \
+                 checked.\n"
+            ));
+        }
         if self.unreferenced.objects > 0 {
             let Unreferenced { objects, bytes, .. } = self.unreferenced;
             text.push_str(&format!(
@@ -438,7 +489,7 @@ impl Findings {
         text
     }
 
-    fn to_json(&self, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> Value {
+    fn to_json(&self, args: &FsckArgs, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> Value {
         let problem = |(problem, repaired): (&Problem, bool)| {
             let location = problem.location();
             let inode = match &location {
@@ -467,6 +518,7 @@ impl Findings {
         };
         json!({
             "volume": volume.name,
+            "path": args.path.as_ref().map(|path| path.to_string_lossy()),
             "clean": self.wrong() == 0,
             "checked": {
                 "inodes": self.checked.inodes,
@@ -476,8 +528,15 @@ impl Findings {
             },
             "problems": self.problems().map(problem).collect::<Vec<_>>(),
             "damage": self.damage.iter().map(damage).collect::<Vec<_>>(),
+            "elsewhere": {
+                "linked_files": self.checked.linked_elsewhere,
+                "shared_slices": self.checked.shared_elsewhere,
+            },
             "not_named": self.unnamed + self.unnamed_damage,
-            "unreferenced": { "objects": self.unreferenced.objects, "bytes": self.unreferenced.bytes },
+            // Below a path, they are not searched.
+            "unreferenced": args.path.is_none().then(|| {
+                json!({ "objects": self.unreferenced.objects, "bytes": self.unreferenced.bytes })
+            }),
         })
     }
 }
@@ -552,6 +611,7 @@ mod tests {
         let url = MetaUrl::Memory("v".into());
         let args = FsckArgs {
             url: url.to_string(),
+            path: None,
             repair: false,
             force: false,
             end_maintenance: false,
@@ -561,8 +621,9 @@ mod tests {
         };
         let access = Access::unlocked(&*engine).unwrap();
         let (repairer, findings, bar) = (None, Findings::default(), ProgressBar::hidden());
+        let scope = CheckScope::Volume;
         let mut fsck =
-            Fsck { args: &args, url: &url, volume: &volume, access, engine, repairer, findings, bar };
+            Fsck { args: &args, scope, url: &url, volume: &volume, access, engine, repairer, findings, bar };
         fsck.run().unwrap();
         fsck.findings.left.len()
     }

@@ -92,6 +92,7 @@ mod secrets;
 mod sessions;
 mod sid;
 mod sids;
+mod skip_trash;
 #[cfg(feature = "otel")]
 mod spans;
 mod staged;

@@ -9,22 +9,32 @@ use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
-use command::remove::{Removed, remove, split};
+use command::remove::{Removed, remove, remove_by, split};
 use command::units::parse_threads;
 use fuse::MountInfo;
 use serde_json::json;
+
+use crate::skip_trash::SkipTrash;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Symbolic links are removed, not followed. A path that is a mount point, or has one below it, is refused. A path that does
 not exist is not an error.
 
-Example:
-  limen rmr /mnt/old /mnt/older")]
+If the volume has a trash (limen config --trash-days), everything goes there, as with rm(1), and uses space until it expires;
+limen restore puts it back. With --skip-trash, it is deleted at once. Only the owner of a file, and root, can delete it from
+the trash: files of other users stay there, and the command says so and fails with exit code 1.
+
+Examples:
+  limen rmr /mnt/old /mnt/older
+  limen rmr --skip-trash /mnt/old")]
 pub(crate) struct RmrArgs {
     /// Files or directories, on any file system
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
+    /// Delete at once what would go to the trash; all paths must be on mounts of limenfs that show the root of the volume
+    #[arg(long)]
+    skip_trash: bool,
     /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     threads: usize,
@@ -40,13 +50,23 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), CliError> {
     for path in &args.paths {
         refuse(path, &mounts)?;
     }
+    let skips: Vec<Option<SkipTrash>> = match args.skip_trash {
+        true => args.paths.iter().map(|path| SkipTrash::of(path).map(Some)).collect::<Result<_, _>>()?,
+        false => args.paths.iter().map(|_| None).collect(),
+    };
     let interrupt = Interrupt::install()?;
     let bar = output::progress("removed");
     let mut all = Removed::default();
-    for path in &args.paths {
-        let removed = remove(path, args.threads, &bar, &|| interrupt.is_set())?;
-        all.add(removed);
+    let stop = || interrupt.is_set();
+    for (path, skip) in args.paths.iter().zip(&skips) {
+        all.add(match skip {
+            Some(skip) => {
+                remove_by(&|dir, name, flags| skip.unlink(dir, name, flags), path, args.threads, &bar, &stop)?
+            }
+            None => remove(path, args.threads, &bar, &stop)?,
+        });
     }
+    let left: u64 = skips.iter().flatten().map(SkipTrash::left).sum();
     bar.finish_and_clear();
     for (path, error) in &all.failures {
         output::note(format!("cannot remove {}: {error}", path.display()));
@@ -54,11 +74,15 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), CliError> {
     let Removed { files, directories, failed, .. } = all;
     output::result(
         args.json,
-        || json!({ "files": files, "directories": directories, "failed": failed }),
+        || json!({ "files": files, "directories": directories, "failed": failed, "left_in_trash": left }),
         || format!("Removed {files} files and {directories} directories.\n"),
     )?;
     interrupt.check()?;
     match failed {
+        0 if left > 0 => {
+            Err(CliError::new(format!("{left} removed files or directories are still in the trash"))
+                .advise("only their owners or root can delete them there: limen trash purge"))
+        }
         0 => Ok(()),
         _ => Err(CliError::new(format!("{failed} files or directories could not be removed"))),
     }

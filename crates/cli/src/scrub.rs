@@ -1,5 +1,6 @@
 //! Reads every byte of every file, and reports the ranges that cannot be read.
 
+use check::CheckScope;
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, Piece, PieceReader, PieceSource, resolve};
 use command::error::CliError;
 use meta::{Engine, Volume};
@@ -17,13 +18,14 @@ pub(crate) struct Damage {
     pub(crate) error: String,
 }
 
-/// Reads all bytes that programs would read; overwritten bytes are skipped. Returns the number of bytes read
-/// from objects.
+/// Reads all bytes of the files of `scope` that programs would read; overwritten bytes are skipped. Returns the number of
+/// bytes read from objects.
 ///
 /// # Errors
 /// The database fails; the store fails for another reason than a missing or damaged object.
 pub(crate) fn read_all(
     engine: &dyn Engine,
+    scope: &CheckScope,
     volume: &Volume,
     store: &BlockStore,
     report: &mut dyn FnMut(Damage),
@@ -31,7 +33,7 @@ pub(crate) fn read_all(
 ) -> Result<u64, CliError> {
     let buf = vec![0; BLOCK_BYTES as usize];
     let mut scrub = Scrub { buf, bytes: 0, found: Vec::new(), pending: None, report };
-    let done = check::for_each_chunk::<CliError>(engine, |inode, chunk, rows| {
+    let done = check::for_each_chunk::<CliError>(engine, scope, |inode, chunk, rows| {
         let mut pieces = resolve(rows, 0, CHUNK_BYTES as u32);
         // Rows of many places may share a block, which is to be read once.
         pieces.sort_by_key(Piece::place);
@@ -206,8 +208,15 @@ mod tests {
         effects.extend((0..SLICES * BLOCK_BYTES / LEN).map(row).map(append));
         engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
         let mut found = Vec::new();
-        let bytes =
-            read_all(&engine, &volume, &store, &mut |damage| found.push(damage), &mut |_| {}).unwrap();
+        let bytes = read_all(
+            &engine,
+            &CheckScope::Volume,
+            &volume,
+            &store,
+            &mut |damage| found.push(damage),
+            &mut |_| {},
+        )
+        .unwrap();
         assert_eq!(bytes, u64::from(SLICES * BLOCK_BYTES));
         assert_eq!(store.requests().gets, 3 + u64::from(BLOCK_BYTES / LEN));
         let offsets: Vec<u64> = found.iter().map(|damage| damage.from).collect();

@@ -131,7 +131,7 @@ fn registered(path: &Path, device: u64) -> Result<Entry, CliError> {
 }
 
 /// The type of the file system with this device number, as mountinfo(5) shows it.
-fn kind_of_mount(device: u64) -> Option<String> {
+pub(crate) fn kind_of_mount(device: u64) -> Option<String> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;

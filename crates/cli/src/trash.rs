@@ -120,6 +120,21 @@ pub(crate) struct HourDir {
 /// # Errors
 /// The mount shows no trash.
 pub(crate) fn trash_of(path: &Path) -> Result<PathBuf, CliError> {
+    let top = top_of(path)?;
+    let trash = top.join(OsStr::from_bytes(TRASH_NAME));
+    match fs::symlink_metadata(&trash) {
+        Ok(metadata) if metadata.ino() == Ino::TRASH.0 => Ok(trash),
+        _ => Err(CliError::new("there is no trash")
+            .at(top.display())
+            .advise("the volume has none (limen config --trash-days), or the mount does not show its root")),
+    }
+}
+
+/// The top of the mount on which a path is, or would be if it existed.
+///
+/// # Errors
+/// The path is relative, and there is no current directory.
+pub(crate) fn top_of(path: &Path) -> Result<PathBuf, CliError> {
     let path = absolute(path).usage().at(path.display())?;
     let mut at = path.as_path();
     let device = loop {
@@ -135,13 +150,7 @@ pub(crate) fn trash_of(path: &Path) -> Result<PathBuf, CliError> {
     {
         at = parent;
     }
-    let trash = at.join(OsStr::from_bytes(TRASH_NAME));
-    match fs::symlink_metadata(&trash) {
-        Ok(metadata) if metadata.ino() == Ino::TRASH.0 => Ok(trash),
-        _ => Err(CliError::new("there is no trash")
-            .at(at.display())
-            .advise("the volume has none (limen config --trash-days), or the mount does not show its root")),
-    }
+    Ok(at.to_owned())
 }
 
 /// The directories of hours that this user can read.

@@ -198,6 +198,56 @@ fn damaged_records_are_named_and_repaired() {
 }
 
 /// Changes the access attributes of an inode directly in the database.
+#[test]
+fn a_path_is_checked_without_the_rest_of_the_volume() {
+    let Some((volume, [_, sub, f, _])) = sample() else { return };
+    let place = &volume.place;
+    let below = |path, code, expected: &[&str]| {
+        let found = fsck(place, &["--data", "--path", path], code);
+        assert_eq!((&found["path"], codes(&found, false)), (&path.into(), expected.to_vec()), "{found}");
+        found
+    };
+    let found = below("/d", 0, &[]);
+    assert!(found["unreferenced"].is_null(), "{found}");
+    let expected = (7.into(), 7.into(), (3 * BLOCK).into(), 1.into());
+    let counts = |found: &Value| {
+        let checked = &found["checked"];
+        let of = |key: &str| checked[key].clone();
+        (of("inodes"), of("names"), of("bytes"), found["elsewhere"]["linked_files"].clone())
+    };
+    assert_eq!(counts(&found), expected, "{found}");
+    assert_eq!(below("/d/sub", 0, &[])["checked"]["inodes"], 3);
+    let text = limen(&["fsck", "--path", "twin", &place.url()]).ok();
+    assert!(text.contains("'twin' of volume 'vol' is clean: 1 inodes, 1 names"), "{text}");
+    assert!(text.contains("1 files have more links than names there"), "{text}");
+
+    let bad = vec![
+        Effect::AddLinks { ino: f, delta: -1 },
+        Effect::AddLinks { ino: sub, delta: 1 },
+        Effect::AddUsage { inodes: 1, blocks: 0 },
+    ];
+    damage(place, bad);
+    let big = objects(place).into_iter().max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    fs::remove_file(big).unwrap();
+    // The link count of `f` is right for the name in `d`, and wrong for the volume.
+    let found = below("/d", 4, &["links"]);
+    assert_eq!(
+        (&found["problems"][0]["path"], &found["damage"][0]["path"]),
+        (&"/d/sub".into(), &"/d/big".into())
+    );
+    assert_eq!(below("/d/sub", 4, &["links"])["damage"].as_array().unwrap().len(), 0);
+    assert_eq!(below("/d/sub/deep", 0, &[])["checked"]["names"], 2);
+    assert_eq!(codes(&fsck(place, &["--path", "/"], 4), false).len(), 3);
+
+    place.mount(&[]).ok();
+    let said = limen(&["fsck", "--path", "/d", &place.mnt()]);
+    said.failed(4, &["the volume is mounted"]);
+    let said = limen(&["fsck", "--path", "d/none", &place.mnt()]);
+    said.failed(8, &["d/none", "no such path", "begins at the volume's root"]);
+    limen(&["fsck", "--path", "/d/..", &place.url()]).failed(2, &["/d/.."]);
+    limen(&["fsck", "--repair", "--path", "/d", &place.url()]).failed(2, &["--repair", "--path"]);
+}
+
 fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Inode, &mut Access)) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let inode = match engine.read(&[RecordKey::Inode(ino)]).unwrap().records.first() {

@@ -266,6 +266,8 @@ fn fsck_next_to_writers_finds_no_problem(kind: Option<Kind>) {
         for _ in 0..5 {
             let found = live.json(&["fsck", "--data", "--json"]);
             assert_eq!(found["clean"], true, "{found:#}");
+            let found = live.json(&["fsck", "--json", "--path", "/d1"]);
+            assert_eq!(found["clean"], true, "{found:#}");
         }
     });
     live.end_clean();

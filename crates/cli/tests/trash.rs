@@ -185,6 +185,73 @@ fn users_see_and_purge_only_their_own() {
 }
 
 #[test]
+fn rmr_skips_the_trash_and_says_what_is_left_there() {
+    let Some(m) = Mounted::new(&["--trash-days", "1"]) else { return };
+    let mnt = m.place.mnt();
+    let rmr = |args: &[&str]| -> Value {
+        serde_json::from_str(&limen(&[&["rmr", "--json"], args].concat()).ok()).unwrap()
+    };
+    let top = m.at("top");
+    fill(&top);
+    fs::create_dir_all(top.join("many")).unwrap();
+    (0..300).for_each(|number| fs::write(top.join(format!("many/{number}")), "x").unwrap());
+    (0..50).for_each(|number| {
+        fs::hard_link(top.join(format!("many/{number}")), top.join(format!("many/link {number}"))).unwrap();
+    });
+    fs::hard_link(top.join("small"), m.at("kept")).unwrap();
+    run("mkfifo", &[text(&top.join("fifo"))]);
+    let open = File::open(top.join("sub/large")).unwrap();
+    let done = rmr(&["--skip-trash", text(&top)]);
+    assert_eq!(
+        (&done["files"], &done["directories"], &done["left_in_trash"]),
+        (&355.into(), &6.into(), &0.into())
+    );
+    assert_eq!(open.metadata().unwrap().len(), (5 << 20) + 3);
+    drop(open);
+    assert_eq!(names(&mnt), [""; 0]);
+    assert_eq!(fs::read(m.at("kept")).unwrap(), b"small");
+    // Without the option, everything goes to the trash.
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("f"), "x").unwrap();
+    assert_eq!(rmr(&[text(&top)])["left_in_trash"], 0);
+    assert_eq!(names(&mnt), ["f", "top"]);
+
+    // A user cannot delete the files of others from the trash.
+    fs::create_dir(&top).unwrap();
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(top.join("of root"), "x").unwrap();
+    as_user(1000, 1000, || fs::write(top.join("of 1000"), "x").unwrap());
+    let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups", common::LIMEN, "rmr", "--skip-trash"];
+    let paths = [top.join("of root"), top.join("of 1000")];
+    let output = Command::new("setpriv").args(user).args(&paths).output().unwrap();
+    let said = common::Said::from(output);
+    said.failed(1, &["1 removed files or directories are still in the trash", "limen trash purge"]);
+    assert_eq!(names(&mnt), ["f", "of root", "top"]);
+
+    limen(&["rmr", "--skip-trash", &m.place.text("vol.data/none")]).failed(1, &["not on a limenfs volume"]);
+    fs::create_dir(m.at("sub")).unwrap();
+    fs::write(m.at("sub/f"), "x").unwrap();
+    m.place.umount(&[]).ok();
+    m.place.mount(&["--subdir", "sub"]).ok();
+    limen(&["rmr", "--skip-trash", text(&m.at("f"))])
+        .failed(1, &["does not show the root", "mount the whole volume"]);
+    assert!(m.at("f").exists());
+    m.place.umount(&[]).ok();
+    // The directory of the owner in the trash has another number than this mount shows.
+    m.place.mount(&["--uid-map", "0:0:1,1000:201000:100"]).ok();
+    fs::write(m.at("mapped"), "x").unwrap();
+    chown(m.at("mapped"), Some(201_007), None).unwrap();
+    rmr(&["--skip-trash", text(&m.at("mapped"))]);
+    assert_eq!(names(&mnt), ["f", "of root", "top"]);
+    m.place.umount(&[]).ok();
+    limen(&["config", "--trash-days", "0", &m.place.url()]).ok();
+    m.place.mount(&[]).ok();
+    fs::write(m.at("g"), "x").unwrap();
+    assert_eq!(rmr(&["--skip-trash", text(&m.at("g"))])["files"], 1);
+    fsck(&m.place);
+}
+
+#[test]
 fn the_trash_is_counted_and_a_full_volume_is_purged() {
     let Some(m) = Mounted::new(&["--trash-days", "1", "--capacity", "64M"]) else { return };
     let mnt = m.place.mnt();

@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -67,6 +67,23 @@ pub fn remove(
     bar: &ProgressBar,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Removed, CliError> {
+    remove_by(&|dir, name, flags| unlinkat(dir, name, flags), path, threads, bar, stop)
+}
+
+/// Removes a name in a directory, as unlinkat(2).
+pub type UnlinkName<'a> = &'a (dyn Fn(BorrowedFd<'_>, &CStr, AtFlags) -> Result<(), Errno> + Sync);
+
+/// As [`remove`], but removes each name with `unlink`.
+///
+/// # Errors
+/// As for [`remove`].
+pub fn remove_by(
+    unlink: UnlinkName<'_>,
+    path: &Path,
+    threads: usize,
+    bar: &ProgressBar,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Removed, CliError> {
     allow_open_files();
     let (parent, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -77,6 +94,7 @@ pub fn remove(
     let _ = base.fd.set(parent_fd);
     base.pending.store(1, Ordering::Relaxed);
     let walk = Walk {
+        unlink,
         bar,
         stop,
         files: AtomicU64::new(0),
@@ -139,6 +157,7 @@ impl Dir {
 }
 
 struct Walk<'a> {
+    unlink: UnlinkName<'a>,
     bar: &'a ProgressBar,
     stop: &'a (dyn Fn() -> bool + Sync),
     files: AtomicU64,
@@ -165,7 +184,7 @@ impl Walk<'_> {
 
     fn unlink(&self, queue: &Queue<Task>, dir: &Arc<Dir>, name: CString) {
         let Some(fd) = dir.fd.get() else { return };
-        match unlinkat(fd, &name, AtFlags::empty()) {
+        match (self.unlink)(fd.as_fd(), &name, AtFlags::empty()) {
             Ok(()) => self.count(&self.files),
             Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
@@ -224,7 +243,7 @@ impl Walk<'_> {
             return self.done(queue, parent);
         }
         let Some(fd) = parent.fd.get() else { return };
-        match unlinkat(fd, &dir.name, AtFlags::REMOVEDIR) {
+        match (self.unlink)(fd.as_fd(), &dir.name, AtFlags::REMOVEDIR) {
             Ok(()) => self.count(&self.directories),
             Err(Errno::NOENT) => {}
             // A file was created in the directory meanwhile, or the file system's listing skips entries after

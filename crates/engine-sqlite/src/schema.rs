@@ -202,6 +202,11 @@ CREATE TABLE quota (              -- a limit, and the usage that it limits
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// Tables that were added to the steps of versions 1 and 3 after there were volumes of these versions: volumes from before
+/// 2026-11-20 20:33 UTC, and those of version 3 from before 2026-11-23 06:23 UTC, have the number without the tables. They
+/// are empty in such a volume.
+const LATE_TABLES: [&str; 4] = ["shared", "lock", "lock_wait", "term"];
+
 /// Every table except `usage`, whose single row is kept.
 pub(crate) const TABLES: [&str; 16] = [
     "node",
@@ -250,6 +255,10 @@ fn migrate(conn: &mut Connection, path: &Path, create: bool, steps: &[&str]) -> 
     let known = steps.len() as i64;
     let todo = usize::try_from(found).ok().and_then(|found| steps.get(found..));
     let Some(todo) = todo else { return Err(OpenError::Newer { path: path.to_owned(), found, known }) };
+    let done = &steps[..steps.len() - todo.len()];
+    for statement in done.iter().flat_map(|step| late_tables(step)) {
+        tx.execute_batch(&statement).map_err(fail)?;
+    }
     if !todo.is_empty() {
         for step in todo {
             tx.execute_batch(step).map_err(fail)?;
@@ -258,6 +267,17 @@ fn migrate(conn: &mut Connection, path: &Path, create: bool, steps: &[&str]) -> 
         tx.pragma_update(None, "user_version", known).map_err(fail)?;
     }
     tx.commit().map_err(fail)
+}
+
+/// The statements that create those of [`LATE_TABLES`] that a step creates, if they do not exist.
+fn late_tables(step: &str) -> impl Iterator<Item = String> {
+    LATE_TABLES.iter().filter_map(move |table| {
+        let (_, columns) = step.split_once(&format!("CREATE TABLE {table} "))?;
+        // Comments contain semicolons.
+        let (columns, rest) = columns.split_once("\n)")?;
+        let (options, _) = rest.split_once(';')?;
+        Some(format!("CREATE TABLE IF NOT EXISTS {table} {columns}\n){options}"))
+    })
 }
 
 #[cfg(test)]

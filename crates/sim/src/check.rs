@@ -36,7 +36,12 @@ pub(crate) fn check_history(shared: &Shared) {
         compare(&world.engine, last, &mut findings);
     }
     let mut problems = Vec::new();
-    let checked = check::check(&world.engine, &mut |problem| problems.push(problem), &mut |_, _| {});
+    let checked = check::check(
+        &world.engine,
+        &check::CheckScope::Volume,
+        &mut |problem| problems.push(problem),
+        &mut |_, _| {},
+    );
     if let Err(error) = checked {
         findings.push(format!("the check failed: {error}"));
     }

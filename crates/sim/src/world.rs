@@ -281,10 +281,14 @@ fn effect(effect: &Effect) -> String {
 /// The rows of all files.
 pub(crate) fn rows(engine: &MemEngine) -> Vec<(types::Ino, types::ChunkIndex, Vec<Slice>)> {
     let mut all = Vec::new();
-    let _ = check::for_each_chunk::<meta::EngineError>(engine, |inode, chunk, rows| {
-        all.push((inode.ino, chunk, rows.to_vec()));
-        Ok(())
-    });
+    let _ = check::for_each_chunk::<meta::EngineError>(
+        engine,
+        &check::CheckScope::Volume,
+        |inode, chunk, rows| {
+            all.push((inode.ino, chunk, rows.to_vec()));
+            Ok(())
+        },
+    );
     all
 }
 

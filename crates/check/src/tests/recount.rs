@@ -188,7 +188,7 @@ fn quotas_are_counted_exactly_and_corrected_beside_writers() {
     });
     let mut problems = Vec::new();
     let mut report = |problem: Problem| problems.push(problem.code());
-    check_in_windows(&*tree.engine, WINDOW, &mut report, &mut |_, _| {}).unwrap();
+    check_in_windows(&*tree.engine, &CheckScope::Volume, WINDOW, &mut report, &mut |_, _| {}).unwrap();
     problems.retain(|code| *code == "quota");
     assert!(problems.is_empty(), "{problems:?}");
 }

@@ -91,7 +91,12 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let mut world = shared.world();
     history.findings.append(&mut world.findings);
     let mut problems = Vec::new();
-    match check::check(&world.engine, &mut |problem| problems.push(problem), &mut |_, _| {}) {
+    match check::check(
+        &world.engine,
+        &check::CheckScope::Volume,
+        &mut |problem| problems.push(problem),
+        &mut |_, _| {},
+    ) {
         Ok(_) => {}
         Err(error) => history.findings.push(format!("the check failed: {error}")),
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use check::Problem;
+use check::{CheckScope, Problem};
 use chunk::StoredBlock;
 use client::{Failure, Meta};
 use meta::{Counter, Engine, EngineError, Record, RecordKey, Scan};
@@ -53,7 +53,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
 /// them.
 fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
     let mut left = Vec::new();
-    check::check(engine, &mut |problem| left.push(problem), &mut |_, _| {})?;
+    check::check(engine, &CheckScope::Volume, &mut |problem| left.push(problem), &mut |_, _| {})?;
     left.retain(|problem| !matches!(problem, Problem::Usage { .. } | Problem::Quota { .. }));
     for _ in 0..CONFIRMED_BY {
         if left.is_empty() {
@@ -61,7 +61,7 @@ fn confirmed(engine: &dyn Engine) -> Result<Vec<Problem>, EngineError> {
         }
         let mut again = Vec::new();
         let mut report = |problem: Problem| again.extend(left.contains(&problem).then_some(problem));
-        check::check(engine, &mut report, &mut |_, _| {})?;
+        check::check(engine, &CheckScope::Volume, &mut report, &mut |_, _| {})?;
         left = again;
     }
     Ok(left)

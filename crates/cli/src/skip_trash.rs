@@ -1,0 +1,149 @@
+//! Removes names of a mount without leaving anything in its trash: each removed file or directory is deleted from the
+//! trash at once, as its owner or root can do it.
+//!
+//! The name in the trash has the numbers of the directory and of the inode, which are read before the removal. So nothing
+//! else is deleted there. Not everything has a name in the trash: a file with further names, or that this mount has open.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::fs;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use command::error::{CliError, ErrorAt};
+use ops::{TRASH_NAME, TrashHour, TrashName};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, open, statat, statx, unlinkat};
+use rustix::io::Errno;
+use types::{Ino, Name, Time};
+
+use crate::target::kind_of_mount;
+use crate::trash::top_of;
+
+/// The directory of an owner and an hour.
+type Hour = (u32, TrashHour);
+
+/// Directories of hours that are kept open. There are more only if the owners are many.
+const MAX_OPEN: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct SkipTrash {
+    /// `None` if the volume has no trash.
+    trash: Option<PathBuf>,
+    hours: Mutex<HashMap<Hour, Arc<OwnedFd>>>,
+    left: AtomicU64,
+}
+
+impl SkipTrash {
+    /// # Errors
+    /// The path is not on limenfs; the mount does not show the root of the volume.
+    pub(crate) fn of(path: &Path) -> Result<SkipTrash, CliError> {
+        let top = top_of(path)?;
+        let root = fs::symlink_metadata(&top).at(top.display())?;
+        if kind_of_mount(root.dev()).as_deref() != Some("fuse.limen") {
+            return Err(
+                CliError::new("not on a limenfs volume, so there is no trash to skip").at(path.display())
+            );
+        }
+        let trash = top.join(OsStr::from_bytes(TRASH_NAME));
+        let has_trash = fs::symlink_metadata(&trash).is_ok_and(|found| found.ino() == Ino::TRASH.0);
+        if !has_trash && root.ino() != Ino::ROOT.0 {
+            return Err(CliError::new(
+                "the mount does not show the root of the volume, and so not its trash",
+            )
+            .at(top.display())
+            .advise("mount the whole volume, or use limen trash purge META-URL afterwards"));
+        }
+        let trash = has_trash.then_some(trash);
+        Ok(SkipTrash { trash, hours: Mutex::default(), left: AtomicU64::new(0) })
+    }
+
+    /// The number of removed files and directories that stayed in the trash.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// As unlinkat(2), and deletes what was removed.
+    ///
+    /// # Errors
+    /// Those of unlinkat(2).
+    pub(crate) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
+        let Some(trash) = &self.trash else { return unlinkat(dir, name, flags) };
+        let before = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let earlier = TrashHour::of(Time::now());
+        unlinkat(dir, name, flags)?;
+        let later = TrashHour::of(Time::now());
+        let Ok(removed) = before else { return Ok(()) };
+        let kind = FileType::from_raw_mode(removed.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::Symlink | FileType::Directory) {
+            return Ok(());
+        }
+        let hours = if earlier == later { vec![later] } else { vec![later, earlier] };
+        for hour in hours {
+            match self.delete(trash, hour, dir, name, &removed, flags) {
+                Ok(()) => return Ok(()),
+                Err(Errno::NOENT) => {}
+                Err(_) => {
+                    // A file with another name is not in the trash.
+                    let is_there = kind.is_dir() || removed.st_nlink == 1;
+                    self.left.fetch_add(is_there.into(), Ordering::Relaxed);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(
+        &self,
+        trash: &Path,
+        hour: TrashHour,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        removed: &Stat,
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
+        let name = Name::new(name.to_bytes()).map_err(|_| Errno::NOENT)?;
+        // The number of an inode never changes, so the file system need not be asked.
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let parent = statx(dir, c"", how, StatxFlags::INO)?.stx_ino;
+        let name = TrashName::encode(Ino(parent), Ino(removed.st_ino), &name).map_err(|_| Errno::NOENT)?;
+        let hour = self.open_hour(trash, (removed.st_uid, hour))?;
+        unlinkat(&hour, name.as_bytes(), flags)
+    }
+
+    fn open_hour(&self, trash: &Path, key: Hour) -> Result<Arc<OwnedFd>, Errno> {
+        let lock = || self.hours.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hour) = lock().get(&key) {
+            return Ok(Arc::clone(hour));
+        }
+        let (uid, hour) = key;
+        let path = user_dir(trash, uid)?.join(hour.name());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = Arc::new(open(&path, flags, Mode::empty())?);
+        let mut hours = lock();
+        if hours.len() >= MAX_OPEN {
+            hours.clear();
+        }
+        hours.insert(key, Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+/// The directory of an owner in the trash. Its name is the uid in the volume, which a mount with `--uid-map` shows as
+/// another one.
+///
+/// # Errors
+/// ENOENT if there is none; EACCES if it is not known, because only root can list these directories.
+fn user_dir(trash: &Path, uid: u32) -> Result<PathBuf, Errno> {
+    let is_of = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid);
+    let same = trash.join(uid.to_string());
+    if is_of(&same) {
+        return Ok(same);
+    }
+    let all = fs::read_dir(trash).map_err(|_| Errno::ACCESS)?;
+    all.flatten().map(|entry| entry.path()).find(|path| is_of(path)).ok_or(Errno::NOENT)
+}
