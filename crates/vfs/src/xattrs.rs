@@ -384,6 +384,7 @@ mod tests {
             other
                 .commits
                 .change(&ops::AddSidRule { domain: domain.parse().unwrap(), first_rid: 1000, ids })
+                .unwrap()
                 .unwrap();
             let ino = make(&other, "f");
             let acl = acl::nfs4::Nfs4Acl::from_storage("A::1-1007:r,A::OWNER@:rw").unwrap();
