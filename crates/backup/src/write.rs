@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use chunk::{BACKUP_PART_BYTES, BackupId, BlockStore};
-use dump::{DumpError, Form, Head};
+use dump::{DumpError, FirstLine, Form};
 use meta::{Engine, Volume};
 use types::Time;
 
@@ -53,7 +53,7 @@ fn write(
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
 ) -> Result<(Note, u32), DumpError> {
     let out = PartWriter { store, backup, part: 0, bytes: 0, buffer: Vec::new() };
-    let head = Head { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
+    let head = FirstLine { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
     let (out, tail) = dump::write(engine, out, Form::Framed, head, progress)?;
     let note = Note::new(volume, tail.inodes, out.bytes);
     // The volume may have been lost to another client during the last request to the store.

@@ -9,7 +9,7 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::units::show_size;
-use dump::{DumpError, Form, Head, Tail};
+use dump::{DumpError, FirstLine, Form, LastLine};
 use types::Time;
 
 use crate::format::new_uuid;
@@ -87,10 +87,10 @@ fn write<W: Write>(
     out: W,
     form: Form,
     interrupt: Option<&Interrupt>,
-) -> Result<(W, Tail), CliError> {
+) -> Result<(W, LastLine), CliError> {
     let engine = database.engine();
     let bar = output::progress_of("inodes", usage(&*engine).at(url)?.inodes);
-    let head = Head { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
+    let head = FirstLine { version: dump::VERSION, id: new_uuid()?, created: Time::now().nanos() };
     let mut progress = |inodes| {
         bar.set_position(inodes);
         if interrupt.is_some_and(Interrupt::is_set) { Err(DumpError::Stopped) } else { Ok(()) }

@@ -131,10 +131,10 @@ fn check_volume(args: &FsckArgs) -> Result<u8, CliError> {
         return end_maintenance(&url, engine);
     }
     let scope = args.scope(&*engine, &url)?;
-    let access = Access::take(args, &url, &database)?;
+    let access = VolumeAccess::take(args, &url, &database)?;
     // The commits of this engine fail if another process has ended the maintenance.
-    let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
-    if let Access::BesideMounts = access {
+    let engine = if let VolumeAccess::Alone { exclusive } = &access { exclusive.engine() } else { engine };
+    if let VolumeAccess::BesideMounts = access {
         output::note("the volume is mounted: only a problem that each of several checks finds is reported");
     }
     let (repairer, findings, bar) = (None, Findings::default(), output::progress("records checked"));
@@ -172,7 +172,7 @@ impl FsckArgs {
 
 /// How other changes of the volume are excluded during the check.
 #[derive(Debug)]
-enum Access {
+enum VolumeAccess {
     /// No other process can change the volume: for a repair.
     Alone {
         exclusive: Box<Exclusive>,
@@ -190,42 +190,42 @@ enum Access {
     BesideMounts,
 }
 
-impl Access {
-    fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Access, CliError> {
+impl VolumeAccess {
+    fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<VolumeAccess, CliError> {
         if args.repair {
             let tool = Tool { name: "limen fsck --repair", force: Some(args.force) };
             let exclusive = Exclusive::begin(url, database, tool)?;
-            return Ok(Access::Alone { exclusive: Box::new(exclusive) });
+            return Ok(VolumeAccess::Alone { exclusive: Box::new(exclusive) });
         }
         let lock = match database.lock(false) {
             Ok(lock) => lock,
-            Err(LockError::AlreadyMounted { .. }) => return Ok(Access::BesideMounts),
+            Err(LockError::AlreadyMounted { .. }) => return Ok(VolumeAccess::BesideMounts),
             // A user that can only read the database file can still check the volume.
             Err(LockError::Io { .. }) => None,
         };
         match lock {
-            Some(lock) => Ok(Access::Locked { _lock: lock }),
-            None => Access::unlocked(&*database.engine()).at(url),
+            Some(lock) => Ok(VolumeAccess::Locked { _lock: lock }),
+            None => VolumeAccess::unlocked(&*database.engine()).at(url),
         }
     }
 
-    fn unlocked(engine: &dyn Engine) -> Result<Access, EngineError> {
+    fn unlocked(engine: &dyn Engine) -> Result<VolumeAccess, EngineError> {
         let next_session = next_session(engine)?;
         let is_mounted = !living(engine)?.is_empty();
-        Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { next_session } })
+        Ok(if is_mounted { VolumeAccess::BesideMounts } else { VolumeAccess::Unmounted { next_session } })
     }
 
     /// Whether a mount may have changed the volume since the check began.
     fn is_live(&mut self, engine: &dyn Engine) -> Result<bool, EngineError> {
-        if let Access::Unmounted { next_session: before } = *self
+        if let VolumeAccess::Unmounted { next_session: before } = *self
             && (next_session(engine)? != before || !living(engine)?.is_empty())
         {
             output::note(
                 "the volume was in use during the check: only a problem that each of several checks finds is reported",
             );
-            *self = Access::BesideMounts;
+            *self = VolumeAccess::BesideMounts;
         }
-        Ok(matches!(self, Access::BesideMounts))
+        Ok(matches!(self, VolumeAccess::BesideMounts))
     }
 }
 
@@ -251,7 +251,7 @@ struct Fsck<'a> {
     scope: CheckScope,
     url: &'a MetaUrl,
     volume: &'a Volume,
-    access: Access,
+    access: VolumeAccess,
     engine: Arc<dyn Engine>,
     /// The client that repairs. The first repair opens it.
     repairer: Option<Meta>,
@@ -619,7 +619,7 @@ mod tests {
             json: false,
             keys: KeyArgs::default(),
         };
-        let access = Access::unlocked(&*engine).unwrap();
+        let access = VolumeAccess::unlocked(&*engine).unwrap();
         let (repairer, findings, bar) = (None, Findings::default(), ProgressBar::hidden());
         let scope = CheckScope::Volume;
         let mut fsck =

@@ -22,7 +22,7 @@ use acl::posix::Perm;
 use common::{json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, Random, as_cred, errno, random_cred};
-use inspect::{Answer, CheckReason, LocalTree, Operation, Route, Rules, VolumeTree};
+use inspect::{CheckReason, LocalTree, Operation, Route, RouteAnswer, Rules, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
@@ -211,7 +211,7 @@ fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
 
 /// Checks that the entry named for each permission is the first one that applies to the caller and mentions
 /// the permission. Returns the number of named entries.
-fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usize {
+fn check_that_first_entries_decide(route: &Route, answer: &RouteAnswer, cred: &Cred) -> usize {
     let mut named = 0;
     for (check, result) in route.checks.iter().zip(&answer.results) {
         let CheckReason::Nfs4(reasons) = &result.reason else { continue };

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use host::{Instant, RandomState};
 use meta::{AclKind, Inode, Record, Seq, Snapshot, xattr_blocks};
-use metrics::Counter;
+use metrics::ShardedCounter;
 use ops::{Key, KnownRecords, Value, known};
 use types::{Ino, Name, XattrName};
 
@@ -59,8 +59,8 @@ pub(crate) struct Cache {
     /// The kind of ACLs that the volume stores.
     kind: AclKind,
     /// Lookups by operations that found the record, and those that did not.
-    hits: Counter,
-    misses: Counter,
+    hits: ShardedCounter,
+    misses: ShardedCounter,
 }
 
 /// The counters of the directories that share them.
@@ -114,8 +114,8 @@ impl Cache {
             hasher: RandomState::default(),
             shard_capacity: (capacity / SHARDS).max(1),
             kind,
-            hits: Counter::default(),
-            misses: Counter::default(),
+            hits: ShardedCounter::default(),
+            misses: ShardedCounter::default(),
         }
     }
 

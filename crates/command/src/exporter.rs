@@ -17,7 +17,7 @@ use metrics::Text;
 use crate::counters::Counters;
 use crate::error::CliError;
 use crate::exported;
-use crate::http::{Answer, Refusal, Request};
+use crate::http::{HttpResponse, Refusal, Request};
 
 /// The time limit for receiving a request, and again for sending the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -154,7 +154,7 @@ fn answer(stream: &TcpStream, text: &impl Fn() -> String) -> io::Result<()> {
         _ => Err(Refusal::NotFound),
     });
     let answer = match requested {
-        Ok(()) => Answer::new("200 OK", Text::CONTENT_TYPE, text()),
+        Ok(()) => HttpResponse::new("200 OK", Text::CONTENT_TYPE, text()),
         Err(refusal) => refusal.answer("The metrics are at GET /metrics"),
     };
     answer.send(stream, DEADLINE, requested.is_err())

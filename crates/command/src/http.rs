@@ -38,8 +38,8 @@ impl Refusal {
     }
 
     /// An answer as plain text, with a line that says what can be requested.
-    pub fn answer(self, advice: &str) -> Answer {
-        let answer = Answer::new(self.status(), "text/plain", format!("{}\n{advice}\n", self.status()));
+    pub fn answer(self, advice: &str) -> HttpResponse {
+        let answer = HttpResponse::new(self.status(), "text/plain", format!("{}\n{advice}\n", self.status()));
         if self == Refusal::MethodNotAllowed { answer.header("Allow", "GET") } else { answer }
     }
 }
@@ -97,15 +97,15 @@ impl Request {
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     head: String,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn new(status: &str, kind: &str, body: String) -> Self {
         let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
-        Answer { head, body }
+        HttpResponse { head, body }
     }
 
     /// Adds a header. Characters that would end it are left out.
@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn no_value_adds_a_header() {
-        let answer = Answer::new("200 OK", "text/plain", String::new()).header("Location", "/a\r\nX: y");
+        let answer =
+            HttpResponse::new("200 OK", "text/plain", String::new()).header("Location", "/a\r\nX: y");
         assert!(answer.head.ends_with("Location: /aX: y\r\n"), "{answer:?}");
     }
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use command::http::{Answer, Refusal, Request};
+use command::http::{HttpResponse, Refusal, Request};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::frame::Page;
@@ -146,7 +146,7 @@ impl Console {
         protected(answer, &nonce).send(stream, SEND, is_bad)
     }
 
-    fn answer_to(&self, request: &Request, nonce: &str) -> Answer {
+    fn answer_to(&self, request: &Request, nonce: &str) -> HttpResponse {
         if !is_this_machine(request) {
             return refuse(Refusal::Forbidden, nonce);
         }
@@ -156,7 +156,7 @@ impl Console {
                 return refuse(Refusal::Forbidden, nonce);
             }
             let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie(), self.token.0);
-            return Answer::new("303 See Other", "text/plain", String::new())
+            return HttpResponse::new("303 See Other", "text/plain", String::new())
                 .header("Location", &query.without(TOKEN))
                 .header("Set-Cookie", &cookie);
         }
@@ -233,19 +233,19 @@ fn is_loopback(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-fn refuse(refusal: Refusal, nonce: &str) -> Answer {
-    let answer = Answer::new(refusal.status(), HTML, pages::refusal(refusal).render(nonce));
+fn refuse(refusal: Refusal, nonce: &str) -> HttpResponse {
+    let answer = HttpResponse::new(refusal.status(), HTML, pages::refusal(refusal).render(nonce));
     if refusal == Refusal::MethodNotAllowed { answer.header("Allow", "GET") } else { answer }
 }
 
 const HTML: &str = "text/html; charset=utf-8";
 
-fn sent(page: Page, nonce: &str) -> Answer {
-    Answer::new(page.status(), HTML, page.render(nonce))
+fn sent(page: Page, nonce: &str) -> HttpResponse {
+    HttpResponse::new(page.status(), HTML, page.render(nonce))
 }
 
 /// Adds the headers that tell a browser to run no script, to load nothing, and to keep and show the page nowhere else.
-fn protected(answer: Answer, nonce: &str) -> Answer {
+fn protected(answer: HttpResponse, nonce: &str) -> HttpResponse {
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src 'self' data:; form-action 'self'; \
          frame-ancestors 'none'; base-uri 'none'"

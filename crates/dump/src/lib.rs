@@ -74,7 +74,7 @@ mod write;
 
 pub use compare::compare;
 pub use error::DumpError;
-pub use line::{Bytes, Head, InodeLine, Line, QuotaLine, RowLine, SlicePart, Tail, TypeName};
+pub use line::{Bytes, FirstLine, InodeLine, LastLine, Line, QuotaLine, RowLine, SlicePart, TypeName};
 pub use live::dump_live;
 pub use load::{CheckedDump, check, discard, load};
 pub use records::{Live, dump};

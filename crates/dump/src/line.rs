@@ -17,7 +17,7 @@ use types::{
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Line {
     /// The first line.
-    Dump(Head),
+    Dump(FirstLine),
     Setting {
         name: String,
         value: String,
@@ -65,13 +65,13 @@ pub enum Line {
     /// A quota, with the usage of the inodes of the dump.
     Quota(QuotaLine),
     /// The last line.
-    End(Tail),
+    End(LastLine),
 }
 
 /// The version and the identity of a dump.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct FirstLine {
     /// [`VERSION`](crate::VERSION) of the limen that wrote it.
     pub version: u32,
     /// Random; different for each dump.
@@ -83,7 +83,7 @@ pub struct Head {
 /// The totals by which a reader sees that a dump is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tail {
+pub struct LastLine {
     /// The number of lines before this one.
     pub lines: u64,
     pub inodes: u64,

@@ -39,7 +39,7 @@ use types::{FileType, Ino, Name};
 
 use crate::counts::Counts;
 use crate::error::DumpError;
-use crate::line::{Bytes, Head, Line, acl_text};
+use crate::line::{Bytes, FirstLine, Line, acl_text};
 use crate::records::{self, Live};
 use crate::stream::{Form, Reader, Writer};
 
@@ -139,7 +139,7 @@ impl LiveDump {
         spool: File,
         progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
     ) -> Result<Reader, DumpError> {
-        let head = Head { version: crate::VERSION, id: "spool".to_owned(), created: 0 };
+        let head = FirstLine { version: crate::VERSION, id: "spool".to_owned(), created: 0 };
         let mut writer = Writer::new(BufWriter::new(spool), Form::Framed, head)?;
         let (mut lines, mut source) = (0, Live(Arc::clone(&self.engine)));
         records::dump::<DumpError>(&mut source, false, &mut |line| {

@@ -4,7 +4,7 @@ use meta::{Counter, Effect, Engine, EngineError, Guard, Outcome, Record, RecordK
 use types::{Ino, OpId, SessionId, Term};
 
 use crate::error::DumpError;
-use crate::line::{Line, Tail};
+use crate::line::{LastLine, Line};
 use crate::order::Order;
 use crate::records::is_local;
 use crate::stream::Reader;
@@ -24,7 +24,7 @@ const MOST_TXNS: usize = 48;
 #[derive(Debug)]
 pub struct CheckedDump {
     pub volume: Volume,
-    pub tail: Tail,
+    pub tail: LastLine,
     /// The counters with which the volume is loaded.
     counters: Vec<(Counter, u64)>,
     /// The id of the dump and its checksum.

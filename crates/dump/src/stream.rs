@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read, Write};
 
 use crate::error::DumpError;
-use crate::line::{Head, Line, Tail};
+use crate::line::{FirstLine, LastLine, Line};
 use crate::{MAGIC, VERSION};
 
 /// How a dump is written.
@@ -45,18 +45,18 @@ pub struct Writer<W: Write> {
     form: Form,
     frame: Vec<u8>,
     frames: u64,
-    tail: Tail,
+    tail: LastLine,
 }
 
 impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of `out`.
-    pub fn new(mut out: W, form: Form, head: Head) -> Result<Self, DumpError> {
+    pub fn new(mut out: W, form: Form, head: FirstLine) -> Result<Self, DumpError> {
         if form == Form::Framed {
             out.write_all(MAGIC)?;
             out.write_all(&VERSION.to_le_bytes())?;
         }
-        let mut writer = Writer { out, form, frame: Vec::new(), frames: 0, tail: Tail::default() };
+        let mut writer = Writer { out, form, frame: Vec::new(), frames: 0, tail: LastLine::default() };
         writer.put(&Line::Dump(head))?;
         Ok(writer)
     }
@@ -75,7 +75,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn finish(mut self) -> Result<(W, Tail), DumpError> {
+    pub fn finish(mut self) -> Result<(W, LastLine), DumpError> {
         let tail = self.tail;
         self.put(&Line::End(tail))?;
         self.flush()?;
@@ -111,7 +111,7 @@ fn checksum(number: u64, header: &[u8], packed: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(sum, header), packed)
 }
 
-impl Tail {
+impl LastLine {
     fn add(&mut self, line: &Line, bytes: &[u8]) {
         self.lines += 1;
         self.inodes += u64::from(matches!(line, Line::Inode(_)));
@@ -123,12 +123,12 @@ impl Tail {
 pub struct Reader {
     input: Box<dyn BufRead>,
     form: Form,
-    head: Head,
+    head: FirstLine,
     frame: Vec<u8>,
     /// The position in `frame`.
     at: usize,
     frames: u64,
-    tail: Tail,
+    tail: LastLine,
     ended: bool,
 }
 
@@ -155,8 +155,8 @@ impl Reader {
             }
             check_version(u32::from_le_bytes(version.try_into().unwrap_or_default()))?;
         }
-        let head = Head { version: 0, id: String::new(), created: 0 };
-        let (frame, tail) = (Vec::new(), Tail::default());
+        let head = FirstLine { version: 0, id: String::new(), created: 0 };
+        let (frame, tail) = (Vec::new(), LastLine::default());
         let mut reader = Reader { input, form, head, frame, at: 0, frames: 0, tail, ended: false };
         reader.read_head()?;
         Ok(reader)
@@ -180,12 +180,12 @@ impl Reader {
         Ok(())
     }
 
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &FirstLine {
         &self.head
     }
 
     /// The totals of the lines that were read so far; at the end, those of the dump.
-    pub fn tail(&self) -> Tail {
+    pub fn tail(&self) -> LastLine {
         self.tail
     }
 

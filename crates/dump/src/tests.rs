@@ -145,7 +145,7 @@ fn quotas_are_loaded_with_the_usage_of_their_inodes() {
 }
 
 fn written(engine: &Arc<dyn Engine>, form: Form) -> Vec<u8> {
-    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let head = FirstLine { version: VERSION, id: "an-id".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), form, head).unwrap();
     dump::<DumpError>(&mut Live(Arc::clone(engine)), true, &mut |line| writer.put(&line)).unwrap();
     writer.finish().unwrap().0
@@ -265,7 +265,7 @@ fn copy_during_a_live_dump_is_in_it_or_fails_it() {
             commit(waiting.take().unwrap_or_default());
             Ok(())
         };
-        let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+        let head = FirstLine { version: VERSION, id: "an-id".into(), created: 1 };
         let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
         let spool = tempfile::tempfile().unwrap();
         let live: Arc<dyn Engine> = engine.clone();
@@ -350,7 +350,7 @@ fn interrupted_load_takes_no_other_dump_and_no_format() {
     let failing = Failing(Arc::clone(&target), AtomicU64::new(0));
     load_into(&failing, &bytes).unwrap_err();
     let before = settings(&*target);
-    let head = Head { version: VERSION, id: "other".into(), created: 1 };
+    let head = FirstLine { version: VERSION, id: "other".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), Form::Framed, head).unwrap();
     dump::<DumpError>(&mut Live(sample()), true, &mut |line| writer.put(&line)).unwrap();
     let (other, _) = writer.finish().unwrap();
@@ -398,7 +398,7 @@ fn a_dump_that_is_replaced_during_its_load_is_refused() {
         let small = empty();
         Volume::in_memory("small").format(&*small).unwrap();
         let mut writer =
-            Writer::new(Vec::new(), Form::Framed, Head { version: VERSION, id, created: 1 }).unwrap();
+            Writer::new(Vec::new(), Form::Framed, FirstLine { version: VERSION, id, created: 1 }).unwrap();
         dump::<DumpError>(&mut Live(small), true, &mut |line| writer.put(&line)).unwrap();
         let (other, _) = writer.finish().unwrap();
         let target = empty();
@@ -472,7 +472,8 @@ fn dump_that_is_cut_off_or_changed_anywhere_is_refused() {
 #[test]
 fn frames_in_another_order_are_refused() {
     let mut writer =
-        Writer::new(Vec::new(), Form::Framed, Head { version: VERSION, id: "i".into(), created: 1 }).unwrap();
+        Writer::new(Vec::new(), Form::Framed, FirstLine { version: VERSION, id: "i".into(), created: 1 })
+            .unwrap();
     let noise = |seed: u64| (0..20_000).map(|at| char::from(b'a' + ((at * at + seed) % 23) as u8)).collect();
     for seed in 0..200 {
         let value = noise(seed);
@@ -525,7 +526,7 @@ fn changed(change: impl FnOnce(&mut Vec<String>)) -> Result<CheckedDump, DumpErr
     change(&mut lines);
     let body = lines.join("\n") + "\n";
     let inodes = lines.iter().filter(|line| line.starts_with("{\"inode\"")).count() as u64;
-    let tail = Tail { lines: lines.len() as u64, inodes, checksum: crc32c::crc32c(body.as_bytes()) };
+    let tail = LastLine { lines: lines.len() as u64, inodes, checksum: crc32c::crc32c(body.as_bytes()) };
     let end = serde_json::to_string(&Line::End(tail)).unwrap();
     checked(format!("{body}{end}\n").as_bytes())
 }
@@ -848,7 +849,7 @@ impl Engine for Busy {
 }
 
 fn written_live(busy: impl Engine + 'static) -> Result<Vec<u8>, DumpError> {
-    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let head = FirstLine { version: VERSION, id: "an-id".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
     let engine: Arc<dyn Engine> = Arc::new(busy);
     let spool = tempfile::tempfile().unwrap();
@@ -1030,7 +1031,7 @@ fn dump_of_busy_file(chunks: u64, grows: bool) -> Result<String, DumpError> {
     let inner = sample();
     commit(&*inner, vec![Effect::SetSize { ino: Ino(7), size: chunks * CHUNK_BYTES }]);
     let engine: Arc<dyn Engine> = Arc::new(BusyFile { inner, count: AtomicU64::new(0), chunks, grows });
-    let head = Head { version: VERSION, id: "an-id".into(), created: 1 };
+    let head = FirstLine { version: VERSION, id: "an-id".into(), created: 1 };
     let mut writer = Writer::new(Vec::new(), Form::Json, head).unwrap();
     let spool = tempfile::tempfile().unwrap();
     dump_live(&engine, spool, &mut |_| Ok(()), &mut |line| writer.put(&line))?;

@@ -8,7 +8,7 @@ use std::{env, process};
 use meta::Engine;
 
 use crate::error::DumpError;
-use crate::line::{Head, Line, Tail};
+use crate::line::{FirstLine, LastLine, Line};
 use crate::live::dump_live;
 use crate::records::dump;
 use crate::stream::{Form, Writer};
@@ -23,9 +23,9 @@ pub fn write<W: Write>(
     engine: &Arc<dyn Engine>,
     out: W,
     form: Form,
-    head: Head,
+    head: FirstLine,
     progress: &mut dyn FnMut(u64) -> Result<(), DumpError>,
-) -> Result<(W, Tail), DumpError> {
+) -> Result<(W, LastLine), DumpError> {
     let mut writer = Writer::new(out, form, head)?;
     match engine.frozen()?.filter(|frozen| frozen.is_lasting()) {
         Some(mut frozen) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyspace::{
-    Claim, CompletedOps, FrozenStore, KeyCache, Keyspace, LAYOUT_VERSION, PeriodicTask, ShardPool, Write,
+    Claim, CompletedOps, FrozenStore, KeyCache, KeyWrite, Keyspace, LAYOUT_VERSION, PeriodicTask, ShardPool,
 };
 use meta::{Changes, Engine, EngineError, Frozen, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Connect, Intent, Jitter, OpenError, Pool, Url};
@@ -106,15 +106,15 @@ impl Engine for EtcdEngine {
 
     fn wipe(&self) -> Result<(), EngineError> {
         let shared = &self.shared;
-        let [before, after] = shared.beside_version().map(Write::DeleteSpan);
-        let put = Write::Put(shared.keys.version(), LAYOUT_VERSION.to_string().into());
+        let [before, after] = shared.beside_version().map(KeyWrite::DeleteSpan);
+        let put = KeyWrite::Put(shared.keys.version(), LAYOUT_VERSION.to_string().into());
         shared.transact(&request::commit(&[], 0, &[], &[before, after, put], &[], shared.max_ops)?)?;
         shared.key_cache.clear();
         Ok(())
     }
 
     fn remove(&self) -> Result<(), EngineError> {
-        let (shared, version) = (&self.shared, Write::Delete(self.shared.keys.version()));
+        let (shared, version) = (&self.shared, KeyWrite::Delete(self.shared.keys.version()));
         let none = shared.beside_version().map(Claim::Empty);
         shared.transact(&request::commit(&none, 0, &[], &[version], &[], shared.max_ops)?).map(drop)
     }

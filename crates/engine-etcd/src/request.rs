@@ -1,7 +1,7 @@
 //! Encodes claims, writes and reads as the comparisons and operations of one etcd transaction.
 
 use bytes::Bytes;
-use keyspace::{Claim, KeyQuery, ReadSet, Span, StoredValue, Write};
+use keyspace::{Claim, KeyQuery, KeyWrite, ReadSet, Span, StoredValue};
 use meta::EngineError;
 
 use crate::wire::{
@@ -54,7 +54,7 @@ pub(crate) fn commit(
     claims: &[Claim],
     read_at: u64,
     shown: &[KeyQuery],
-    writes: &[Write],
+    writes: &[KeyWrite],
     otherwise: &[KeyQuery],
     most: usize,
 ) -> Result<TxnRequest, EngineError> {
@@ -129,7 +129,7 @@ fn comparison(claim: &Claim, read_at: u64) -> Compare {
     }
 }
 
-fn write(write: &Write) -> RequestOp {
+fn write(write: &KeyWrite) -> RequestOp {
     let put = |key: &[u8], value: &Bytes| {
         op(Request::Put(PutRequest { key: Bytes::copy_from_slice(key), value: value.clone() }))
     };
@@ -141,11 +141,11 @@ fn write(write: &Write) -> RequestOp {
         op(Request::Txn(txn))
     };
     match write {
-        Write::Put(key, value) => put(key, value),
+        KeyWrite::Put(key, value) => put(key, value),
         // If the key is absent, a comparison of its value fails: `applyCompare`, server/etcdserver/apply.go.
-        Write::PutGreater(key, value) => put_if_less(key, value),
-        Write::Delete(key) => delete(key, &[]),
-        Write::DeleteSpan(span) => delete(&span.start, &span.end),
+        KeyWrite::PutGreater(key, value) => put_if_less(key, value),
+        KeyWrite::Delete(key) => delete(key, &[]),
+        KeyWrite::DeleteSpan(span) => delete(&span.start, &span.end),
     }
 }
 

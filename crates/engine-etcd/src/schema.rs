@@ -1,7 +1,7 @@
 //! The version of the layout, stored under one key (see the table of keys in the crate `keyspace`, file
 //! `keys.rs`).
 
-use keyspace::{Claim, KeyQuery, KeyReader, KeyState, LAYOUT_VERSION, Source, Write};
+use keyspace::{Claim, KeyQuery, KeyReader, KeyState, KeyWrite, LAYOUT_VERSION, Source};
 use pool::{OpenError, check_version};
 
 use crate::request;
@@ -19,7 +19,7 @@ impl Shared {
             check_version(value, LAYOUT_VERSION, &location, create)
         };
         if check(create)? {
-            let put = Write::Put(key.clone(), LAYOUT_VERSION.to_string().into());
+            let put = KeyWrite::Put(key.clone(), LAYOUT_VERSION.to_string().into());
             let claims = [Claim::Key(key.clone(), None)];
             let request = request::commit(&claims, 0, &[], &[put], &[], self.max_ops)?;
             // Another client may have just created the volume, perhaps with another version.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{KeyQuery, KeyReader, PeriodicTask, ShardMerge, Write, merge_shards};
+use keyspace::{KeyQuery, KeyReader, KeyWrite, PeriodicTask, ShardMerge, merge_shards};
 use meta::EngineError;
 use pool::Intent;
 use types::OpId;
@@ -48,7 +48,7 @@ impl Shared {
 
     fn forget_ops(&self) -> Result<(), EngineError> {
         let remove = |old: &[OpId]| {
-            let writes: Vec<Write> = old.iter().map(|op| Write::Delete(self.keys.log(*op))).collect();
+            let writes: Vec<KeyWrite> = old.iter().map(|op| KeyWrite::Delete(self.keys.log(*op))).collect();
             let request = request::commit(&[], 0, &[], &writes, &[], self.max_ops)?;
             self.transact(&request).map(drop)
         };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::{Change, EngineError, Invalidation, Order, Seq};
-use pool::{Connect as _, DeliveredNumbers, Log, Tail};
+use pool::{Connect as _, DeliveredNumbers, Log, LogTail};
 use tables::Malformed;
 use types::SessionId;
 
@@ -51,9 +51,9 @@ pub(crate) struct Rows {
 }
 
 /// Opens a stream of all changes that are committed from now on.
-pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, EngineError> {
+pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<LogTail<Rows>, EngineError> {
     let conn = config.connect()?;
-    Tail::new(&config.address, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
+    LogTail::new(&config.address, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
 }
 
 impl Rows {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meta::{Change, EngineError, Invalidation, Order, Seq};
-use pool::{Connect, Log, Tail};
+use pool::{Connect, Log, LogTail};
 use types::SessionId;
 
 use crate::connection::{Connection, get};
@@ -42,9 +42,9 @@ pub(crate) struct Position {
 }
 
 /// All changes that are committed from now on.
-pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> {
+pub(crate) fn open(shared: &Arc<Shared>) -> Result<LogTail<Position>, EngineError> {
     let mut connection = shared.pool.connector().connect()?;
-    Tail::new(shared.address(), PAUSE, || {
+    LogTail::new(shared.address(), PAUSE, || {
         let [snapshot] = connection.texts("SELECT pg_current_snapshot()::text")?;
         Ok(Position { shared: shared.clone(), connection, statement: shared.tables.text(NEW_ROWS), snapshot })
     })

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Head, KeyQuery, KeyState, ReadSet, Source, decode_changes, decode_head};
+use keyspace::{KeyQuery, KeyState, ReadSet, ShardHead, Source, decode_changes, decode_head};
 use meta::{Change, EngineError, Order};
-use pool::{Log, Tail};
+use pool::{Log, LogTail};
 
 use crate::read::seq;
 use crate::shared::Shared;
@@ -22,12 +22,12 @@ pub(crate) struct Seen {
     /// The timestamp of the last poll.
     at: u64,
     /// By shard: its head at the last poll, and the start timestamp of the transaction that wrote the head.
-    heads: BTreeMap<u64, (Head, u64)>,
+    heads: BTreeMap<u64, (ShardHead, u64)>,
 }
 
 /// Opens a stream of all changes that are committed after this returns.
-pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Seen>, EngineError> {
-    Tail::new("TiKV", PAUSE, || {
+pub(crate) fn open(shared: &Arc<Shared>) -> Result<LogTail<Seen>, EngineError> {
+    LogTail::new("TiKV", PAUSE, || {
         let at = shared.store.timestamp()?;
         let heads = shared.heads(at)?;
         Ok(Seen { shared: Arc::clone(shared), at, heads })
@@ -48,7 +48,7 @@ impl Log for Seen {
             return Err(lost());
         }
         let is_wiped =
-            |(shard, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(shard);
+            |(shard, (_, version)): (&u64, &(ShardHead, u64))| *version >= idle && !heads.contains_key(shard);
         if self.heads.iter().any(is_wiped) {
             return Err(EngineError::permanent("the volume was wiped"));
         }
@@ -88,7 +88,7 @@ impl Seen {
 
 impl Shared {
     /// The head of each shard, and the start timestamp of the transaction that wrote it last.
-    pub(crate) fn heads(&self, at: u64) -> Result<BTreeMap<u64, (Head, u64)>, EngineError> {
+    pub(crate) fn heads(&self, at: u64) -> Result<BTreeMap<u64, (ShardHead, u64)>, EngineError> {
         let read_set = self.read_as_of(at, &[KeyQuery::Span(self.keys.heads())])?;
         let mut heads = BTreeMap::new();
         for (key, held) in read_set.found() {

@@ -21,8 +21,8 @@
 //! the async commits that another client left unfinished.
 
 use keyspace::{
-    Answer, Batch, CachedSource, ChangeEntry, Claim, Done, Head, KeyQuery, KeyState, Options, ReadSet,
-    ReadStop, Source, Write, answer, decide, decode_head, encode_changes, encode_head, guard_keys,
+    Answer, Batch, CachedSource, ChangeEntry, Claim, Done, KeyQuery, KeyState, KeyWrite, Options, ReadSet,
+    ReadStop, ShardHead, Source, answer, decide, decode_head, encode_changes, encode_head, guard_keys,
 };
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
@@ -41,7 +41,7 @@ const MOST_CLAIMS: usize = 4096;
 
 /// The decision on the first transactions.
 enum Plan {
-    Commit(Batch, Option<Head>),
+    Commit(Batch, Option<ShardHead>),
     Conflict(Vec<Record>),
 }
 
@@ -147,7 +147,7 @@ impl Shared {
         batch: &Batch,
         shard: u64,
         start: u64,
-        head: Option<Head>,
+        head: Option<ShardHead>,
     ) -> Vec<Mutation> {
         let entry = |(done, txn): (&Done, &Txn)| match done {
             Done::Committed { index, .. } => {
@@ -156,7 +156,7 @@ impl Shared {
             Done::Claimed | Done::Repeated { .. } => None,
         };
         let entries: Vec<ChangeEntry> = batch.done.iter().zip(txns).filter_map(entry).collect();
-        let head = Head::after(head, start);
+        let head = ShardHead::after(head, start);
         let put = |key, value: &[u8]| Mutation::Put(key, seal(value, start));
         let mut mutations = vec![
             put(self.keys.head(shard), &encode_head(head)),
@@ -172,19 +172,19 @@ impl Shared {
         &self,
         start: u64,
         claims: &[Claim],
-        writes: &[Write],
+        writes: &[KeyWrite],
     ) -> Result<Vec<Mutation>, EngineError> {
         let mut mutations = Vec::with_capacity(writes.len() + claims.len());
         for write in writes {
             mutations.push(match write {
-                Write::Put(key, value) => Mutation::Put(key.clone(), seal(value, start)),
-                Write::Delete(key) => Mutation::Delete(key.clone()),
-                Write::PutGreater(..) | Write::DeleteSpan(_) => {
+                KeyWrite::Put(key, value) => Mutation::Put(key.clone(), seal(value, start)),
+                KeyWrite::Delete(key) => Mutation::Delete(key.clone()),
+                KeyWrite::PutGreater(..) | KeyWrite::DeleteSpan(_) => {
                     return Err(EngineError::permanent("a kind of write that TiKV does not support"));
                 }
             });
         }
-        let written: std::collections::BTreeSet<&[u8]> = writes.iter().map(Write::key).collect();
+        let written: std::collections::BTreeSet<&[u8]> = writes.iter().map(KeyWrite::key).collect();
         for claim in claims {
             let (key, cannot_change) = match claim {
                 Claim::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),

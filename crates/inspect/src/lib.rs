@@ -28,8 +28,8 @@ mod tree;
 
 pub use access_attrs::{AccessAttrs, Nfs4Rules, Rules};
 pub use audit::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start, Totals,
-    View, VisitedName, audit, list_as,
+    Audit, AuditError, AuditView, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start,
+    Totals, VisitedName, audit, list_as,
 };
 pub use change::{ChangeError, Edit, PlannedChange, UserDatabase, parse_change};
 pub use check::{Check, Requirement};
@@ -38,5 +38,5 @@ pub use evaluate::{CheckReason, CheckResult, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::{LocalTree, MountedRules};
 pub use query_error::QueryError;
-pub use route::{Answer, Operation, OperationError, Route};
+pub use route::{Operation, OperationError, Route, RouteAnswer};
 pub use tree::{Tree, TreeFile, VolumeTree};

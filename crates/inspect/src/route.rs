@@ -103,7 +103,7 @@ pub struct Route {
 
 /// A route evaluated for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct RouteAnswer {
     /// One result for each check made: all checks, or those up to the first that denies.
     pub results: Vec<CheckResult>,
     /// The error of the system call; None if it succeeds.
@@ -136,17 +136,17 @@ impl Route {
     }
 
     /// Whether the caller may do the operation, and the reason at each step.
-    pub fn explain(&self, cred: &Cred) -> Answer {
+    pub fn explain(&self, cred: &Cred) -> RouteAnswer {
         let mut results = Vec::with_capacity(self.checks.len());
         for check in &self.checks {
             let result = evaluate(cred, check);
             let errno = result.errno;
             results.push(result);
             if errno.is_some() {
-                return Answer { results, errno };
+                return RouteAnswer { results, errno };
             }
         }
-        Answer { results, errno: self.end.err() }
+        RouteAnswer { results, errno: self.end.err() }
     }
 
     /// The last check, which is on the file of the operation.

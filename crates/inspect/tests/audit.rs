@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase, View,
+    Audit, AuditError, AuditView, Kind, OnName, PlannedChange, Rights, Seen, Start, Totals, UserDatabase,
     VisitedName, audit, list_as, parse_change,
 };
 use meta::{AclKind, Effect, Engine, EngineError, RecordKey, Snapshot, Volume};
@@ -20,7 +20,13 @@ use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
 
 type Listed = BTreeMap<String, (Kind, Seen, Seen)>;
 
-fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&View>) -> (Audit, Listed) {
+fn list(
+    volume: &Fixture,
+    dir: Ino,
+    path: &str,
+    before: &AuditView,
+    after: Option<&AuditView>,
+) -> (Audit, Listed) {
     list_on(volume.dyn_engine(), dir, path, before, after)
 }
 
@@ -28,8 +34,8 @@ fn list_on(
     engine: &dyn Engine,
     dir: Ino,
     path: &str,
-    before: &View,
-    after: Option<&View>,
+    before: &AuditView,
+    after: Option<&AuditView>,
 ) -> (Audit, Listed) {
     let mut listed = Listed::new();
     let mut each = |met: VisitedName<'_>| -> Result<(), AuditError> {
@@ -44,7 +50,7 @@ fn list_on(
     (found, listed)
 }
 
-fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) -> Audit {
+fn count(volume: &Fixture, before: &AuditView, after: Option<&AuditView>, threads: usize) -> Audit {
     let start = Start { dir: ROOT, path: b"/".to_vec() };
     let each: Option<&mut OnName<'_, AuditError>> = None;
     let engine = volume.dyn_engine();
@@ -125,7 +131,7 @@ fn audit_agrees_with_the_explanation_of_each_name() {
         random_tree(&volume, &mut random, 60);
         for _ in 0..6 {
             let cred = random_cred(&mut random);
-            let (found, listed) = list(&volume, ROOT, "/", &View::of(cred.clone()), None);
+            let (found, listed) = list(&volume, ROOT, "/", &AuditView::of(cred.clone()), None);
             let mut totals = Totals::default();
             for (path, (kind, seen, _)) in &listed {
                 let is_link = *kind == Kind::Other;
@@ -150,7 +156,7 @@ fn audit_agrees_with_the_explanation_of_each_name() {
             assert_eq!(found.before, totals);
             assert_eq!((found.after, found.difference), (found.before, Default::default()));
             for threads in [1, 3] {
-                let counted = count(&volume, &View::of(cred.clone()), None, threads);
+                let counted = count(&volume, &AuditView::of(cred.clone()), None, threads);
                 assert_eq!(counted.before, totals, "{threads} threads");
             }
         }
@@ -167,14 +173,14 @@ fn distinct_combinations_are_decided_once() {
             volume.acl(file, &format!("u::rw-,u:{}:r--,g::r--,m::r--,o::---", 100 + f % 40));
         }
     }
-    let found = count(&volume, &View::of(user(105, 7, &[])), None, 1);
+    let found = count(&volume, &AuditView::of(user(105, 7, &[])), None, 1);
     // The root, the directories, and forty ACLs.
     assert_eq!(found.decisions, 42);
     assert_eq!((found.before.files.names, found.before.files.read), (1000, 25));
     assert_eq!(found.before.directories.names, 6);
     for threads in [1, 2] {
         let before = volume.engine.counts();
-        count(&volume, &View::of(user(105, 7, &[])), None, threads);
+        count(&volume, &AuditView::of(user(105, 7, &[])), None, threads);
         let trips = (volume.engine.counts() - before).round_trips();
         // One request for the root, one for each directory, and one for the ACLs in each thread.
         assert!((8..=7 + threads as u64).contains(&trips), "{trips}");
@@ -219,8 +225,8 @@ fn planned_change_agrees_with_the_real_change() {
             panic!("{command}")
         };
         let (before, after) = (
-            View::of(cred.clone()),
-            View { cred: cred.clone(), edit: Some((target, recursive, edit.clone())) },
+            AuditView::of(cred.clone()),
+            AuditView { cred: cred.clone(), edit: Some((target, recursive, edit.clone())) },
         );
         let (found, thought) = list(&volume, ROOT, "/", &before, Some(&after));
         let counted = count(&volume, &before, Some(&after), 3);
@@ -252,7 +258,7 @@ fn planned_change_agrees_with_the_real_change() {
             volume.run(&SetAcl { ino: *ino, which: AclType::Access, acl, kill_sgid: false });
             volume.run(&set(Some(made.mode)));
         }
-        let (real, listed) = list(&volume, ROOT, "/", &View::of(cred), None);
+        let (real, listed) = list(&volume, ROOT, "/", &AuditView::of(cred), None);
         assert_eq!(found.after, real.before, "round {round}: {command}");
         for (path, (_, _, after)) in &thought {
             assert_eq!(*after, listed[path].1, "round {round}: {command}: {path}");
@@ -280,7 +286,7 @@ fn audit_of_a_subtree_checks_the_directories_above() {
     let dir = volume.dir(ROOT, "d", 0o750, (1, 50));
     let sub = volume.dir(dir, "s", 0o755, (1, 50));
     volume.file(sub, "f", 0o644, (1, 50));
-    let (out, inside) = (View::of(user(2, 2, &[])), View::of(user(2, 2, &[50])));
+    let (out, inside) = (AuditView::of(user(2, 2, &[])), AuditView::of(user(2, 2, &[50])));
     let (found, listed) = list(&volume, sub, "/d/s", &out, Some(&inside));
     assert_eq!(listed.len(), 2);
     assert!(!listed["/d/s/f"].1.reached, "directories above the start count");
@@ -314,7 +320,7 @@ fn audit_of_a_damaged_volume_ends_and_grants_nothing() {
     inode.access_acl = AclId(5);
     inode.mode = Mode::new(0o777);
     volume.apply(vec![Effect::PutInode(inode)]);
-    let (found, listed) = list(&volume, ROOT, "/", &View::of(Cred::root()), None);
+    let (found, listed) = list(&volume, ROOT, "/", &AuditView::of(Cred::root()), None);
     assert_eq!(found.damaged, 2);
     assert_eq!(listed.len(), 6, "{listed:?}");
     assert_eq!(listed["/d/inner/f"].1.rights, Rights::default());
@@ -370,7 +376,7 @@ fn acl_that_is_removed_after_its_inode_was_read_is_no_damage() {
             ]);
         };
         let meanwhile = || Meanwhile { inner: volume.dyn_engine(), change: Mutex::new(Some(&change)) };
-        let view = View::of(user(7, 7, &[]));
+        let view = AuditView::of(user(7, 7, &[]));
         if as_entries {
             let (entries, _) =
                 list_as(&meanwhile(), &Volume::in_memory("audited"), &view, ROOT, (None, 10)).unwrap();

@@ -6,7 +6,7 @@ use meta::{Inode, Txn};
 use types::{Ino, OpId};
 
 use crate::keys::Keyspace;
-use crate::settle::{Claim, Write};
+use crate::settle::{Claim, KeyWrite};
 use crate::source::{Assume, KeyQuery, ReadStop, Source};
 use crate::state::{Options, State};
 use crate::value::{Damaged, decode_log, encode_log};
@@ -38,7 +38,7 @@ pub struct Batch {
     /// The results of the first transactions, possibly of all of them.
     pub done: Vec<Done>,
     pub claims: Vec<Claim>,
-    pub writes: Vec<Write>,
+    pub writes: Vec<KeyWrite>,
     /// Everything that was queried, known or not.
     pub queried: BTreeSet<KeyQuery>,
     /// The keys and ranges that must be read with the commit to return the changed inodes.

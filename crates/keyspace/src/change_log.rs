@@ -18,7 +18,7 @@ pub const KEPT: u64 = 1024;
 
 /// The numbers of a shard's first and last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ShardHead {
     pub first: u64,
     pub last: u64,
 }
@@ -32,18 +32,18 @@ pub struct ChangeEntry {
     pub invalidations: Vec<Invalidation>,
 }
 
-impl Head {
+impl ShardHead {
     /// The head after one more write. The first write of a shard gets `number`, the timestamp of its transaction.
     /// So the numbers of a shard that was removed do not repeat, because timestamps grow faster than numbers.
-    pub fn after(head: Option<Head>, number: u64) -> Head {
+    pub fn after(head: Option<ShardHead>, number: u64) -> ShardHead {
         match head {
-            Some(Head { first, last }) => Head { first, last: last.saturating_add(1) },
-            None => Head { first: number, last: number },
+            Some(ShardHead { first, last }) => ShardHead { first, last: last.saturating_add(1) },
+            None => ShardHead { first: number, last: number },
         }
     }
 
     /// The numbers of the writes since the head was `before`; `None` if some of them are no longer kept.
-    pub fn since(&self, before: Option<Head>) -> Option<std::ops::RangeInclusive<u64>> {
+    pub fn since(&self, before: Option<ShardHead>) -> Option<std::ops::RangeInclusive<u64>> {
         let from = match before {
             Some(before) if before.first == self.first => before.last.saturating_add(1),
             _ => self.first,
@@ -53,15 +53,15 @@ impl Head {
     }
 }
 
-pub fn encode_head(head: Head) -> Bytes {
+pub fn encode_head(head: ShardHead) -> Bytes {
     Writer::versioned().u64(head.first).u64(head.last).done()
 }
 
 /// # Errors
 /// [`Damaged`].
-pub fn decode_head(key: &[u8], value: &[u8]) -> Result<Head, Damaged> {
+pub fn decode_head(key: &[u8], value: &[u8]) -> Result<ShardHead, Damaged> {
     decode("the head of a shard", key, value, |reader| {
-        Some(Head { first: reader.u64()?, last: reader.u64()? })
+        Some(ShardHead { first: reader.u64()?, last: reader.u64()? })
     })
 }
 
@@ -96,20 +96,20 @@ mod tests {
 
     #[test]
     fn heads_show_new_writes_and_lost_ones() {
-        let mut head = Head::after(None, 900);
+        let mut head = ShardHead::after(None, 900);
         assert_eq!(head.since(None), Some(900..=900));
         let seen = head;
         assert!(head.since(Some(seen)).unwrap().is_empty());
         for number in 901..=903 {
-            head = Head::after(Some(head), number * 10);
+            head = ShardHead::after(Some(head), number * 10);
         }
         assert_eq!(head.since(Some(seen)), Some(901..=903));
         // The shard was removed in between.
-        let again = Head::after(None, 5000);
+        let again = ShardHead::after(None, 5000);
         assert_eq!(again.since(Some(seen)), Some(5000..=5000));
-        let far = Head { first: 900, last: 900 + KEPT };
+        let far = ShardHead { first: 900, last: 900 + KEPT };
         assert_eq!(far.since(Some(seen)), Some(901..=900 + KEPT));
-        assert_eq!(Head { last: far.last + 1, ..far }.since(Some(seen)), None);
+        assert_eq!(ShardHead { last: far.last + 1, ..far }.since(Some(seen)), None);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         ];
         assert_eq!(decode_changes(b"k", &encode_changes(&all)), Ok(all));
         assert!(decode_changes(b"k", b"\x01\x02").is_err());
-        let head = Head { first: 1, last: u64::MAX };
+        let head = ShardHead { first: 1, last: u64::MAX };
         assert_eq!(decode_head(b"k", &encode_head(head)), Ok(head));
     }
 }

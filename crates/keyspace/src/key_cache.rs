@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::answer::implied_inode_row;
 use crate::keys::{Keyspace, Span};
-use crate::settle::Write;
+use crate::settle::KeyWrite;
 use crate::source::{KeyState, ReadSet, Source, StoredValue};
 
 /// The number of keys in one generation; there are two.
@@ -99,16 +99,16 @@ impl KeyCache {
     }
 
     /// Records the writes of the commit with the number `version`.
-    pub fn note_writes(&self, writes: &[Write], version: u64) {
+    pub fn note_writes(&self, writes: &[KeyWrite], version: u64) {
         for write in writes {
             match write {
-                Write::Put(key, value) => {
+                KeyWrite::Put(key, value) => {
                     self.note(key, Some(StoredValue { value: value.clone(), version }), version);
                 }
-                Write::Delete(key) => self.note(key, None, version),
+                KeyWrite::Delete(key) => self.note(key, None, version),
                 // The key may have kept an earlier value.
-                Write::PutGreater(key, _) => self.forget(key),
-                Write::DeleteSpan(_) => {}
+                KeyWrite::PutGreater(key, _) => self.forget(key),
+                KeyWrite::DeleteSpan(_) => {}
             }
         }
     }

@@ -41,12 +41,14 @@ mod value;
 pub use answer::{Answer, answer, page};
 pub use ask::{Fresh, FrozenStore, KeyReader, disagree, guard_keys, is_needed, likely, read, scan, until};
 pub use batch::{Batch, Done, decide};
-pub use change_log::{ChangeEntry, Head, KEPT, decode_changes, decode_head, encode_changes, encode_head};
+pub use change_log::{
+    ChangeEntry, KEPT, ShardHead, decode_changes, decode_head, encode_changes, encode_head,
+};
 pub use form::{Reader, Writer};
 pub use key_cache::{CachedSource, KeyCache, Overlay};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use periodic_task::{CompletedOps, PeriodicTask};
-pub use settle::{Claim, Write};
+pub use settle::{Claim, KeyWrite};
 pub use shards::{ShardMerge, ShardPool, TakenShard, merge_shards};
 pub use source::{KeyQuery, KeyState, ReadSet, ReadStop, Source, StoredValue};
 pub use state::Options;

@@ -28,7 +28,7 @@ pub enum Claim {
 
 /// A change of the store. The writes of a batch do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum KeyWrite {
     Put(Vec<u8>, Bytes),
     /// Only if the key exists and its value is less than this one, bytewise.
     PutGreater(Vec<u8>, Bytes),
@@ -36,17 +36,17 @@ pub enum Write {
     DeleteSpan(Span),
 }
 
-impl Write {
+impl KeyWrite {
     /// The key, or the first one of the range.
     pub fn key(&self) -> &[u8] {
         match self {
-            Write::Put(key, _) | Write::PutGreater(key, _) | Write::Delete(key) => key,
-            Write::DeleteSpan(span) => &span.start,
+            KeyWrite::Put(key, _) | KeyWrite::PutGreater(key, _) | KeyWrite::Delete(key) => key,
+            KeyWrite::DeleteSpan(span) => &span.start,
         }
     }
 }
 
-pub(crate) type Writes = BTreeMap<Vec<u8>, Write>;
+pub(crate) type Writes = BTreeMap<Vec<u8>, KeyWrite>;
 
 impl State<'_> {
     pub(crate) fn claims(&self) -> Vec<Claim> {
@@ -60,7 +60,7 @@ impl State<'_> {
     }
 
     /// Everything that must be written, in the order of keys.
-    pub(crate) fn settle(&mut self) -> Result<Vec<Write>, ReadStop> {
+    pub(crate) fn settle(&mut self) -> Result<Vec<KeyWrite>, ReadStop> {
         let locations = self.locations()?;
         let mut deletes = Writes::new();
         let mut puts = Writes::new();
@@ -169,7 +169,7 @@ impl State<'_> {
                 match inode.ctime {
                     StatePart::Pending(time) => {
                         let key = part(&location, CTIME);
-                        puts.insert(key.clone(), Write::PutGreater(key, encode_time(time)));
+                        puts.insert(key.clone(), KeyWrite::PutGreater(key, encode_time(time)));
                     }
                     state if written(state) => put(puts, part(&location, CTIME), encode_time(stored.ctime)),
                     _ => {}
@@ -219,11 +219,11 @@ impl State<'_> {
 }
 
 pub(crate) fn put(puts: &mut Writes, key: Vec<u8>, value: Bytes) {
-    puts.insert(key.clone(), Write::Put(key, value));
+    puts.insert(key.clone(), KeyWrite::Put(key, value));
 }
 
 fn delete(deletes: &mut Writes, key: Vec<u8>) {
-    deletes.insert(key.clone(), Write::Delete(key));
+    deletes.insert(key.clone(), KeyWrite::Delete(key));
 }
 
 /// Deletes a range, except the keys that are written.
@@ -235,11 +235,11 @@ fn delete_between(deletes: &mut Writes, puts: &Writes, span: Span) {
         after.push(0);
         if start < key {
             let gap = Span { start, end: key, limit: span.limit };
-            deletes.insert(gap.start.clone(), Write::DeleteSpan(gap));
+            deletes.insert(gap.start.clone(), KeyWrite::DeleteSpan(gap));
         }
         start = after;
     }
     if start < span.end {
-        deletes.insert(start.clone(), Write::DeleteSpan(Span { start, end: span.end, limit: span.limit }));
+        deletes.insert(start.clone(), KeyWrite::DeleteSpan(Span { start, end: span.end, limit: span.limit }));
     }
 }

@@ -10,7 +10,7 @@ use meta::{Guard, Txn};
 use types::{SessionId, Term};
 
 use crate::keys::Keyspace;
-use crate::settle::{Claim, Write};
+use crate::settle::{Claim, KeyWrite};
 use crate::source::StoredValue;
 use crate::value::{Damaged, UsageShard, decode_shard, encode_shard};
 
@@ -107,7 +107,7 @@ impl Drop for TakenShard<'_> {
 #[derive(Debug)]
 pub struct ShardMerge {
     pub claims: Vec<Claim>,
-    pub writes: Vec<Write>,
+    pub writes: Vec<KeyWrite>,
 }
 
 /// Merges usage shards into shard 0, and drops their reservations, if closed handles have left many shards.
@@ -132,12 +132,12 @@ pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<O
         }
         claims.push(Claim::Key(key.to_vec(), Some(held.version)));
         if *key != first {
-            writes.push(Write::Delete(key.to_vec()));
+            writes.push(KeyWrite::Delete(key.to_vec()));
         }
     }
     if !claims.iter().any(|claim| matches!(claim, Claim::Key(key, _) if *key == first)) {
         claims.push(Claim::Key(first.clone(), None));
     }
-    writes.push(Write::Put(first, encode_shard(sum)));
+    writes.push(KeyWrite::Put(first, encode_shard(sum)));
     Ok(Some(ShardMerge { claims, writes }))
 }

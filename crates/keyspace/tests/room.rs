@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use keyspace::{
-    Batch, CachedSource, Claim, KeyCache, KeyQuery, Keyspace, Options, ReadSet, Span, StoredValue, Write,
+    Batch, CachedSource, Claim, KeyCache, KeyQuery, KeyWrite, Keyspace, Options, ReadSet, Span, StoredValue,
     decide,
 };
 use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
@@ -45,14 +45,14 @@ impl Store {
         }
     }
 
-    fn write(&mut self, writes: &[Write]) {
+    fn write(&mut self, writes: &[KeyWrite]) {
         self.revision += 1;
         let version = self.revision;
         for write in writes {
             match write.clone() {
-                Write::Put(key, value) => drop(self.values.insert(key, StoredValue { value, version })),
-                Write::Delete(key) => drop(self.values.remove(&key)),
-                Write::DeleteSpan(span) => {
+                KeyWrite::Put(key, value) => drop(self.values.insert(key, StoredValue { value, version })),
+                KeyWrite::Delete(key) => drop(self.values.remove(&key)),
+                KeyWrite::DeleteSpan(span) => {
                     self.values.retain(|key, _| *key < span.start || *key >= span.end);
                 }
                 other => panic!("{other:?}"),

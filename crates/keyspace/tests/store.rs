@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use keyspace::{
-    Batch, Claim, Done, KeyQuery, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue, Write,
+    Batch, Claim, Done, KeyQuery, KeyWrite, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue,
 };
 use meta::{Engine, EngineError, Guard, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
 
@@ -64,20 +64,22 @@ impl State {
         }
     }
 
-    fn write(&mut self, writes: Vec<Write>) {
+    fn write(&mut self, writes: Vec<KeyWrite>) {
         let version = self.revision;
         let mut seen = BTreeSet::new();
         for write in writes {
             assert!(seen.insert(write.key().to_vec()), "two writes of {:?}", write.key());
             match write {
-                Write::Put(key, value) => drop(self.keys.insert(key, StoredValue { value, version })),
-                Write::PutGreater(key, value) => {
+                KeyWrite::Put(key, value) => drop(self.keys.insert(key, StoredValue { value, version })),
+                KeyWrite::PutGreater(key, value) => {
                     if let Some(held) = self.keys.get_mut(&key).filter(|held| held.value < value) {
                         *held = StoredValue { value, version };
                     }
                 }
-                Write::Delete(key) => drop(self.keys.remove(&key)),
-                Write::DeleteSpan(span) => self.keys.retain(|key, _| *key < span.start || *key >= span.end),
+                KeyWrite::Delete(key) => drop(self.keys.remove(&key)),
+                KeyWrite::DeleteSpan(span) => {
+                    self.keys.retain(|key, _| *key < span.start || *key >= span.end)
+                }
             }
         }
     }

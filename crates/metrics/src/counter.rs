@@ -6,13 +6,13 @@ use crate::shard::{SHARDS, shard_of_thread};
 
 /// A number of events, as the sum of several copies ([`crate::shard`]).
 #[derive(Debug, Default)]
-pub struct Counter(Box<[Shard; SHARDS]>);
+pub struct ShardedCounter(Box<[Shard; SHARDS]>);
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(AtomicU64);
 
-impl Counter {
+impl ShardedCounter {
     pub fn add(&self, count: u64) {
         self.0[shard_of_thread()].0.fetch_add(count, Relaxed);
     }
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn events_of_all_threads_count() {
-        let counter = Counter::default();
+        let counter = ShardedCounter::default();
         std::thread::scope(|scope| {
             for _ in 0..3 * SHARDS {
                 scope.spawn(|| (0..100).for_each(|_| counter.add(2)));

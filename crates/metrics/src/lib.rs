@@ -16,7 +16,7 @@ mod shard;
 mod text;
 mod waited;
 
-pub use counter::Counter;
+pub use counter::ShardedCounter;
 pub use histogram::{Buckets, Histogram, Summary};
 pub use text::{Label, Samples, Text};
 pub use waited::{On, SPANS, Waited, start_waiting, wait_on, waited};

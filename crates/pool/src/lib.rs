@@ -34,5 +34,5 @@ pub use pool::{Connect, Pool};
 pub use query::{NamedFile, Query};
 pub use request::{ConnectionState, Intent, RequestError};
 pub use secret::Secret;
-pub use tail::{Log, Tail};
+pub use tail::{Log, LogTail};
 pub use url::{Host, Url, UrlError};

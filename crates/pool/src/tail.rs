@@ -27,7 +27,7 @@ pub trait Log: Debug + Send {
 
 /// A stream of the changes of a log from now on.
 #[derive(Debug)]
-pub struct Tail<L> {
+pub struct LogTail<L> {
     log: L,
     address: String,
     /// The minimum time between two polls; only the last poll of a call, at the end of its wait, may come earlier.
@@ -39,7 +39,7 @@ pub struct Tail<L> {
     lost: bool,
 }
 
-impl<L: Log> Tail<L> {
+impl<L: Log> LogTail<L> {
     /// Delivers the changes committed after `open` has determined the start position in the log. `address` is
     /// that of [`Connect::address`](crate::Connect::address).
     ///
@@ -51,7 +51,7 @@ impl<L: Log> Tail<L> {
         open: impl FnOnce() -> Result<L, L::Error>,
     ) -> Result<Self, EngineError> {
         let log = open().map_err(|error| error.engine_error(address, Intent::Read))?;
-        Ok(Tail { log, address: address.to_owned(), period, polled: None, lost: false })
+        Ok(LogTail { log, address: address.to_owned(), period, polled: None, lost: false })
     }
 
     fn poll_once(&mut self) -> Result<Vec<Change>, EngineError> {
@@ -68,7 +68,7 @@ impl<L: Log> Tail<L> {
     }
 }
 
-impl<L: Log> Changes for Tail<L> {
+impl<L: Log> Changes for LogTail<L> {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
         if let Some(polled) = self.polled
             && !self.lost
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn changes_are_delivered_in_order_and_not_after_a_failure() {
         let log = ScriptedLog(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
-        let mut tail = Tail::new("x", Duration::ZERO, || Ok(log)).unwrap();
+        let mut tail = LogTail::new("x", Duration::ZERO, || Ok(log)).unwrap();
         let found: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
         assert_eq!((found, tail.log.order().read()), (vec![2, 3], Seq(3)));
         tail.next(Duration::ZERO).unwrap_err();
@@ -121,7 +121,7 @@ mod tests {
     fn busy_log_is_polled_once_per_period() {
         let period = Duration::from_millis(5);
         let log = ScriptedLog((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), Order::default());
-        let mut tail = Tail::new("x", period, || Ok(log)).unwrap();
+        let mut tail = LogTail::new("x", period, || Ok(log)).unwrap();
         let begun = Instant::now();
         (0..5).for_each(|_| assert_eq!(tail.next(Duration::ZERO).unwrap().len(), 1));
         assert!(begun.elapsed() >= 4 * period);

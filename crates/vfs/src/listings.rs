@@ -1,6 +1,6 @@
 //! Listings: open directories.
 //!
-//! [`Listings`] holds the open directories and the number of names that they keep in memory. Lock order: the
+//! [`OpenListings`] holds the open directories and the number of names that they keep in memory. Lock order: the
 //! table of directories is locked alone; one directory's names are locked before the locks of [`Base`].
 //!
 //! A listing continues by name, not by an index into the current entries. So a name that exists all the while
@@ -131,7 +131,7 @@ const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
 
 /// Open directories.
 #[derive(Debug)]
-pub struct Listings {
+pub struct OpenListings {
     base: Arc<Base>,
     /// Listings show a caller only the entries that it may read, even if the volume does not require that.
     hide_unreadable: bool,
@@ -141,9 +141,9 @@ pub struct Listings {
     listed: Arc<AtomicUsize>,
 }
 
-impl Listings {
+impl OpenListings {
     pub(crate) fn new(base: &Arc<Base>, hide_unreadable: bool) -> Self {
-        Listings {
+        OpenListings {
             base: Arc::clone(base),
             hide_unreadable,
             dirs: RwLock::default(),

@@ -16,7 +16,7 @@ use crate::commits::Commits;
 use crate::fencing::SessionLoss;
 use crate::files::Files;
 use crate::lifecycle::Lifecycle;
-use crate::listings::Listings;
+use crate::listings::OpenListings;
 use crate::locks::Locks;
 use crate::names::Names;
 use crate::xattrs::Xattrs;
@@ -31,7 +31,7 @@ pub struct Vfs {
     pub attributes: Arc<Attributes>,
     pub files: Arc<Files>,
     pub names: Names,
-    pub listings: Listings,
+    pub listings: OpenListings,
     pub xattrs: Xattrs,
     pub locks: Arc<Locks>,
     pub lifecycle: Arc<Lifecycle>,
@@ -48,7 +48,7 @@ impl Vfs {
             commits: Arc::clone(&base.commits),
             attributes: Arc::clone(&base.attributes),
             names: Names::new(&base, &files),
-            listings: Listings::new(&base, options.hide_unreadable),
+            listings: OpenListings::new(&base, options.hide_unreadable),
             xattrs: Xattrs::new(&base, options.nfs4_domain, options.has_references),
             lifecycle: Arc::new(Lifecycle::new(&base, &locks)),
             files,

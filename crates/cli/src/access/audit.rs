@@ -14,7 +14,7 @@ use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns, Lines, ProgressBar};
 use command::units::parse_threads;
 use inspect::{
-    Audit, Counts, Kind, OnName, Rights, Seen, Start, Totals, View, VisitedName, VolumeTree, audit,
+    Audit, AuditView, Counts, Kind, OnName, Rights, Seen, Start, Totals, VisitedName, VolumeTree, audit,
 };
 use meta::Volume;
 use serde_json::{Value, json};
@@ -112,13 +112,13 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, CliError> {
     let person = users.person(user, args.groups.as_deref())?;
     let root = find(args)?;
     let engine = root.database.engine();
-    let before = View::of(person.cred.clone());
+    let before = AuditView::of(person.cred.clone());
     let after = match &what_if {
         None => None,
         Some(what_if) => {
             let tree = VolumeTree::of(&*engine, &root.volume);
             let edit = what_if.edit(&tree, root.device)?;
-            Some(View { cred: what_if.cred(&person, &users)?, edit })
+            Some(AuditView { cred: what_if.cred(&person, &users)?, edit })
         }
     };
     let start = Start { dir: root.dir, path: root.path.clone() };

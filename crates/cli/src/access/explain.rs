@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::ValueHint;
 use command::error::{CliError, ErrorAt};
 use command::output::{self, Columns};
-use inspect::{Answer, LocalTree, MountedRules, Operation, Route, VolumeTree};
+use inspect::{LocalTree, MountedRules, Operation, Route, RouteAnswer, VolumeTree};
 use serde_json::json;
 use types::Errno;
 
@@ -117,7 +117,7 @@ fn to_text(
     target: &Target,
     person: &Person,
     route: &Route,
-    answer: &Answer,
+    answer: &RouteAnswer,
     users: &Users,
 ) -> String {
     let user = show::person(person, users);
@@ -164,7 +164,7 @@ fn to_json(
     target: &Target,
     person: &Person,
     route: &Route,
-    answer: &Answer,
+    answer: &RouteAnswer,
     users: &Users,
 ) -> serde_json::Value {
     let checks: Vec<_> = route

@@ -7,8 +7,8 @@ use ::console::model::{
 use acl::identity::DomainTable;
 use command::units::show_size;
 use inspect::{
-    AccessAttrs, Answer, AuditError, Operation, QueryError, Requirement, Route, SeenEntry, Tree, View,
-    VolumeTree, evaluate, list_as,
+    AccessAttrs, AuditError, AuditView, Operation, QueryError, Requirement, Route, RouteAnswer, SeenEntry,
+    Tree, VolumeTree, evaluate, list_as,
 };
 use meta::Inode;
 use types::{Cred, Errno, Ino, Name};
@@ -130,7 +130,7 @@ fn explanation(
 }
 
 /// The reasons of an explanation, in sentences.
-fn because(words: &Words<'_>, route: &Route, answer: &Answer, cred: &Cred) -> Vec<String> {
+fn because(words: &Words<'_>, route: &Route, answer: &RouteAnswer, cred: &Cred) -> Vec<String> {
     let name = &words.person.name;
     let last = answer.results.last().zip(route.checks.get(answer.results.len().saturating_sub(1)));
     let Some((result, check)) = last else { return vec![end(answer.errno)] };
@@ -185,7 +185,7 @@ fn end(errno: Option<Errno>) -> String {
     }
 }
 
-fn steps(opened: &Opened<'_>, route: &Route, answer: &Answer) -> Vec<Step> {
+fn steps(opened: &Opened<'_>, route: &Route, answer: &RouteAnswer) -> Vec<Step> {
     let users = &opened.users;
     let step = |(at, check): (usize, &inspect::Check)| {
         let on = &check.access_attrs;
@@ -240,7 +240,7 @@ fn listing(
     // Without a user, the names are listed as root sees them.
     let everything = Cred::new(0, 0, &[], types::Caps::ALL);
     let cred = person.map_or(everything, |person| person.cred.clone());
-    let view = View::of(cred.clone());
+    let view = AuditView::of(cred.clone());
     let after = query.after.as_deref().map(Name::new).transpose();
     let after = after.map_err(|error| Failure::Wrong(error.to_string()))?;
     let (entries, more) =

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ::console::Failure;
 use ::console::model::{AccessEffect, AccessQuery, Below, PermissionChange};
-use inspect::{AuditError, Seen, Start, View, VisitedName, audit};
+use inspect::{AuditError, AuditView, Seen, Start, VisitedName, audit};
 use types::{Cred, Ino};
 
 use super::access::routes;
@@ -126,7 +126,7 @@ fn below(
     let person = crate::users::Person { name: user.clone(), cred: before.clone() };
     let after = what_if.cred(&person, &opened.users).map_err(wrong)?;
     let edit = what_if.planned().map(|(recursive, edit)| (dir, recursive, edit.clone()));
-    let (before, after) = (View::of(before), View { cred: after, edit });
+    let (before, after) = (AuditView::of(before), AuditView { cred: after, edit });
     let mut below = Below { user, names: 0, gained: 0, lost: 0, changes: Vec::new(), cut_after: None };
     let until = Instant::now() + TIME;
     let mut visit = |met: VisitedName<'_>| {

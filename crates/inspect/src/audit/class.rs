@@ -8,7 +8,7 @@ use acl::posix::{self, Perm};
 use meta::{Inode, Volume};
 use types::{AclId, FileType, Mode};
 
-use super::model::{AuditError, Rights, View};
+use super::model::{AuditError, AuditView, Rights};
 use super::texts::{Texts, Undecided};
 use crate::access_attrs::{AccessAttrs, Rules};
 use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_file, nfs4_target};
@@ -73,7 +73,7 @@ impl ParentAccess {
 /// The cached decisions of one view.
 #[derive(Debug)]
 pub(crate) struct Classes<'a> {
-    view: &'a View,
+    view: &'a AuditView,
     volume: &'a Volume,
     /// `None` if the ACL is damaged.
     known: HashMap<Class, Option<Decided>>,
@@ -81,7 +81,7 @@ pub(crate) struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
-    pub(super) fn new(view: &'a View, volume: &'a Volume) -> Self {
+    pub(super) fn new(view: &'a AuditView, volume: &'a Volume) -> Self {
         Classes { view, volume, known: HashMap::new(), decisions: 0 }
     }
 

@@ -21,8 +21,8 @@ use meta::{Engine, Volume};
 use types::{Ino, Name};
 
 pub use model::{
-    Audit, AuditError, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start, Totals,
-    View, VisitedName,
+    Audit, AuditError, AuditView, Counts, Difference, Kind, OnName, Progress, Rights, Seen, SeenEntry, Start,
+    Totals, VisitedName,
 };
 
 /// Visits a directory and all names below it. `after` is the view with the planned change. With `each`, one
@@ -36,7 +36,7 @@ pub fn audit<E: From<AuditError> + Send>(
     engine: &dyn Engine,
     volume: &Volume,
     start: &Start,
-    (before, after): (&View, Option<&View>),
+    (before, after): (&AuditView, Option<&AuditView>),
     threads: usize,
     each: Option<&mut OnName<'_, E>>,
     progress: &Progress<'_>,
@@ -56,7 +56,7 @@ pub fn audit<E: From<AuditError> + Send>(
 pub fn list_as(
     engine: &dyn Engine,
     volume: &Volume,
-    view: &View,
+    view: &AuditView,
     dir: Ino,
     (after, limit): (Option<Name>, usize),
 ) -> Result<(Vec<SeenEntry>, bool), AuditError> {

@@ -8,16 +8,16 @@ use crate::change::{ChangeError, Edit};
 
 /// The user asked about, and a planned change.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct AuditView {
     pub cred: Cred,
     /// An edit of one inode, or (with `true`) of a directory and its whole content.
     pub edit: Option<(Ino, bool, Edit)>,
 }
 
-impl View {
+impl AuditView {
     /// The volume without a change.
     pub fn of(cred: Cred) -> Self {
-        View { cred, edit: None }
+        AuditView { cred, edit: None }
     }
 }
 

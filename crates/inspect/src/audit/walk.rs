@@ -7,7 +7,7 @@ use meta::{Beside, Engine, Inode, Record, Scan, Volume};
 use types::{FileType, Ino, Name};
 
 use super::class::{Classes, ParentAccess};
-use super::model::{Audit, AuditError, Kind, Progress, Seen, SeenEntry, Start, View, VisitedName};
+use super::model::{Audit, AuditError, AuditView, Kind, Progress, Seen, SeenEntry, Start, VisitedName};
 use super::texts::{Texts, Undecided};
 use crate::QueryError;
 use crate::path::join;
@@ -25,8 +25,8 @@ const MAX_DEPTH: usize = 1 << 16;
 pub(super) struct Audited<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) volume: &'a Volume,
-    pub(super) before: &'a View,
-    pub(super) after: Option<&'a View>,
+    pub(super) before: &'a AuditView,
+    pub(super) after: Option<&'a AuditView>,
     pub(super) progress: &'a Progress<'a>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
 use client::Meta;
-use inspect::{Answer, Operation, QueryError, Route, VolumeTree};
+use inspect::{Operation, QueryError, Route, RouteAnswer, VolumeTree};
 use meta::{AclKind, Counter, Counting, Effect, Engine, MemEngine, Txn, Volume};
 use ops::{AclType, Authority, Make, MakeKind, SetAcl};
 use types::{Caps, Cred, Ino, Mode, Name, OpId};
@@ -89,7 +89,7 @@ impl Fixture {
         Route::find(&self.tree(), path.as_bytes(), want.parse::<Operation>().unwrap())
     }
 
-    pub(crate) fn explain(&self, path: &str, want: &str, cred: &Cred) -> Answer {
+    pub(crate) fn explain(&self, path: &str, want: &str, cred: &Cred) -> RouteAnswer {
         self.route(path, want).unwrap().explain(cred)
     }
 }
