@@ -143,7 +143,11 @@ impl Commits {
         if self.meta.take_held_loss() { Err(Errno::EIO) } else { done }
     }
 
-    fn sync(&self) -> Result<(), Errno> {
+    /// As [`Self::make_durable`], for a caller that does not report lost changes.
+    ///
+    /// # Errors
+    /// Those of the store and the database.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
         self.meta.settle_held()?;
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
