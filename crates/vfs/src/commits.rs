@@ -154,7 +154,7 @@ impl Commits {
         let _alone = host::write(&self.order);
         self.sync_pending()?;
         self.dirty.store(false, Ordering::Release);
-        Ok(self.meta.sync()?)
+        Ok(self.meta.sync().inspect_err(|_| self.note_change())?)
     }
 
     /// As [`Self::make_durable`], but does nothing if nothing was committed since the last sync.
@@ -183,10 +183,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use chunk::{Fault, Faults, StorageConfig, StoreCall, StoreOptions};
-    use meta::MemEngine;
+    use meta::{Counting, MemEngine};
+    use suite::{FaultRates, Faulty};
 
     use super::*;
-    use crate::fixture::{format, make};
+    use crate::fixture::{format, make, mount};
     use crate::{Vfs, VfsOptions};
 
     #[test]
@@ -219,5 +220,20 @@ mod tests {
             vfs.files.fsync(second).unwrap();
             assert!(began.elapsed() >= SLOW, "the blocks of the second file are not durable yet");
         });
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_tried_again() {
+        let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, FaultRates::default()));
+        format(&*engine);
+        let vfs = mount(engine.clone());
+        make(&vfs, "f");
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        engine.arm(true);
+        engine.script([suite::Fault::Before]);
+        assert_eq!(vfs.commits.make_durable_if_dirty(), Err(Errno::EIO));
+        let before = engine.inner().counts().syncs;
+        (0..2).for_each(|_| vfs.commits.make_durable_if_dirty().unwrap());
+        assert_eq!(engine.inner().counts().syncs - before, 1);
     }
 }
