@@ -231,6 +231,9 @@ fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) 
         if page.snapshot.records.is_empty() {
             return Ok(());
         }
+        // After a loss of power, a file would otherwise refer to blocks that are gone: a mount that was killed may have removed
+        // the row just before.
+        meta.sync()?;
         let mut gone = Vec::with_capacity(PAGE);
         for record in &page.snapshot.records {
             let Record::Garbage(garbage) = record else { continue };

@@ -346,8 +346,13 @@ impl Cleanup {
                 _ => None,
             });
             let garbage: Vec<&Garbage> = garbage.collect();
-            if !garbage.is_empty() && !self.store_owner.is_this() {
-                return Ok(());
+            if !garbage.is_empty() {
+                if !self.store_owner.is_this() {
+                    return Ok(());
+                }
+                // After a loss of power, a file would otherwise refer to blocks that are gone: this mount, or another one
+                // on this machine, may have removed the row just before.
+                self.base.commits.sync()?;
             }
             let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {
                 (!stop()).then(|| self.base.store.delete_slice(*slice, *size).map(|()| *slice))
@@ -424,11 +429,12 @@ mod tests {
     use std::sync::Condvar;
     use std::time::Instant;
 
-    use meta::{Effect, Engine, Lock, LockKind, Process, Txn};
+    use meta::{Effect, Engine, Lock, LockKind, MemEngine, Process, Txn};
+    use suite::{Fault, FaultRates, Faulty};
     use types::{OpId, Term};
 
     use super::*;
-    use crate::fixture::{NO_WAIT, Shared, make, root, volume};
+    use crate::fixture::{NO_WAIT, Shared, format, make, mount, root, volume};
     use crate::process::this_process;
     use crate::{SessionInfo, Vfs, VfsOptions};
 
@@ -463,12 +469,29 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_collected_with_one_read_and_one_commit_per_page() {
+    fn no_block_is_removed_before_the_removal_of_its_row_is_durable() {
+        let engine = Arc::new(Faulty::new(MemEngine::default(), 1, FaultRates::default()));
+        format(&*engine);
+        let vfs = mount(engine.clone());
+        remove_files(&vfs, 1);
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        engine.arm(true);
+        // The sync fails.
+        engine.script([Fault::None, Fault::Before]);
+        assert_eq!(vfs.lifecycle.cleanup.collect_garbage(), Err(Errno::EIO));
+        assert_eq!(vfs.base.store.requests().deletes, 0);
+        engine.script([]);
+        vfs.lifecycle.cleanup.collect_garbage().unwrap();
+        assert_eq!(vfs.base.store.requests().deletes, 1);
+    }
+
+    #[test]
+    fn garbage_is_collected_with_one_read_one_sync_and_one_commit_per_page() {
         let (vfs, engine) = volume(AtimeMode::Always);
         remove_files(&vfs, 2 * PAGE);
         let before = engine.counts();
         vfs.lifecycle.cleanup.collect_garbage().unwrap();
-        assert_eq!((engine.counts() - before).round_trips(), 4);
+        assert_eq!((engine.counts() - before).round_trips(), 6);
         let rest = vfs.meta().scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
         assert!(rest.snapshot.records.is_empty());
     }

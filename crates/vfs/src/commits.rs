@@ -125,9 +125,17 @@ impl Commits {
         if self.meta.is_exclusive() {
             host::lock(&self.pending).extend_from_slice(slices);
         } else if !self.meta.is_holding() {
-            self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
+            self.make_blocks_durable(slices)?;
         }
         commit()
+    }
+
+    /// Makes the blocks of slices durable.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn make_blocks_durable(&self, slices: &[SliceId]) -> Result<(), Errno> {
+        self.store.make_durable(slices).map_err(|error| sync_error(&error))
     }
 
     pub(crate) fn note_change(&self) {
@@ -143,14 +151,18 @@ impl Commits {
         if self.meta.take_held_loss() { Err(Errno::EIO) } else { done }
     }
 
-    fn sync(&self) -> Result<(), Errno> {
+    /// As [`Self::make_durable`], for a caller that does not report lost changes.
+    ///
+    /// # Errors
+    /// Those of the store and the database.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
         self.meta.settle_held()?;
         // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
         let _alone = host::write(&self.order);
         self.sync_pending()?;
         self.dirty.store(false, Ordering::Release);
-        Ok(self.meta.sync()?)
+        Ok(self.meta.sync().inspect_err(|_| self.note_change())?)
     }
 
     /// As [`Self::make_durable`], but does nothing if nothing was committed since the last sync.
@@ -178,27 +190,17 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use chunk::{Fault, Faults, StorageConfig, StoreCall, StoreOptions};
-    use meta::MemEngine;
+    use chunk::{Fault, StoreCall};
+    use meta::{Counting, MemEngine};
+    use suite::{FaultRates, Faulty};
 
     use super::*;
-    use crate::fixture::{format, make};
-    use crate::{Vfs, VfsOptions};
+    use crate::fixture::{format, make, mount, volume_on_files};
 
     #[test]
     fn a_sync_waits_for_the_blocks_that_another_one_makes_durable() {
         const SLOW: Duration = Duration::from_secs(1);
-        let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::new(1));
-        let bucket = dir.path().to_str().unwrap().to_owned();
-        let options =
-            StoreOptions { create: true, faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
-        let config = StorageConfig { storage: chunk::FILE.to_owned(), bucket };
-        let store = BlockStore::open_with(&config, options).unwrap();
-        let engine = Arc::new(MemEngine::default());
-        format(&*engine);
-        let meta = Meta::open(engine, 1000).unwrap();
-        meta.set_exclusive(true);
-        let vfs = Vfs::new(Arc::new(meta), store, VfsOptions::default());
+        let (vfs, faults, _directory) = volume_on_files();
         let [first, second] = ["f", "g"].map(|name| make(&vfs, name));
         for ino in [first, second] {
             vfs.files.write(ino, 0, &vec![b'x'; 300_000]).unwrap();
@@ -215,5 +217,20 @@ mod tests {
             vfs.files.fsync(second).unwrap();
             assert!(began.elapsed() >= SLOW, "the blocks of the second file are not durable yet");
         });
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_tried_again() {
+        let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, FaultRates::default()));
+        format(&*engine);
+        let vfs = mount(engine.clone());
+        make(&vfs, "f");
+        vfs.meta().set_retry_timeout(Duration::ZERO);
+        engine.arm(true);
+        engine.script([suite::Fault::Before]);
+        assert_eq!(vfs.commits.make_durable_if_dirty(), Err(Errno::EIO));
+        let before = engine.inner().counts().syncs;
+        (0..2).for_each(|_| vfs.commits.make_durable_if_dirty().unwrap());
+        assert_eq!(engine.inner().counts().syncs - before, 1);
     }
 }

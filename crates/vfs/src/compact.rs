@@ -80,6 +80,9 @@ pub(crate) fn compact(
     let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
     let mut doubt = None;
     let replaced = new.and_then(|new| {
+        // A program may have synced the rows that are replaced, and a checkpoint of the embedded engine makes the new ones
+        // durable at any time.
+        base.commits.make_blocks_durable(&ids)?;
         let op = Within(session, &Compact { ino, chunk, old, new: new.into() });
         base.commits.commit_rows_once(&op, &ids, &mut doubt)
     });
@@ -205,6 +208,24 @@ mod tests {
         assert_eq!(rows.len(), 1);
         let read = vfs.files.read(ino, block - 4096, 8192).unwrap();
         assert_eq!((&read[..4096], &read[4096..]), (&[FLUSHES as u8 - 1; 4096][..], &[0; 4096][..]));
+    }
+
+    #[test]
+    fn rows_are_replaced_only_by_rows_whose_blocks_are_durable() {
+        let (vfs, faults, _directory) = fixture::volume_on_files();
+        let ino = fixture::make(&vfs, "f");
+        for at in [0, 100_000] {
+            vfs.files.write(ino, at, &[1; 100_000]).unwrap();
+            vfs.files.flush(ino).unwrap();
+        }
+        vfs.files.fsync(ino).unwrap();
+        let rows = || vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap().len();
+        faults.add(chunk::StoreCall::Sync, chunk::Fault::Refuse(Errno::EIO), 1000);
+        let compacted = compact(&vfs.base, ino, ChunkIndex(0), Threshold::Any);
+        assert_eq!((compacted, rows()), (Err(Errno::EIO), 2));
+        faults.clear();
+        compact(&vfs.base, ino, ChunkIndex(0), Threshold::Any).unwrap();
+        assert_eq!(rows(), 1);
     }
 
     #[test]

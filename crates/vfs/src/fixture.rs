@@ -60,6 +60,20 @@ fn mount_new(engine: Arc<dyn Engine>, options: VfsOptions, cache_bytes: u64) -> 
     Vfs::new(Arc::new(meta), store, options)
 }
 
+/// A volume that one mount has exclusively, with objects in a directory, and the faults of its store.
+pub(crate) fn volume_on_files() -> (Vfs, Arc<Faults>, tempfile::TempDir) {
+    let (directory, faults) = (tempfile::tempdir().unwrap(), Faults::new(1));
+    let bucket = directory.path().to_str().unwrap().to_owned();
+    let options = StoreOptions { create: true, faults: Some(Arc::clone(&faults)), ..StoreOptions::default() };
+    let config = StorageConfig { storage: chunk::FILE.to_owned(), bucket };
+    let store = BlockStore::open_with(&config, options).unwrap();
+    let engine = Arc::new(MemEngine::default());
+    format(&*engine);
+    let meta = Meta::open(engine, 1000).unwrap();
+    meta.set_exclusive(true);
+    (Vfs::new(Arc::new(meta), store, VfsOptions::default()), faults, directory)
+}
+
 /// Creates a volume on an engine; a test can mount it several times.
 pub(crate) fn format(engine: &dyn Engine) {
     Volume::in_memory("v").format(engine).unwrap();

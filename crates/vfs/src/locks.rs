@@ -36,6 +36,15 @@ pub struct LockRequest {
     pub pid: u32,
 }
 
+impl LockRequest {
+    /// Whether both are of the same owner and have a byte in common.
+    fn overlaps(&self, other: LockRequest) -> bool {
+        (self.kind, self.owner) == (other.kind, other.owner)
+            && self.start <= other.end
+            && other.start <= self.end
+    }
+}
+
 /// The owners that requested `fcntl(2)` locks on an inode, and the handles they used.
 ///
 /// A process releases its locks when it closes any descriptor of the file, and the kernel reports that
@@ -96,13 +105,11 @@ impl Granted {
         host::lock(&self.0).entry(ino).or_default().ranges.push(request);
     }
 
-    fn note_released(&self, ino: Ino, LockRequest { kind, owner, start, end, .. }: LockRequest) {
+    fn note_released(&self, ino: Ino, request: LockRequest) {
+        let LockRequest { start, end, .. } = request;
         let mut all = host::lock(&self.0);
         let Some(held) = all.get_mut(&ino) else { return };
-        let overlaps = |range: &mut LockRequest| {
-            (range.kind, range.owner) == (kind, owner) && range.start <= end && start <= range.end
-        };
-        let cut: Vec<_> = held.ranges.extract_if(.., overlaps).collect();
+        let cut: Vec<_> = held.ranges.extract_if(.., |range| range.overlaps(request)).collect();
         for range in cut {
             if range.start < start {
                 held.ranges.push(LockRequest { end: start - 1, ..range });
@@ -125,6 +132,13 @@ impl Granted {
         host::lock(&self.0)
             .get(&ino)
             .is_some_and(|held| held.ranges.iter().any(|range| range.exclusive && is_owner(range)))
+    }
+
+    /// Whether the request makes an exclusive lock, or a part of one, a shared one.
+    fn shares(&self, ino: Ino, request: LockRequest) -> bool {
+        let is_shared = |held: &LockRequest| held.exclusive && held.overlaps(request);
+        let all = host::lock(&self.0);
+        !request.exclusive && all.get(&ino).is_some_and(|held| held.ranges.iter().any(is_shared))
     }
 
     /// The files on which locks are held or may have been granted. All held locks are removed.
@@ -232,7 +246,8 @@ impl Locks {
     /// other clients see it.
     ///
     /// # Errors
-    /// EIO if the file was lost with the session; those of [`TakeLock`].
+    /// Those of a flush if an exclusive lock would become a shared one, which then remains exclusive; EIO if the file was
+    /// lost with the session; those of [`TakeLock`].
     pub fn take_lock(
         &self,
         ino: Ino,
@@ -240,8 +255,12 @@ impl Locks {
         request: LockRequest,
         wait: bool,
     ) -> Result<Locked, Errno> {
-        // If the data cannot be stored, the lock that it was written under remains, or its owner closes the file.
-        let _ = self.commit_written(ino);
+        let stored = self.commit_written(ino);
+        // If the data cannot be stored, the lock that it was written under remains, or its owner closes the file. Others
+        // can share a lock that becomes a shared one.
+        if self.granted.shares(ino, request) && !self.base.meta.is_exclusive() {
+            stored?;
+        }
         if request.kind == LockKind::Posix {
             self.owners.note(ino, Requester { handle, owner: request.owner });
         }
@@ -573,6 +592,28 @@ mod tests {
             assert_eq!(first.files.flush(ino), Err(Errno::ENOSPC));
             assert_eq!(first.files.close(ino), Err(Errno::ENOSPC));
             assert_eq!(next.files.read(ino, 0, 10).unwrap(), &b"new"[..], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_exclusive_lock_is_not_shared_before_its_data_is_stored() {
+        for kind in [LockKind::Posix, LockKind::Flock] {
+            let shared = Shared::new();
+            let [first, next] = [(); 2].map(|()| shared.mount(NO_WAIT));
+            let ino = make(&first, "f");
+            let exclusive = whole(kind);
+            let wanted = LockRequest { exclusive: false, ..exclusive };
+            assert_eq!(first.locks.take_lock(ino, 1, exclusive, false), Ok(Locked::Granted));
+            first.files.write(ino, 0, &vec![b'n'; 300_000]).unwrap();
+            shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+            assert_eq!(first.locks.take_lock(ino, 1, wanted, false), Err(Errno::ENOSPC), "{kind:?}");
+            next.attributes.getattr(ino).unwrap();
+            next.files.open(&root(), ino, ANY).unwrap();
+            assert_eq!(next.locks.take_lock(ino, 1, wanted, false), Err(Errno::EAGAIN), "{kind:?}");
+            shared.faults.clear();
+            assert_eq!(first.locks.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
+            assert_eq!(next.locks.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
+            assert_eq!(next.files.read(ino, 0, 1).unwrap(), &b"n"[..], "{kind:?}");
         }
     }
 

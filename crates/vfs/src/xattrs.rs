@@ -381,11 +381,8 @@ mod tests {
             let other = mount(Arc::clone(&engine));
             let domain = "S-1-5-21-1-2-3";
             let ids = "5000-5999".parse().unwrap();
-            other
-                .commits
-                .change(&ops::AddSidRule { domain: domain.parse().unwrap(), first_rid: 1000, ids })
-                .unwrap()
-                .unwrap();
+            let rule = ops::AddSidRule { domain: domain.parse().unwrap(), first_rid: 1000, ids };
+            other.commits.change(&rule).unwrap().unwrap();
             let ino = make(&other, "f");
             let acl = acl::nfs4::Nfs4Acl::from_storage("A::1-1007:r,A::OWNER@:rw").unwrap();
             let table = Arc::new(DomainTable::from_storage(domain).unwrap());
