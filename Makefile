@@ -1,10 +1,11 @@
 # Entry points. `make` alone lists the targets.
 
-.PHONY: help demo deb test test-long fmt lint deny clean
+.PHONY: help demo deb static test test-long fmt lint deny clean
 
 help:
 	@echo 'make demo    build limen, mount a volume, and show that its ACLs are enforced'
 	@echo 'make deb     build a Debian package below target/deb'
+	@echo 'make static  build a limen that needs no shared library, with musl'
 	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
 	@echo 'make test-long  200 kills, a million differential steps, a long fsx run, databases and fio on a mount (as root, hours)'
 	@echo 'make fmt     format the source'
@@ -20,6 +21,9 @@ demo:
 
 deb:
 	@scripts/deb.sh
+
+static:
+	@scripts/static.sh
 
 test:
 	@scripts/install-deps.sh test

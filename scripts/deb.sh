@@ -1,9 +1,10 @@
 #!/bin/bash
 # `make deb`: builds a Debian package with dpkg-deb, below target/deb.
 #
-#   [LIMEN_BIN=PATH] scripts/deb.sh
+#   [LIMEN_BIN=PATH] [DEBEMAIL=ADDRESS [DEBFULLNAME=NAME]] scripts/deb.sh
 #
-# LIMEN_BIN is a program to package; without it, a release build is made. Prints the path of the package last.
+# LIMEN_BIN is a program to package; without it, a release build is made. DEBEMAIL and DEBFULLNAME are the address and name
+# of the person or team that gives the package to others, as for other tools of Debian. Prints the path of the package last.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,6 +19,11 @@ else
     cargo build --release --package cli
     program=$target/release/limen
 fi
+
+# The project itself publishes no packages, so it has no address for questions about them.
+maintainer="${DEBFULLNAME:-limenfs} <${DEBEMAIL:-root@localhost}>"
+[[ $maintainer != *$'\n'* ]] || die "DEBFULLNAME and DEBEMAIL must be one line"
+[ -n "${DEBEMAIL:-}" ] || say "deb.sh: set DEBEMAIL and DEBFULLNAME to name a maintainer before you give the package to others" >&2
 
 # Users read all files of the package, whatever the umask here.
 umask 022
@@ -36,6 +42,7 @@ put 755 "$program" usr/bin/limen
 if command -v strip >/dev/null; then strip --strip-unneeded "$root/usr/bin/limen"; fi
 mkdir "$root/sbin"
 ln -s /usr/bin/limen "$root/sbin/mount.limen"
+ln -s /usr/bin/limen "$root/sbin/umount.fuse.limen"
 put 644 "dist/limen@.service" "lib/systemd/system/limen@.service"
 put 644 dist/limen.logrotate etc/logrotate.d/limen
 put 644 dist/copyright usr/share/doc/limen/copyright
@@ -43,7 +50,9 @@ install -d -m 750 "$root/etc/limen"
 
 mkdir -p "$root/usr/share/man/man1" "$root/usr/share/man/man8"
 "$program" man "$root/usr/share/man/man1" >/dev/null
-sed "s/@VERSION@/$version/" dist/mount.limen.8 >"$root/usr/share/man/man8/mount.limen.8"
+for page in mount.limen umount.fuse.limen; do
+    sed "s/@VERSION@/$version/" "dist/$page.8" >"$root/usr/share/man/man8/$page.8"
+done
 cp CHANGELOG.md "$root/usr/share/doc/limen/changelog"
 gzip -9n "$root"/usr/share/man/man*/* "$root/usr/share/doc/limen/changelog"
 for shell in bash:bash-completion/completions/limen zsh:zsh/vendor-completions/_limen fish:fish/vendor_completions.d/limen.fish; do
@@ -72,7 +81,7 @@ cat >"$root/DEBIAN/control" <<EOF
 Package: limen
 Version: $version
 Architecture: $arch
-Maintainer: The limenfs contributors <limen@localhost>
+Maintainer: $maintainer
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Depends: $depends
 Recommends: procps

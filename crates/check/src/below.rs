@@ -84,7 +84,7 @@ fn check_entries(run: &mut Run<'_>, acls: &mut Acls, entries: &[Entry]) -> Resul
         match standing {
             Standing::SecondName => (run.report)(Problem::SecondName { dir, name: name(), ino }),
             Standing::Stray => (run.report)(Problem::Parent { ino, stored: inode.parent, actual: dir }),
-            Standing::First | Standing::Again => {}
+            Standing::First | Standing::Again | Standing::Unsure => {}
         }
     }
     let reached: Vec<Inode> = entries.iter().filter_map(Entry::reached).copied().collect();

@@ -10,7 +10,7 @@ use super::walk::{self, name_in, read_inode};
 /// The entry of the trash in the root, which is not stored.
 const TRASH: &[u8] = b".trash";
 
-/// The largest number of inodes that a walk remembers, to visit them once: directories, and files with several links.
+/// The largest number of directories, and of files with several links, that a walk remembers, to visit them once.
 const KNOWN: usize = 1 << 20;
 
 /// The largest depth that is followed, in case the volume is damaged.
@@ -81,6 +81,8 @@ pub(super) enum Standing {
     First,
     /// A further name of a file.
     Again,
+    /// A name of a file with several names. Too many such files are known, so this may be a further name.
+    Unsure,
     /// A further name of a directory, which the walk does not follow.
     SecondName,
     /// The name of a directory that has none in its recorded parent.
@@ -90,8 +92,13 @@ pub(super) enum Standing {
 impl Entry {
     /// The inode, if this is the entry by which the walk reaches it.
     pub(super) fn reached(&self) -> Option<&Inode> {
-        let is_reached = matches!(self.standing, Standing::First | Standing::Stray);
+        let is_reached = matches!(self.standing, Standing::First | Standing::Stray | Standing::Unsure);
         self.inode.as_ref().filter(|_| is_reached)
+    }
+
+    /// Whether no other entry reaches the inode.
+    pub(super) fn is_only(&self) -> bool {
+        self.standing != Standing::Unsure
     }
 }
 
@@ -126,14 +133,23 @@ impl Open {
 }
 
 /// Walks over the file or directory itself, and everything below a directory, depth first. Memory holds one name and
-/// the subdirectories of one page for each level, and [`KNOWN`] inodes.
+/// the subdirectories of one page for each level, and the inodes of [`Known`].
 pub(super) fn walk_below<E: From<EngineError>>(
     engine: &dyn Engine,
     top: &Top,
+    each: impl FnMut(Step<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    walk_with(engine, top, KNOWN, each)
+}
+
+fn walk_with<E: From<EngineError>>(
+    engine: &dyn Engine,
+    top: &Top,
+    limit: usize,
     mut each: impl FnMut(Step<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let inode = read_inode(engine, top.ino)?;
-    let mut known = Known(HashSet::new());
+    let mut known = Known { dirs: HashSet::new(), files: HashSet::new(), limit };
     match (&top.entry, inode) {
         (Some((dir, name, dirent)), inode) => {
             let (dir, name, dirent) = (*dir, name.clone(), *dirent);
@@ -145,7 +161,7 @@ pub(super) fn walk_below<E: From<EngineError>>(
     }
     let mut stack: Vec<Open> =
         inode.iter().filter(|inode| inode.kind.is_dir()).map(|dir| Open::new((dir.ino, dir.nlink))).collect();
-    known.add(top.ino);
+    known.dirs.insert(top.ino);
     while let Some(open) = stack.last_mut() {
         if let Some(below) = open.pending.pop() {
             if stack.len() < DEPTH {
@@ -192,12 +208,22 @@ impl Open {
 }
 
 /// The inodes that a walk has reached and may find again.
-struct Known(HashSet<Ino>);
+struct Known {
+    dirs: HashSet<Ino>,
+    /// Files with several links.
+    files: HashSet<Ino>,
+    /// The largest number of each.
+    limit: usize,
+}
 
 impl Known {
-    /// Returns whether the inode was not known before. If too many are known, it is not remembered.
-    fn add(&mut self, ino: Ino) -> bool {
-        if self.0.len() < KNOWN { self.0.insert(ino) } else { !self.0.contains(&ino) }
+    /// Whether the inode was not known before; `None` if too many are known to remember it.
+    fn add(known: &mut HashSet<Ino>, ino: Ino, limit: usize) -> Option<bool> {
+        match known.contains(&ino) {
+            true => Some(false),
+            false if known.len() >= limit => None,
+            false => Some(known.insert(ino)),
+        }
     }
 
     fn standing(
@@ -208,17 +234,82 @@ impl Known {
     ) -> Result<Standing, EngineError> {
         let Some(Inode { ino, kind, nlink, parent, .. }) = inode else { return Ok(Standing::First) };
         if *kind != FileType::Directory {
-            let again = *nlink > 1 && !self.add(*ino);
-            return Ok(if again { Standing::Again } else { Standing::First });
+            if *nlink <= 1 {
+                return Ok(Standing::First);
+            }
+            return Ok(match Known::add(&mut self.files, *ino, self.limit) {
+                Some(true) => Standing::First,
+                Some(false) => Standing::Again,
+                None => Standing::Unsure,
+            });
         }
         // A directory on the way to this one is known, or its recorded parent has its name.
         let is_placed = *parent == dir;
-        let is_second =
-            is_top(*ino) || !is_placed && name_in(engine, *parent, *ino)?.is_some() || !self.add(*ino);
+        let is_second = is_top(*ino)
+            || !is_placed && name_in(engine, *parent, *ino)?.is_some()
+            || Known::add(&mut self.dirs, *ino, self.limit) == Some(false);
         Ok(match (is_second, is_placed) {
             (true, _) => Standing::SecondName,
             (false, true) => Standing::First,
             (false, false) => Standing::Stray,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use client::Meta;
+    use meta::{Counter, MemEngine, Volume};
+    use ops::{Authority, Link, Make, MakeKind};
+    use types::Mode;
+
+    use super::*;
+
+    #[test]
+    fn file_with_several_names_is_reached_once_or_said_to_be_unsure() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume::in_memory("test").format(&*engine).unwrap();
+        let meta = Meta::open(Arc::clone(&engine), 100).unwrap();
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let kernel = Authority::Kernel { revisions: None };
+        let make = |parent, text: &str, kind| {
+            let ino = Ino(meta.lease(Counter::Ino, 1).unwrap());
+            let op = Make {
+                parent,
+                name: name(text),
+                ino,
+                kind,
+                mode: Mode::new(0o755),
+                umask: 0,
+                uid: 0,
+                gid: 0,
+            };
+            meta.run(&op, &kernel).unwrap().ino
+        };
+        let dir = make(Ino::ROOT, "d", MakeKind::Directory);
+        for text in ["a", "b", "c"] {
+            let ino = make(dir, text, MakeKind::Regular);
+            meta.run(&Link { ino, parent: dir, name: name(&format!("{text}2")), orphan_of: None }, &kernel)
+                .unwrap();
+        }
+        let Some(CheckScope::Below(top)) = CheckScope::find(&*engine, &[name("d")]).unwrap() else {
+            panic!()
+        };
+        let standings = |limit| {
+            let mut found = Vec::new();
+            walk_with::<EngineError>(&*engine, &top, limit, |step| {
+                if let Step::Entries(entries) = step {
+                    found.extend(entries.iter().map(|entry| entry.standing));
+                }
+                Ok(())
+            })
+            .unwrap();
+            found
+        };
+        use Standing::{Again, First, Unsure};
+        assert_eq!(standings(KNOWN), [First, First, Again, First, Again, First, Again]);
+        assert_eq!(standings(2), [First, First, Again, First, Again, Unsure, Unsure]);
     }
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use meta::{Engine, EngineError, Inode};
 use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
 
-use super::scope::{Entry, Step, walk_below};
+use super::scope::{Step, walk_below};
 use super::totals::Run;
 use super::{CheckScope, Problem, WINDOW, walk};
 
@@ -122,14 +122,26 @@ pub fn for_each_chunk<E: From<EngineError>>(
     scope: &CheckScope,
     mut each: impl FnMut(&Inode, ChunkIndex, &[Slice]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut each_of = |inode: &Inode| match inode.kind {
-        FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, chunk, rows)),
+    chunks_in(engine, scope, |inode, _, chunk, rows| each(inode, chunk, rows))
+}
+
+/// As [`for_each_chunk`]; also says whether no other call has the chunk.
+fn chunks_in<E: From<EngineError>>(
+    engine: &dyn Engine,
+    scope: &CheckScope,
+    mut each: impl FnMut(&Inode, bool, ChunkIndex, &[Slice]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut each_of = |inode: &Inode, is_only| match inode.kind {
+        FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, is_only, chunk, rows)),
         _ => Ok(()),
     };
     match scope {
-        CheckScope::Volume => walk::inodes(engine, each_of),
+        CheckScope::Volume => walk::inodes(engine, |inode| each_of(inode, true)),
         CheckScope::Below(top) => walk_below(engine, top, |step| match step {
-            Step::Entries(entries) => entries.iter().filter_map(Entry::reached).try_for_each(&mut each_of),
+            Step::Entries(entries) => entries.iter().try_for_each(|entry| match entry.reached() {
+                Some(inode) => each_of(inode, entry.is_only()),
+                None => Ok(()),
+            }),
             _ => Ok(()),
         }),
     }
@@ -144,13 +156,14 @@ fn gather(
     each_row: EachRow<'_>,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    for_each_chunk(engine, scope, |inode, chunk, rows| {
+    chunks_in(engine, scope, |inode, is_only, chunk, rows| {
         let ino = inode.ino;
         for (at, row) in rows.iter().enumerate() {
             each_row(ino, chunk, at, row);
             let SliceSource::Blocks { id, size, .. } = row.source else { continue };
             let Some(used) = window.entry(id, ino, size) else { continue };
-            used.rows += 1;
+            // Rows that are met twice must not look like two rows.
+            used.rows += u64::from(is_only);
             if used.size != size {
                 report(Problem::SliceSize { ino, slice: id, one: size, other: used.size });
             }

@@ -19,6 +19,8 @@ const FSTAB: &str = "/etc/fstab";
 
 /// mount(8) looks for the helper of a type there.
 const HELPER: &str = "/sbin/mount.limen";
+/// umount(8) looks for the helper of a mounted type there.
+const UMOUNT_HELPER: &str = "/sbin/umount.fuse.limen";
 
 /// A change of fstab(5) that was planned before the mount.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(crate) fn edit(args: &MountArgs) -> Result<Edit, CliError> {
     Ok(Edit { path, old, new })
 }
 
-/// Writes the line, and prints it. Creates the link for mount(8) if it is missing and this is root.
+/// Writes the line, and prints it. Creates the links for mount(8) and umount(8) if they are missing and this is root.
 ///
 /// # Errors
 /// The file or the link cannot be written.
@@ -59,7 +61,10 @@ pub(crate) fn write(edit: &Edit) -> Result<(), CliError> {
     }
     let is_new = if new.text == *old { "has this line already" } else { "has this line now" };
     output::print(&format!("{} {is_new}:\n{}\n", path.display(), new.line))?;
-    link(Path::new(HELPER))
+    link(Path::new(HELPER))?;
+    // The messages about the first link say what is missing.
+    let can_link = rustix::process::geteuid().is_root() && Path::new(HELPER).exists();
+    if can_link { link(Path::new(UMOUNT_HELPER)) } else { Ok(()) }
 }
 
 fn entry(args: &MountArgs) -> Result<Entry, CliError> {
@@ -166,7 +171,8 @@ fn link(path: &Path) -> Result<(), CliError> {
     match symlink(&program, path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => {
-            made.what("cannot create the link by which mount(8) finds limen").at(path.display())?;
+            made.what("cannot create the link by which mount(8) and umount(8) find limen")
+                .at(path.display())?;
             output::print(&format!("Created {}, a link to {}.\n", path.display(), program.display()))
         }
     }

@@ -16,7 +16,7 @@ use command::registry::Entry;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde_json::Value;
 
-use crate::target::mount_of;
+use crate::target::{attributes_of, mount_of};
 
 /// If this many tasks wait, a thread that finds another file sends the request for that file itself.
 const MAX_WAITING: usize = 10_000;
@@ -90,7 +90,7 @@ impl<'a> EachFile<'a> {
         bar: &'a ProgressBar,
         failures: &'a Failures,
     ) -> Result<Self, CliError> {
-        let metadata = fs::symlink_metadata(path).at(path.display())?;
+        let metadata = attributes_of(path)?;
         let entry = mount_of(path)?;
         Ok(EachFile { path: path.to_owned(), metadata, entry, request, interrupt, bar, failures })
     }

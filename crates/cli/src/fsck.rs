@@ -42,7 +42,7 @@ Examples:
   limen fsck --data sqlite:///var/lib/limen/home.db
       reads all files, and shows which are damaged and at which offsets
   limen fsck --path /projects/a sqlite:///var/lib/limen/home.db
-      checks what is below one directory, in a time that depends on its size only
+      checks what is below one directory, in a time that depends mostly on its size
   limen fsck --repair sqlite:///var/lib/limen/home.db
       the volume must not be mounted; moves inodes that lost their names to /lost+found
 

@@ -2,7 +2,7 @@
 //! `mount.limen`, with the arguments that mount(8) gives to helpers.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -20,6 +20,7 @@ use crate::daemon::{self, CANNOT_START};
 use crate::log;
 use crate::mount;
 use crate::options::{MountArgs, Options, is_known};
+use crate::umount_helper;
 use crate::url::MetaUrl;
 
 const NAME: &str = "mount.limen";
@@ -68,15 +69,20 @@ enum Asked {
     Text(String),
 }
 
-/// Mounts if this process was started as `mount.limen`; `None` if not.
+/// Mounts if this process was started as `mount.limen`, and unmounts as `umount.fuse.limen`; `None` if as something else.
 pub(crate) fn run_if_called() -> Option<ExitCode> {
     let mut args = env::args_os();
     let program = args.next()?;
-    if !is_helper(Path::new(&program)) {
+    let is_umount = is_named(&program, umount_helper::NAME);
+    if !is_umount && !is_named(&program, NAME) {
         return None;
     }
+    let work = || match is_umount {
+        true => umount_helper::run(args.collect()),
+        false => parse(args.collect()).and_then(|asked| run(&asked)),
+    };
     // The handler of panics has written its message.
-    let done = catch_unwind(AssertUnwindSafe(|| parse(args.collect()).and_then(|asked| run(&asked))));
+    let done = catch_unwind(AssertUnwindSafe(work));
     Some(match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
@@ -87,8 +93,8 @@ pub(crate) fn run_if_called() -> Option<ExitCode> {
     })
 }
 
-fn is_helper(program: &Path) -> bool {
-    program.file_name().is_some_and(|name| name == NAME)
+fn is_named(program: &OsStr, name: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|found| found == name)
 }
 
 fn code(error: &CliError) -> u8 {
@@ -243,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn the_program_name_selects_the_mount_helper() {
+    fn the_program_name_selects_the_helper() {
         for (name, is) in [
             ("mount.limen", true),
             ("/sbin/mount.limen", true),
             ("limen", false),
             ("/mount.limen/limen", false),
         ] {
-            assert_eq!(is_helper(Path::new(name)), is, "{name}");
+            assert_eq!(is_named(OsStr::new(name), NAME), is, "{name}");
         }
     }
 

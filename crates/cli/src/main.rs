@@ -20,7 +20,7 @@
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
-//! | `helper`, `boot`, `fstab` | mount(8) calls this program as mount.limen; `limen mount --update-fstab`; lines of fstab(5) |
+//! | `helper`, `umount_helper`, `boot`, `fstab` | mount(8) calls this program as mount.limen, umount(8) as umount.fuse.limen; `limen mount --update-fstab`; lines of fstab(5) |
 //! | `daemon`, `report` | `limen mount -d`: the background process, and what it reports |
 //! | `open` | opening a volume for a client |
 //! | `maintenance`, `lock` | exclusive use of a volume by a tool; the lock on a database file |
@@ -103,6 +103,7 @@ mod summary;
 mod target;
 mod trash;
 mod umount;
+mod umount_helper;
 mod url;
 mod users;
 mod version;

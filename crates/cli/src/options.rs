@@ -104,7 +104,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
     /// After mounting with -d, which this option implies, write the line of this mount into /etc/fstab, or replace
-    /// the line that it has there; as root, also create /sbin/mount.limen, by which mount(8) finds limen
+    /// the line that it has there; as root, also create /sbin/mount.limen and /sbin/umount.fuse.limen, by which mount(8) and umount(8) find limen
     #[arg(long)]
     pub(crate) update_fstab: bool,
     /// The file that --update-fstab changes [default: /etc/fstab]

@@ -28,6 +28,9 @@ use crate::users::Users;
 #[command(after_help = "\
 TARGET is a path on a mount, or META-URL:/PATH in a volume that need not be mounted.
 
+The volume may be in use, except on SQLite: there it must not be mounted to set the quota of a directory that has none, to
+delete that of a directory, and to set the first quota of any user or group. Limits can be changed at any time.
+
 Examples:
   limen quota set /mnt/projects/a --bytes 500G --inodes 1000000
   limen quota set redis://db.example.org/1 --user ann --bytes 50G --soft-bytes 40G
@@ -41,12 +44,12 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum QuotaCommand {
-    /// Limit the size of a directory, or of the files of a user or group; existing files are counted while the volume
-    /// is in use, and if the command is interrupted, the same command continues it
+    /// Limit the size of a directory, or of the files of a user or group; existing files are counted, and if the command
+    /// is interrupted, the same command continues it
     Set(SetArgs),
     /// Show the quota of a directory, user or group, and how much of it is used
     Get(GetArgs),
-    /// List all quotas of a volume
+    /// List all quotas of a volume; /.trash counts what is in the trash, and has no limits
     List(ListArgs),
     /// Remove the quota of a directory, or the limits of a user or group
     Delete(DeleteArgs),
@@ -174,7 +177,7 @@ fn get(args: &GetArgs) -> Result<(), CliError> {
         Some(key) => key,
         None => match target.directory_quota()? {
             Some((id, _)) => QuotaKey::Directory(id),
-            None => return Err(CliError::new("the directory has no quota").at(&target.shown)),
+            None => return Err(no_quota(&target)),
         },
     };
     let found: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
@@ -182,6 +185,12 @@ fn get(args: &GetArgs) -> Result<(), CliError> {
         return Err(args.whose.without_quota(&target.shown));
     }
     show(&target, &found, args.json)
+}
+
+fn no_quota(target: &QuotaTarget) -> CliError {
+    CliError::new("the directory itself has no quota")
+        .at(&target.shown)
+        .advise("limen quota list shows all quotas; those of the directories above count it too")
 }
 
 fn delete(args: &DeleteArgs) -> Result<(), CliError> {
@@ -202,7 +211,7 @@ fn delete(args: &DeleteArgs) -> Result<(), CliError> {
         id => id,
     };
     let Some(id) = id else {
-        return Err(CliError::new("the directory has no quota").at(&target.shown));
+        return Err(no_quota(&target));
     };
     let _lock = target.lock(true)?;
     target.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use command::error::{CliError, ErrorAt};
+use command::error::CliError;
 use ops::{TRASH_NAME, TrashHour, TrashName};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, open, statat, statx, unlinkat};
 use rustix::io::Errno;
 use types::{Ino, Name, Time};
 
-use crate::target::kind_of_mount;
+use crate::target::require_limen;
 use crate::trash::top_of;
 
 /// The directory of an owner and an hour.
@@ -42,12 +42,7 @@ impl SkipTrash {
     /// The path is not on limenfs; the mount does not show the root of the volume.
     pub(crate) fn of(path: &Path) -> Result<SkipTrash, CliError> {
         let top = top_of(path)?;
-        let root = fs::symlink_metadata(&top).at(top.display())?;
-        if kind_of_mount(root.dev()).as_deref() != Some("fuse.limen") {
-            return Err(
-                CliError::new("not on a limenfs volume, so there is no trash to skip").at(path.display())
-            );
-        }
+        let root = require_limen(&top, path)?;
         let trash = top.join(OsStr::from_bytes(TRASH_NAME));
         let has_trash = fs::symlink_metadata(&trash).is_ok_and(|found| found.ino() == Ino::TRASH.0);
         if !has_trash && root.ino() != Ino::ROOT.0 {

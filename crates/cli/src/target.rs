@@ -1,12 +1,12 @@
 //! Arguments that name a file: a path on this machine, or a path in a volume that need not be mounted.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use command::error::CliError;
+use command::error::{CliError, ErrorAt};
 pub(crate) use command::paths::show_name;
 use command::registry::{self, Entry};
 use inspect::{Operation, QueryError, Route, VolumeTree};
@@ -14,6 +14,9 @@ use meta::Volume;
 use types::{Errno, Ino};
 
 use crate::url::{Database, MetaUrl};
+
+/// The type of a mount of limenfs, as mountinfo(5) shows it.
+const MOUNTED_TYPE: &str = "fuse.limen";
 
 /// A file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,18 +123,50 @@ pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, CliError> {
 /// cannot ask for its database.
 fn registered(path: &Path, device: u64) -> Result<Entry, CliError> {
     registry::by_device(device).ok_or_else(|| match kind_of_mount(device).as_deref() {
-        Some("fuse.limen") => {
+        Some(MOUNTED_TYPE) => {
             CliError::new("the database of this mount is known only to root and to the user that mounted it")
                 .at(show_path(path))
                 .advise("run the command as that user or as root, or name the volume as META-URL:/PATH")
         }
-        Some(kind) => CliError::new(format!("not on a limenfs volume, but on {kind}")).at(show_path(path)),
-        None => CliError::new("not on a limenfs volume").at(show_path(path)),
+        kind => not_on_limen(kind, path),
+    })
+}
+
+/// Requires that a file is on a mount of limenfs, of any user. Messages name `path`.
+///
+/// # Errors
+/// The file does not exist, or is on another file system.
+pub(crate) fn require_limen(file: &Path, path: &Path) -> Result<Metadata, CliError> {
+    let metadata = fs::symlink_metadata(file).at(show_path(path))?;
+    match kind_of_mount(metadata.dev()).as_deref() {
+        Some(MOUNTED_TYPE) => Ok(metadata),
+        kind => Err(not_on_limen(kind, path)),
+    }
+}
+
+fn not_on_limen(kind: Option<&str>, path: &Path) -> CliError {
+    let what = match kind {
+        Some(kind) => format!("not on a limenfs volume, but on {kind}"),
+        None => "not on a limenfs volume".to_owned(),
+    };
+    CliError::new(what).at(show_path(path))
+}
+
+/// The attributes of a file that a command for paths on mounts gets. A symbolic link is not followed.
+///
+/// # Errors
+/// The file does not exist. If the text is a metadata URL, the message says that a path is needed.
+pub(crate) fn attributes_of(path: &Path) -> Result<Metadata, CliError> {
+    fs::symlink_metadata(path).map_err(|error| match Target::parse(path.as_os_str()) {
+        Ok(Target::Volume(url, _)) => {
+            CliError::usage("a metadata URL, but this command needs a path on a mount").at(url)
+        }
+        _ => CliError::new(error).at(show_path(path)),
     })
 }
 
 /// The type of the file system with this device number, as mountinfo(5) shows it.
-pub(crate) fn kind_of_mount(device: u64) -> Option<String> {
+fn kind_of_mount(device: u64) -> Option<String> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;

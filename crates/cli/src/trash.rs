@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
-use clap::{Subcommand, ValueHint};
+use clap::{ArgGroup, Subcommand, ValueHint};
 use client::{Emptying, Meta};
 use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
@@ -27,7 +27,7 @@ use types::{Ino, Time};
 use crate::maintenance;
 use crate::parse::parse_span;
 use crate::status::rfc3339;
-use crate::target::{path_to_json, show_name};
+use crate::target::{path_to_json, require_limen, show_name};
 use crate::url::{Database, MetaUrl};
 use crate::users::Users;
 
@@ -35,7 +35,7 @@ use crate::users::Users;
 #[command(after_help = "\
 A removed or overwritten file is kept in the trash for as many days as the volume says (limen format --trash-days, limen
 config --trash-days). Then a mount deletes it. Until then, limen restore puts it back. Files in the trash count in the
-usage of the volume and in the quota of its owner. If the volume is nearly full, the oldest files are deleted earlier.
+usage of the volume and in the quotas of their owners. If the volume is nearly full, the oldest files are deleted earlier.
 
 The trash is the directory .trash in the root of the volume. Listings of the root do not show it. In it, users see
 only their own removed files, and root sees all.")]
@@ -54,6 +54,9 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+A line ends with the number of the directory from which the file was removed. limen restore takes the former path of a file;
+limen restore --dry-run DIR lists the former paths of all that was removed below DIR.
+
 Examples:
   limen trash ls /mnt
   limen trash ls --json sqlite:///var/lib/limen/home.db")]
@@ -67,6 +70,7 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("what").required(true))]
 #[command(after_help = "\
 Users delete only their own removed files, and root deletes those of all users. META-URL must not be mounted if the volume
 is on the embedded engine.
@@ -79,10 +83,10 @@ struct PurgeArgs {
     #[arg(value_name = "PATH|META-URL", value_hint = ValueHint::AnyPath)]
     volume: String,
     /// Delete files that were removed longer ago than this, e.g. 30m, 2h or 1d; whole hours are deleted
-    #[arg(long, value_name = "TIME", value_parser = parse_span, required_unless_present = "all", conflicts_with = "all")]
+    #[arg(long, value_name = "TIME", value_parser = parse_span, group = "what")]
     older: Option<Duration>,
     /// Delete everything
-    #[arg(long)]
+    #[arg(long, group = "what")]
     all: bool,
     /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
@@ -121,6 +125,7 @@ pub(crate) struct HourDir {
 /// The mount shows no trash.
 pub(crate) fn trash_of(path: &Path) -> Result<PathBuf, CliError> {
     let top = top_of(path)?;
+    require_limen(&top, path)?;
     let trash = top.join(OsStr::from_bytes(TRASH_NAME));
     match fs::symlink_metadata(&trash) {
         Ok(metadata) if metadata.ino() == Ino::TRASH.0 => Ok(trash),

@@ -19,6 +19,7 @@ use command::units::{parse_threads, show_size};
 use serde_json::json;
 
 use crate::each_file::{EachFile, Failures};
+use crate::target::attributes_of;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -147,6 +148,7 @@ fn read(args: &WarmupArgs, paths: &[PathBuf], interrupt: &Interrupt) -> Result<(
     };
     let mut first = Vec::with_capacity(paths.len());
     for path in paths {
+        attributes_of(path)?;
         let metadata = fs::metadata(path).at(path.display())?;
         first.push(walk.task(path.clone(), &metadata));
     }

@@ -25,7 +25,9 @@ impl Machine {
     fn new() -> Self {
         let place = Place::new();
         fs::create_dir(place.path("sbin")).unwrap();
-        symlink(LIMEN, place.path("sbin/mount.limen")).unwrap();
+        for helper in ["mount.limen", "umount.fuse.limen"] {
+            symlink(LIMEN, place.path("sbin").join(helper)).unwrap();
+        }
         let script =
             format!("mount --bind {} \"$(readlink -f /sbin)\" && echo ready && exec cat", place.text("sbin"));
         let mut keeper = Command::new("unshare")
@@ -113,6 +115,38 @@ fn mount_by_type_and_umount_work_as_for_any_file_system() {
     assert_eq!(machine.run(&["cat", &format!("{mnt}/f")]).ok(), "hello\n");
     machine.umount(&mnt);
     assert!(machine.place.log().contains("the session has ended"));
+}
+
+/// systemd calls `umount -c`.
+#[test]
+fn umount_as_systemd_calls_it_waits_until_all_data_is_stored() {
+    if !skip::is_root() {
+        return;
+    }
+    let machine = Machine::formatted();
+    let (url, mnt, log) = (machine.place.url(), machine.place.mnt(), machine.place.text("log"));
+    for (round, args) in [&["-c", &mnt][..], &["-c", "-v", &mnt], &["-l", "-f", &mnt]].iter().enumerate() {
+        machine.run(&["mount", "-t", "limen", &url, &mnt, "-o", &format!("log={log}")]).ok();
+        machine.run(&["sh", "-c", &format!("head -c 9000000 /dev/zero >{mnt}/f{round}")]).ok();
+        until_unused(|| {
+            let mut said = machine.run(&[&["umount"], *args].concat());
+            said.err = said.err.replace("busy", "in use");
+            said
+        })
+        .ok();
+        assert_eq!(machine.mounts(), [""; 0]);
+        assert_eq!(machine.place.status()["sessions"], serde_json::json!([]), "{args:?} has not waited");
+    }
+    limen(&["fsck", "--data", &url]).ok();
+    machine.run(&["mount", "-t", "limen", &url, &mnt, "-o", &format!("log={log}")]).ok();
+    let mut user = machine.command(&["sh", "-c", &format!("exec 3<{mnt}/f0; echo ready; exec cat")]);
+    let mut user = user.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(user.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    machine.run(&["umount", "-c", &mnt]).failed(32, &["the mount is in use", "cat"]);
+    assert_eq!(machine.mounts().len(), 1);
+    drop(user.stdin.take());
+    user.wait().unwrap();
+    machine.umount(&mnt);
 }
 
 #[test]
@@ -241,7 +275,9 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     let others = "UUID=1 / ext4 defaults 0 1\n# end";
     fs::write(&fstab, others).unwrap();
     fs::set_permissions(&fstab, fs::Permissions::from_mode(0o640)).unwrap();
-    fs::remove_file(place.path("sbin/mount.limen")).unwrap();
+    for helper in ["mount.limen", "umount.fuse.limen"] {
+        fs::remove_file(place.path("sbin").join(helper)).unwrap();
+    }
     let update = |more: &[&str], url: &str| {
         let first = [LIMEN, "mount", "--update-fstab", "--fstab", &fstab, "--log", &log];
         machine.run(&[&first[..], more, &[url, &mnt]].concat())
@@ -252,6 +288,7 @@ fn update_fstab_writes_one_line_and_creates_the_link() {
     let said = update(&["-o", "nofail"], &url).ok();
     let line = format!("{url} {mnt} limen nofail,log={log} 0 0");
     assert!(said.contains(&format!("\n{line}\n")) && said.contains("Created /sbin/mount.limen"), "{said}");
+    assert!(said.contains("Created /sbin/umount.fuse.limen"), "{said}");
     let text = fs::read_to_string(&fstab).unwrap();
     assert_eq!(text, format!("{others}\n{line}\n"));
     assert_eq!(fs::metadata(&fstab).unwrap().permissions().mode() & 0o777, 0o640);

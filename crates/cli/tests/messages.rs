@@ -95,7 +95,19 @@ fn wrong_values_are_named_with_what_to_write() {
         limen(&["quota", verb, &url, "--user", "1234"])
             .failed(1, &["user '1234' has no quota", "quota list"]);
         limen(&["quota", verb, &url, "--group", "7"]).failed(1, &["group '7' has no quota"]);
+        limen(&["quota", verb, &url]).failed(1, &["the directory itself has no quota", "quota list"]);
     }
+    for command in [&["compact"][..], &["warmup"], &["warmup", "--check"]] {
+        limen(&[command, &[&url]].concat()).failed(2, &[&url, "needs a path on a mount"]);
+    }
+    let here = place.text("");
+    limen(&["trash", "purge", &here]).failed(2, &["--older <TIME>", "--all"]);
+    for command in
+        [&["trash", "ls"][..], &["trash", "purge", "--all"], &["restore"], &["rmr", "--skip-trash"]]
+    {
+        limen(&[command, &[&here]].concat()).failed(1, &["not on a limenfs volume, but on"]);
+    }
+    limen(&["status", &url]).ok();
     let file = place.text("file");
     fs::write(&file, "").unwrap();
     limen(&["load", &other, &file]).failed(1, &["the file is empty", &file, "limen dump"]);

@@ -18,13 +18,18 @@ fn the_package_has_all_parts_and_its_dependencies() {
     let dir = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/deb.sh");
     let limen = env!("CARGO_BIN_EXE_limen");
-    let built =
-        Command::new(&script).env("LIMEN_BIN", limen).env("CARGO_TARGET_DIR", dir.path()).output().unwrap();
-    assert!(built.status.success(), "{built:?}");
+    let built = Command::new(&script)
+        .env("LIMEN_BIN", limen)
+        .env("CARGO_TARGET_DIR", dir.path())
+        .envs([("DEBFULLNAME", "Ann Other"), ("DEBEMAIL", "ann@example.org")])
+        .output()
+        .unwrap();
+    assert!(built.status.success() && built.stderr.is_empty(), "{built:?}");
     let package = String::from_utf8(built.stdout).unwrap().trim_end().to_owned();
     let field = |name: &str| text("dpkg-deb", &["--field", &package, name]).trim_end().to_owned();
     assert_eq!((field("Package"), field("Version")), ("limen".into(), env!("CARGO_PKG_VERSION").into()));
     assert_eq!(field("Architecture"), text("dpkg", &["--print-architecture"]).trim_end());
+    assert_eq!(field("Maintainer"), "Ann Other <ann@example.org>");
     let depends = field("Depends");
     assert!(depends.starts_with("fuse3, ") && depends.contains("libc6 (>= 2."), "{depends}");
     let root = dir.path().join("root");
@@ -34,6 +39,7 @@ fn the_package_has_all_parts_and_its_dependencies() {
         "usr/share/man/man1/limen.1.gz",
         "usr/share/man/man1/limen-mount.1.gz",
         "usr/share/man/man8/mount.limen.8.gz",
+        "usr/share/man/man8/umount.fuse.limen.8.gz",
         "usr/share/bash-completion/completions/limen",
         "usr/share/zsh/vendor-completions/_limen",
         "usr/share/fish/vendor_completions.d/limen.fish",
@@ -44,7 +50,9 @@ fn the_package_has_all_parts_and_its_dependencies() {
     ] {
         assert!(fs::metadata(root.join(name)).is_ok_and(|file| file.len() > 0), "{name} is missing");
     }
-    assert_eq!(fs::read_link(root.join("sbin/mount.limen")).unwrap(), Path::new("/usr/bin/limen"));
+    for helper in ["sbin/mount.limen", "sbin/umount.fuse.limen"] {
+        assert_eq!(fs::read_link(root.join(helper)).unwrap(), Path::new("/usr/bin/limen"));
+    }
     let sums = fs::read_to_string(root.join("DEBIAN/md5sums")).unwrap();
     assert!(sums.contains("  usr/bin/limen\n") && !sums.contains("DEBIAN"), "{sums}");
     let files = text("find", &[root.to_str().unwrap(), "-type", "f", "-not", "-path", "*/DEBIAN/*"]);
