@@ -6,7 +6,8 @@
 //! An inode that several effects or several transactions of the batch change is read once and written once.
 //! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
 //! [`Batch::flush`] writes both. If no other process writes ([`ExclusiveCache`]), the cached inodes are kept
-//! for the following batches, because most batches change the same directories. The usage is then counted
+//! for the following batches, because most batches change the same directories. So is the last term that was found
+//! open, because all changes of a mount are guarded by its term. The usage is then counted
 //! only in memory, because its row would add one page to each commit. Meanwhile the row is marked as inexact, and
 //! another handle that needs the usage counts the inodes. `Engine::sync`, which a mount calls once a second and
 //! at its end, stores the exact usage.
@@ -15,14 +16,14 @@ use host::{HashMap, HashSet};
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
 use rusqlite::{Connection, OptionalExtension, Result};
 use tables::Table;
-use types::{ChunkIndex, Ino, OpId};
+use types::{ChunkIndex, Ino, OpId, SessionId, Term};
 
 use crate::number::int;
 use crate::sql::{Statements, execute_inode, parameters};
 use crate::{quotas, read, rows, sql};
 
 /// The maximum number of inodes that are kept from one batch to the next, about 200 bytes each.
-const CACHED_INODES: usize = 4096;
+const CACHED_INODES: usize = 16_384;
 
 /// The transactions that are applied in one SQLite transaction.
 pub(crate) struct Batch<'c> {
@@ -34,6 +35,8 @@ pub(crate) struct Batch<'c> {
     /// row is exact.
     counted: Option<Usage>,
     is_exclusive: bool,
+    /// A term that is open, if one was looked for.
+    open_term: Option<(SessionId, Term)>,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
     /// The inodes that this batch has created and that have no rows of chunks yet. Their chunks are not searched for
@@ -66,6 +69,7 @@ pub(crate) struct Finished {
 #[derive(Debug, Default)]
 pub(crate) struct ExclusiveCache {
     inodes: Inodes,
+    open_term: Option<(SessionId, Term)>,
     /// The usage, if the stored row is out of date.
     pub(crate) counted: Option<Usage>,
 }
@@ -75,9 +79,10 @@ impl ExclusiveCache {
         ExclusiveCache { counted, ..ExclusiveCache::default() }
     }
 
-    /// Lends the state to a batch. A batch that succeeds returns it; after one that fails, the inodes are read again.
+    /// Lends the state to a batch. A batch that succeeds returns it; after one that fails, the records are read again.
     pub(crate) fn lend(&mut self) -> ExclusiveCache {
-        ExclusiveCache { inodes: std::mem::take(&mut self.inodes), counted: self.counted }
+        let lent = ExclusiveCache { counted: self.counted, ..ExclusiveCache::default() };
+        std::mem::replace(self, lent)
     }
 }
 
@@ -85,7 +90,7 @@ impl<'c> Batch<'c> {
     /// Starts a batch in the transaction that is open on `conn`, after commit `seq`.
     pub(crate) fn new(conn: &'c Connection, seq: u64, cache: Option<ExclusiveCache>) -> Result<Self> {
         let is_exclusive = cache.is_some();
-        let ExclusiveCache { inodes, mut counted } = cache.unwrap_or_default();
+        let ExclusiveCache { inodes, open_term, mut counted } = cache.unwrap_or_default();
         if is_exclusive && counted.is_none() && !read::is_usage_exact(conn)? {
             // The previous exclusive handle died. Count now, because the changes of the batch are added to
             // this value.
@@ -98,6 +103,7 @@ impl<'c> Batch<'c> {
             inodes,
             counted,
             is_exclusive,
+            open_term,
             stale: Vec::new(),
             without_rows: HashSet::default(),
             inodes_delta: 0,
@@ -136,7 +142,8 @@ impl<'c> Batch<'c> {
         if inodes.len() > CACHED_INODES {
             inodes.clear();
         }
-        let cache = self.is_exclusive.then_some(ExclusiveCache { inodes, counted: self.counted });
+        let (open_term, counted) = (self.open_term, self.counted);
+        let cache = self.is_exclusive.then_some(ExclusiveCache { inodes, open_term, counted });
         Ok(Finished { seq: self.seq, cache })
     }
 
@@ -199,9 +206,14 @@ impl<'c> Batch<'c> {
                 let usage = self.usage()?;
                 usage.inodes < *max_inodes && usage.blocks < *max_blocks
             }
+            Guard::Term { session, term } if self.open_term == Some((*session, *term)) => true,
             Guard::Term { session, term } => {
                 const SQL: &str = "SELECT 1 FROM term WHERE session = ?1 AND term = ?2";
-                conn.prepare_cached(SQL)?.exists([int(session.0), term.0.into()])?
+                let is_open = conn.prepare_cached(SQL)?.exists([int(session.0), term.0.into()])?;
+                if is_open {
+                    self.open_term = Some((*session, *term));
+                }
+                is_open
             }
             Guard::Acl { id } => {
                 const SQL: &str = "SELECT 1 FROM acl WHERE id = ?1 AND text NOT LIKE '!%'";
@@ -280,6 +292,7 @@ impl<'c> Batch<'c> {
                 const BEGIN: &str = "INSERT INTO term (session, term) SELECT id, ?2 FROM session WHERE id = ?1 \
                                      ON CONFLICT DO NOTHING";
                 const END: &str = "DELETE FROM term WHERE session = ?1 AND term = ?2";
+                self.open_term = None;
                 conn.prepare_cached(BEGIN)?.execute([int(session.0), term.0.into()])?;
                 for term in &ended[..] {
                     conn.prepare_cached(END)?.execute([int(session.0), term.0.into()])?;
@@ -315,6 +328,7 @@ impl<'c> Batch<'c> {
             Effect::Charge { key, inodes, blocks } => quotas::charge(conn, *key, *inodes, *blocks)?,
             _ => {
                 if let Effect::DropSession { session } = effect {
+                    self.open_term = None;
                     conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
                 }
                 if let Some(key) = tables::removed(effect) {
@@ -343,8 +357,7 @@ impl<'c> Batch<'c> {
         if let Some(loaded) = self.inodes.get(&ino) {
             return Ok(loaded.inode);
         }
-        let records = read::records(self.conn, &RecordKey::Inode(ino))?;
-        let inode = if let [Record::Inode(_, inode), ..] = &records[..] { *inode } else { None };
+        let inode = read::inode(&mut self.statements, ino)?;
         self.inodes.insert(ino, Loaded { inode, stale: false });
         Ok(inode)
     }

@@ -3,11 +3,11 @@
 //! Every function here reads through one connection, inside the transaction that is open on it: a reader's
 //! snapshot or the writer's batch.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
-use meta::{Record, RecordKey, Seq, Snapshot, Usage};
+use meta::{Inode, Record, RecordKey, Seq, Snapshot, Usage};
 use rusqlite::{Connection, OptionalExtension, Result};
-use tables::{ReplyContent, RowSource};
+use tables::{ReplyContent, RowSource, Table};
 use types::{Ino, Name};
 
 use crate::number::{int, uint};
@@ -55,6 +55,22 @@ fn find(conn: &Connection, key: &RecordKey, records: &mut Vec<Record>) -> Result
         records.extend(found.unwrap_or_default().answer([key]));
     }
     Ok(())
+}
+
+/// An inode, without the texts of its ACLs.
+pub(crate) fn inode(statements: &mut Statements<'_>, ino: Ino) -> Result<Option<Inode>> {
+    static SELECT: LazyLock<Select> = LazyLock::new(|| {
+        let columns = |names: &[&str]| names.iter().map(|name| format!("r.{name}")).collect();
+        let (kind, from) = (Table::INODE.kind, format!("{} AS r", Table::INODE.name));
+        let (numbers, strings) = (columns(Table::INODE.numbers), columns(Table::INODE.strings));
+        Select::new(&RowSource { kind, numbers, strings, from }, "WHERE r.ino = ?1")
+    });
+    let mut inode = None;
+    SELECT.run(statements.get(SELECT.text())?, [int(ino.0)], |row| {
+        inode = Some(row.inode()?);
+        Ok(())
+    })?;
+    Ok(inode)
 }
 
 /// The inode that a directory entry refers to, if the entry exists.

@@ -118,14 +118,27 @@ impl Select {
         Select { text, kind: source.kind, numbers: source.numbers.len() }
     }
 
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Runs the statement, and calls `take` with each row.
     pub(crate) fn each(
         &self,
         conn: &Connection,
         params: impl Params,
+        take: impl FnMut(&ReplyRow<Columns<'_>>) -> Result<(), Malformed>,
+    ) -> Result<()> {
+        self.run(&mut *conn.prepare_cached(&self.text)?, params, take)
+    }
+
+    /// Runs the prepared statement, and calls `take` with each row.
+    pub(crate) fn run(
+        &self,
+        statement: &mut Statement<'_>,
+        params: impl Params,
         mut take: impl FnMut(&ReplyRow<Columns<'_>>) -> Result<(), Malformed>,
     ) -> Result<()> {
-        let mut statement = conn.prepare_cached(&self.text)?;
         let mut rows = statement.query(params)?;
         while let Some(row) = rows.next()? {
             let columns = Columns { row, numbers: self.numbers };
