@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fuse_proto::Unique;
-use fuse_transport::Reply;
+use fuse_transport::{Reply, Unanswered, WorkerControl};
+use serde::{Deserialize, Serialize};
 use types::{Errno, Ino};
 use vfs::{LockRequest, Locked, Vfs};
 
@@ -41,12 +42,33 @@ struct State {
     interrupted: VecDeque<Unique>,
     /// Whether a request was added or interrupted, or a lock released, since the last retry.
     has_changed: bool,
+    /// Whether the thread retries requests now, which are not in `waiting` meanwhile.
+    is_retrying: bool,
+    /// Whether the thread begins no retry, because another process is about to take the requests over.
+    is_paused: bool,
     ended: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     reply: Reply,
+    uid: u32,
+    ino: Ino,
+    requested: LockRequest,
+}
+
+/// The waiting requests of a mount, as one process describes them to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WaiterState {
+    waiting: Vec<WaitingState>,
+    interrupted: Vec<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WaitingState {
+    device: u32,
+    unique: u64,
+    opcode: u32,
     uid: u32,
     ino: Ino,
     requested: LockRequest,
@@ -85,7 +107,7 @@ impl Waiters {
         }
         state.waiting.push(Waiting { reply, uid, ino, requested });
         state.has_changed = true;
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Handles INTERRUPT: if the request waits here, it fails with EINTR.
@@ -103,11 +125,49 @@ impl Waiters {
         self.notify(self.lock());
     }
 
+    /// Pauses the retries. Waits for the present one, for at most `timeout`; returns whether it has ended.
+    pub(crate) fn pause(&self, timeout: Duration) -> bool {
+        let mut state = self.lock();
+        state.is_paused = true;
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.is_retrying);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        !state.is_retrying
+    }
+
+    pub(crate) fn resume(&self) {
+        self.lock().is_paused = false;
+        self.changed.notify_all();
+    }
+
+    /// Describes the requests and the interrupts for another process, while the retries are paused.
+    pub(crate) fn describe(&self, control: &WorkerControl) -> Option<WaiterState> {
+        let state = self.lock();
+        let describe = |waiting: &Waiting| {
+            let Unanswered { device, unique, opcode } = control.describe(&waiting.reply)?;
+            let Waiting { uid, ino, requested, .. } = *waiting;
+            Some(WaitingState { device, unique, opcode, uid, ino, requested })
+        };
+        let waiting = state.waiting.iter().map(describe).collect::<Option<_>>()?;
+        Some(WaiterState { waiting, interrupted: state.interrupted.iter().map(|unique| unique.0).collect() })
+    }
+
+    /// Takes what another process has described, before the thread is started.
+    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
+        let mut state = self.lock();
+        state.interrupted.extend(described.interrupted.into_iter().map(Unique));
+        for WaitingState { device, unique, opcode, uid, ino, requested } in described.waiting {
+            if let Some(reply) = control.reply_to(Unanswered { device, unique, opcode }) {
+                *state.by_user.entry(uid).or_default() += 1;
+                state.waiting.push(Waiting { reply, uid, ino, requested });
+            }
+        }
+    }
+
     /// Ends the thread; all waiting requests fail with EINTR.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Starts the thread that retries the requests; it ends with [`Waiters::end`].
@@ -119,13 +179,14 @@ impl Waiters {
     fn run(&self, vfs: &Vfs) {
         let mut state = self.lock();
         while !state.ended {
-            if state.waiting.is_empty() {
+            if state.waiting.is_empty() || state.is_paused {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let waiting = std::mem::take(&mut state.waiting);
             let interrupted: HashSet<Unique> = state.interrupted.iter().copied().collect();
             state.has_changed = false;
+            state.is_retrying = true;
             drop(state);
             let (mut left, mut done) = (Vec::with_capacity(waiting.len()), Vec::new());
             for waiting in waiting {
@@ -138,6 +199,11 @@ impl Waiters {
             state = self.lock();
             done.into_iter().for_each(|uid| state.dismiss(uid));
             state.waiting.splice(..0, left);
+            state.is_retrying = false;
+            if state.is_paused {
+                self.changed.notify_all();
+                continue;
+            }
             if !state.has_changed {
                 let waited = self.changed.wait_timeout(state, RETRY_EVERY);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -154,7 +220,7 @@ impl Waiters {
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         state.has_changed = true;
         if !state.waiting.is_empty() {
-            self.changed.notify_one();
+            self.changed.notify_all();
         }
     }
 
