@@ -17,6 +17,7 @@ use crate::log;
 use crate::network::PASSWORD_VARIABLE;
 use crate::options::{MountArgs, Options};
 use crate::public::warn_if_public;
+use crate::take_over;
 use crate::url::MetaUrl;
 
 /// The maximum length of a report. A longer one is truncated.
@@ -42,9 +43,11 @@ pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
         MetaUrl::Sqlite(_) | MetaUrl::Network(_) => url.open_volume()?.1.name,
     };
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
-    let log_path = match &options.log {
-        Some(path) => absolute(path).usage().at(path.display())?,
-        None => log::default_path(&volume)?,
+    let previous = args.take_over.then(|| take_over::find(&url, &mountpoint)).transpose()?;
+    let log_path = match (&options.log, previous.and_then(|entry| entry.log)) {
+        (Some(path), _) => absolute(path).usage().at(path.display())?,
+        (None, Some(path)) => path,
+        (None, None) => log::default_path(&volume)?,
     };
     let log_file = log::open(&log_path)?;
 
@@ -66,6 +69,9 @@ pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
     if let Some(path) = &options.subdir {
         command.arg("--subdir").arg(path);
     }
+    if args.take_over {
+        command.arg("--take-over");
+    }
     args.rights.pass_to(&mut command)?;
     if let Some(path) = &options.keys.key_file {
         let path = absolute(path).usage().at(path.display())?;
@@ -83,7 +89,13 @@ pub(crate) fn start(args: &MountArgs) -> Result<String, CliError> {
     let child = command.spawn().what(CANNOT_START)?;
     let log_path = log_path.display();
     follow(child, &log_path.to_string())?;
-    Ok(format!("Volume '{volume}' is mounted at {}; its log is {log_path}.\n", mountpoint.display()))
+    let mountpoint = mountpoint.display();
+    Ok(match args.take_over {
+        true => {
+            format!("The mount of volume '{volume}' at {mountpoint} was taken over; its log is {log_path}.\n")
+        }
+        false => format!("Volume '{volume}' is mounted at {mountpoint}; its log is {log_path}.\n"),
+    })
 }
 
 /// Prints the notes that the background process reports, until it serves requests or fails.

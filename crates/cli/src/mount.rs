@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -25,12 +25,13 @@ use command::units::show_size;
 use fuse::{Channel, UnmountMode, can_enable_ring};
 use meta::AclKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use types::{Errno, Ino};
 use vfs::{OwnerCheck, SessionInfo, Vfs, VfsOptions};
 
 use crate::boot;
 use crate::daemon;
+use crate::hand_over::{self, OldMount, SharedBackups, SharedExporter, Wanted, fixed_options};
 use crate::holders::device_of;
 use crate::journals;
 use crate::log;
@@ -45,6 +46,7 @@ use crate::sessions::session_times;
 use crate::spans::Spans;
 use crate::staged;
 use crate::store::open_store;
+use crate::take_over::{self, Taken};
 use crate::url::{Database, MetaUrl};
 
 /// Default number of threads that serve requests of a volume on a database server.
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), CliError> {
 fn in_background(args: &MountArgs) -> Result<(), CliError> {
     let edit = args.update_fstab.then(|| boot::edit(args)).transpose()?;
     match edit {
-        Some(_) if is_mounted(args)? => {
+        Some(_) if !args.take_over && is_mounted(args)? => {
             output::note(format!("this volume is already mounted at {}", args.mountpoint.display()));
         }
         _ => output::print(&daemon::start(args)?)?,
@@ -105,9 +107,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     let ids = rights.ids()?;
     let traversers = rights.traversers(&ids)?;
     let url = MetaUrl::parse(&args.url)?;
-    // If the port is in use, fail before anything else happens.
-    let metrics = options.metrics.listen()?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
+    let previous = args.take_over.then(|| take_over::find(&url, &mountpoint)).transpose()?;
+    // If the port is in use, fail before anything else happens. The port of a mount that is taken over is taken over too.
+    let mut metrics = if previous.is_some() { None } else { options.metrics.listen()? };
     if fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
         report.note(&format!(
@@ -119,8 +122,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     if let Database::Memory(_) = database {
         report.note("this is a new, empty volume in memory: all its files are lost when it is unmounted");
     }
-    // The lock is held until this process ends.
-    let _lock = lock(&url, &database, options.shared)?;
+    // The lock is held until this process ends. The exclusive lock of a mount that is taken over is taken over too.
+    let takes_lock = previous.is_none() || options.shared;
+    let mut held = if takes_lock { lock(&url, &database, options.shared)? } else { None };
     let (engine, meta) = open_meta(&url, &database, options.shared)?;
     if let Database::Network(network) = &database {
         network.warnings.iter().for_each(|warning| report.note(warning));
@@ -178,23 +182,37 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         pid: std::process::id(),
         mountpoint: mountpoint.to_string_lossy().into_owned(),
     };
-    maintenance::require_none(&url, vfs.meta())?;
-    if let Err(errno) = vfs.lifecycle.begin(session) {
-        // A maintenance tool may have announced itself since the check above. If so, the error names the
-        // tool.
-        maintenance::require_none(&url, vfs.meta())?;
-        let what = match errno {
-            Errno::ESTALE => "the volume was removed while it was being mounted",
-            _ => "cannot begin the session",
-        };
-        return Err(errno).what(what).at(&url).advise("the log tells why");
-    }
-    let started = vfs.lifecycle.start_threads().what("cannot start a thread").at(&url);
-    let mut backups = None;
-    let started = started.and_then(|()| {
-        options.fuse.root = options.subdir.as_deref().map(|dir| find(&vfs, dir)).transpose()?;
-        backups = start_backups(&vfs, &store, &options).what("cannot start a thread").at(&url)?;
+    let fixed = fixed_options(&options, &rights)?;
+    // Up to here, a mount that is to be taken over is served by the other process, whatever fails here.
+    let taken = match previous {
+        Some(previous) => {
+            let taken = take_over::take(&previous, &vfs, &database, options.metrics, fixed.clone(), session)?;
+            Some(taken)
+        }
+        None => {
+            begin(&vfs, &url, session)?;
+            None
+        }
+    };
+    let backups = SharedBackups::default();
+    let read_only = options.fuse.read_only;
+    let starts_backups = {
+        let (vfs, store) = (Arc::clone(&vfs), Arc::clone(&store));
+        move || start_backups(&vfs, &store, read_only)
+    };
+    let mut start = |taken: &Option<Taken>| {
+        if taken.is_none() {
+            vfs.lifecycle.start_threads().what("cannot start a thread").at(&url)?;
+            options.fuse.root = options.subdir.as_deref().map(|dir| find(&vfs, dir)).transpose()?;
+        }
+        *hand_over::lock(&backups) = starts_backups().what("cannot start a thread").at(&url)?;
         Ok(())
+    };
+    let started = start(&taken);
+    let taken = taken.map(|mut taken| {
+        held = taken.lock.take().or(held.take());
+        metrics = taken.metrics.take();
+        taken
     });
     let mut entry = Entry {
         device: 0,
@@ -207,10 +225,36 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     };
     // The endpoint and the exporter answer until this function returns: `limen umount` asks how much is not
     // stored yet.
-    let mut endpoints = (None, None);
-    let mount = Mount { vfs: &vfs, store: &store, engine, sent, options: &options, report };
-    let served = started.and_then(|()| serve_mounted(mount, &mut entry, metrics, &mut endpoints));
-    drop(backups);
+    let (mut endpoint, exporter) = (None, SharedExporter::default());
+    let old_mount = |mounted: &fuse::Mounted, metrics: Option<&TcpListener>, signals: Handle| {
+        let lock = held.as_ref().filter(|_| !options.shared);
+        OldMount {
+            handle: fuse::Handle::of(mounted),
+            store: Arc::clone(&store),
+            own: Wanted { volume: vfs.meta().volume().uuid.clone(), options: fixed.clone() },
+            lock: lock.and_then(|lock| lock.file().try_clone().ok()),
+            metrics: metrics.and_then(|listener| listener.try_clone().ok()),
+            backups: Arc::clone(&backups),
+            start_backups: Box::new(starts_backups.clone()),
+            refusal: match database {
+                Database::Memory(_) => Some("a volume in memory exists only within its mount".to_owned()),
+                Database::Sqlite(_) | Database::Network(_) => None,
+            },
+            is_running: Mutex::default(),
+            signals,
+            exporter: Arc::clone(&exporter),
+            finish: Box::new(|store| {
+                if let Err(error) = wait_uploads(store) {
+                    tracing::error!("{error}");
+                }
+            }),
+        }
+    };
+    let mount =
+        Mount { vfs: &vfs, store: &store, engine, sent, options: &options, report, old_mount: &old_mount };
+    let served =
+        started.and_then(|()| serve_mounted(mount, &mut entry, metrics, taken, (&mut endpoint, &exporter)));
+    drop(hand_over::lock(&backups).take());
     // The session stays registered during the uploads, so that no maintenance tool treats the volume as
     // unmounted. `end` below tries again to store what this `sync` could not store, and reports the error.
     let uploaded = vfs.lifecycle.sync().map_or(Ok(()), |()| wait_uploads(&store));
@@ -236,6 +280,22 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
     served.and(ended)
 }
 
+/// Begins a new session.
+fn begin(vfs: &Vfs, url: &MetaUrl, session: SessionInfo) -> Result<(), CliError> {
+    maintenance::require_none(url, vfs.meta())?;
+    if let Err(errno) = vfs.lifecycle.begin(session) {
+        // A maintenance tool may have announced itself since the check above. If so, the error names the
+        // tool.
+        maintenance::require_none(url, vfs.meta())?;
+        let what = match errno {
+            Errno::ESTALE => "the volume was removed while it was being mounted",
+            _ => "cannot begin the session",
+        };
+        return Err(errno).what(what).at(url).advise("the log tells why");
+    }
+    Ok(())
+}
+
 /// The directory of the volume that `--subdir` names.
 fn find(vfs: &Vfs, dir: &Path) -> Result<Ino, CliError> {
     vfs.names.directory(dir.as_os_str().as_bytes()).what("cannot mount a directory of the volume").at(dir.display()).advise(
@@ -245,8 +305,8 @@ fn find(vfs: &Vfs, dir: &Path) -> Result<Ino, CliError> {
 
 /// Starts the automatic backups of the metadata, unless this mount is read-only, or the store is in the memory of this
 /// process.
-fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, options: &Options) -> io::Result<Option<Backups>> {
-    if options.fuse.read_only || vfs.meta().volume().storage == MEMORY {
+fn start_backups(vfs: &Arc<Vfs>, store: &Arc<BlockStore>, read_only: bool) -> io::Result<Option<Backups>> {
+    if read_only || vfs.meta().volume().storage == MEMORY {
         return Ok(None);
     }
     Backups::start(Arc::clone(vfs.meta()), Arc::clone(store), owner_check(vfs, store)).map(Some)
@@ -300,19 +360,26 @@ struct Mount<'a> {
     sent: Counted,
     options: &'a Options,
     report: &'a Report,
+    /// What hands the mount over, with the listener for metrics and the signals that unmount.
+    old_mount: &'a dyn Fn(&fuse::Mounted, Option<&TcpListener>, Handle) -> OldMount,
 }
 
 /// Mounts, reports it, and serves until the volume is unmounted.
 fn serve_mounted(
-    Mount { vfs, store, engine, sent, options, report }: Mount<'_>,
+    Mount { vfs, store, engine, sent, options, report, old_mount }: Mount<'_>,
     entry: &mut Entry,
     metrics: Option<TcpListener>,
-    endpoints: &mut (Option<Endpoint>, Option<Exporter>),
+    taken: Option<Taken>,
+    (endpoint, exporter): (&mut Option<Endpoint>, &SharedExporter),
 ) -> Result<(), CliError> {
     // From here on, signals are held back until there is a mount to unmount.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).what("cannot handle signals")?;
     let handle = signals.handle();
-    let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
+    let (mounted, previous) = match taken {
+        Some(taken) => taken.serve(&options.fuse).map(|(mounted, previous)| (mounted, Some(previous)))?,
+        None => (fuse::mount(vfs, &entry.mountpoint, &options.fuse)?, None),
+    };
+    let old_mount = Arc::new(old_mount(&mounted, metrics.as_ref(), handle.clone()));
     let mountpoint = mounted.mountpoint().to_owned();
     if options.fuse.channel == Channel::Auto && !mounted.uses_ring() && can_enable_ring() {
         report.note(
@@ -331,13 +398,13 @@ fn serve_mounted(
         uses_ring: mounted.uses_ring(),
         metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
     };
-    let exporter = metrics.and_then(|listener| {
+    *hand_over::lock(exporter) = metrics.and_then(|listener| {
         Exporter::start(listener, counters.clone())
             .inspect_err(|error| tracing::warn!(%error, "cannot serve metrics"))
             .ok()
     });
-    let endpoint = match register(&mountpoint, entry) {
-        Ok(()) => Endpoint::start(entry, counters)
+    *endpoint = match register(&mountpoint, entry) {
+        Ok(()) => Endpoint::start(entry, counters, Arc::new(move |stream| old_mount.hand_over(&stream)))
             .inspect_err(|error| tracing::warn!(%error, "cannot serve statistics: limen bench and limen umount cannot query this mount"))
             .ok(),
         Err(error) => {
@@ -346,11 +413,15 @@ fn serve_mounted(
             None
         }
     };
-    *endpoints = (endpoint, exporter);
     tracing::info!(volume = entry.volume, mountpoint = %mountpoint.display(), "mounted and serving");
 
+    if let Some(previous) = &previous {
+        take_over::tell_manager();
+        take_over::tell_served(previous);
+    }
     let ready = report.ready();
-    if ready.is_err() {
+    // Programs use a mount that was taken over, even if the command that waited for it is gone.
+    if ready.is_err() && previous.is_none() {
         stop(&mountpoint);
     }
     let ignore_hangup = report.is_background();

@@ -68,6 +68,8 @@ Examples:
       stays in the foreground and logs to the terminal; Ctrl-C unmounts
   limen mount -d --abe sqlite:///srv/projects.db /srv/projects
       listings show each caller only entries that it may read
+  limen mount -d --take-over redis://db.example/ /mnt
+      serves the mount at /mnt by this version of limen from now on
   limen mount --update-fstab -o nofail redis://db.example/ /mnt
       mounts, and writes the line into /etc/fstab that mounts it at boot
   limen mount mem:// /mnt
@@ -103,6 +105,11 @@ pub(crate) struct MountArgs {
     /// for the object store; 0 to log none [default: 1000]
     #[arg(long, value_name = "MS")]
     pub(crate) slow_ops: Option<u64>,
+    /// Take a live mount of this volume over from the process that serves it, for example after an upgrade of limen:
+    /// programs that use the mount go on, after a pause. The options must be the same as before, except those of
+    /// caches, limits, threads, logs and metrics
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// After mounting with -d, which this option implies, write the line of this mount into /etc/fstab, or replace
     /// the line that it has there; as root, also create /sbin/mount.limen and /sbin/umount.fuse.limen, by which mount(8) and umount(8) find limen
     #[arg(long)]

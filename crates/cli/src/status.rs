@@ -110,7 +110,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         table.row("quotas", format!("{all}, {above_soft_limit} above the soft limit, {full} full"));
     }
     for (session, mount) in sessions.iter().zip(&mounts) {
-        let Session { id, host, pid, mountpoint, since, .. } = session;
+        let Session { id, host, pid, mountpoint, since, version, .. } = session;
         let state = state(session);
         let hears = match mount.as_ref().and_then(|mount| mount.coherence) {
             Some(Coherence::Notified) => ", notified of other mounts' changes",
@@ -119,7 +119,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         };
         table.row(
             "session",
-            format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}{hears}"),
+            format!(
+                "{id}: {mountpoint} on {host}, process {pid} of limen {version}, since {since}{state}{hears}"
+            ),
         );
         if let Some(loss) = mount.as_ref().and_then(|mount| mount.session_loss) {
             let SessionLoss { session, at, files } = loss;
@@ -253,6 +255,7 @@ fn to_json(
             "id": session.id.0,
             "host": session.host,
             "pid": session.pid,
+            "version": session.version,
             "mountpoint": session.mountpoint,
             "since": rfc3339(session.since),
             "heartbeat": rfc3339(session.heartbeat),

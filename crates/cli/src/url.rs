@@ -2,6 +2,7 @@
 //! other code does.
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -197,6 +198,14 @@ impl Database {
             Database::Sqlite(engine) => engine.lock_exclusive().map(Some),
             // On a database server, mounts find each other by their sessions. No other process sees a volume
             // in memory.
+            Database::Memory(_) | Database::Network(_) => Ok(None),
+        }
+    }
+
+    /// Continues to hold the exclusive lock of another process, which passed its file.
+    pub(crate) fn take_over_lock(&self, file: File) -> Result<Option<MountLock>, LockError> {
+        match self {
+            Database::Sqlite(engine) => engine.take_over_lock(file).map(Some),
             Database::Memory(_) | Database::Network(_) => Ok(None),
         }
     }

@@ -365,5 +365,9 @@ fn a_mount_tells_its_transport() {
     if can_enable {
         assert_eq!(transport, "dev");
     }
+    if transport == "ring" {
+        place.mount(&["--take-over"]).failed(1, &["serves it as before", "io_uring", "transport=dev"]);
+        fs::write(place.path("mnt/a"), "still served").unwrap();
+    }
     place.umount(&[]).ok();
 }

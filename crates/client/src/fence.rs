@@ -74,6 +74,15 @@ impl Fence {
         self.valid_until.store(until.nanos(), Ordering::Release);
     }
 
+    /// As [`BootInstant::nanos`].
+    pub(crate) fn valid_until(&self) -> u64 {
+        self.valid_until.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_valid_nanos(&self, until: u64) {
+        self.valid_until.store(until, Ordering::Release);
+    }
+
     /// Wakes the waiting threads, so that they check their conditions again.
     pub(crate) fn wake(&self) {
         self.update(|_| ());

@@ -53,6 +53,17 @@ impl Meta {
         }
     }
 
+    /// Removes the journal of a session that continues, if nothing is queued. From then on nothing is held, until
+    /// [`Meta::begin_journal`]. Returns false if something is queued.
+    pub fn end_empty_journal(&self) -> bool {
+        let mut state = host::lock(&self.held.state);
+        let is_empty = state.queue.is_empty() && state.directories.is_empty();
+        if is_empty {
+            self.end_journal(&mut state);
+        }
+        is_empty
+    }
+
     /// Whether [`Meta::hold_new_directories`] was called.
     pub fn is_holding(&self) -> bool {
         self.held.make_durable.get().is_some()

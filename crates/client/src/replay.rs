@@ -123,7 +123,11 @@ impl Meta {
         Ok(self.session_of(header.session)?.filter(|session| session.since == header.since))
     }
 
-    fn session_of(&self, id: SessionId) -> Result<Option<Session>, Failure> {
+    /// The record of a session; `None` if it was removed.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn session_of(&self, id: SessionId) -> Result<Option<Session>, Failure> {
         let snapshot = self.retry(|| self.engine.read(&[RecordKey::Session(id)]))?;
         Ok(snapshot.records.into_iter().find_map(|record| match record {
             Record::Session(_, session) => session,

@@ -77,6 +77,34 @@ impl Terms {
         self.set_current(OpenTerm::new(session, Term::FIRST));
     }
 
+    /// The open terms, each with the number of ids that were given out, the current one last. `None` if an operation has
+    /// no answer, or one that was given up may still happen.
+    pub(crate) fn idle(&self) -> Option<Vec<(Term, u32)>> {
+        let past = self.past();
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let all = || past.terms.iter().chain([&*current]);
+        let is_idle = all().all(|term| Arc::strong_count(term) == 1);
+        if !is_idle || past.is_busy || past.in_doubt.is_some() || self.are_doubtful() {
+            return None;
+        }
+        Some(all().map(|term| (term.term, term.issued.load(Ordering::Acquire))).collect())
+    }
+
+    /// Continues with the terms that another process has described by [`Terms::idle`].
+    pub(crate) fn resume(&self, session: SessionId, terms: &[(Term, u32)]) {
+        let mut past = self.past();
+        *past = Past::default();
+        let open = |(term, issued): &(Term, u32)| {
+            let term = OpenTerm::new(session, *term);
+            term.issued.store(*issued, Ordering::Release);
+            term
+        };
+        let Some((current, earlier)) = terms.split_last() else { return };
+        past.terms = earlier.iter().map(open).collect();
+        self.doubtful.store(0, Ordering::Release);
+        self.set_current(open(current));
+    }
+
     fn past(&self) -> MutexGuard<'_, Past> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }

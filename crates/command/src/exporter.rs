@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics::Text;
 
@@ -138,9 +138,16 @@ impl Drop for Exporter {
             IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
             _ => {}
         }
-        if TcpStream::connect_timeout(&address, DEADLINE).is_ok()
-            && let Some(thread) = self.thread.take()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        // Another process may have the port too, and take a connection.
+        let until = Instant::now() + DEADLINE;
+        while !thread.is_finished() && Instant::now() < until {
+            if TcpStream::connect_timeout(&address, DEADLINE).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
             // If the thread panicked, the panic is in the log.
             let _ = thread.join();
         }

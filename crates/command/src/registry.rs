@@ -75,7 +75,7 @@ impl Entry {
     ///
     /// # Errors
     /// The mount has no socket, belongs to another user, or does not accept the line.
-    pub(crate) fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
+    pub fn connect(&self, request: &str) -> Result<UnixStream, CliError> {
         let path = self.socket().ok_or(CliError::new("it has no socket"))?;
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(TIMEOUT))?;

@@ -4,7 +4,7 @@
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
 //! `profile` with a line of JSON each second until the client closes the connection, `clone`, `compact`,
-//! `cached` and `evict` as the modules `clone` and `file_requests` say. Only the mount's user and root can connect.
+//! `cached` and `evict` as the modules `clone` and `file_requests` say, `hand-over` as the mount decides. Only the mount's user and root can connect.
 //! `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
@@ -71,6 +71,12 @@ pub struct Statistics {
     pub metrics: Option<SocketAddr>,
 }
 
+/// What a mount does with the connection of a process that wants to take it over. It checks who that is.
+pub type OnHandOver = dyn Fn(UnixStream) + Send + Sync;
+
+/// The request for which a mount calls its [`OnHandOver`].
+pub const HAND_OVER: &str = "hand-over";
+
 /// The listening socket and its thread. Dropping it ends both.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -83,7 +89,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The socket or the thread cannot be created.
-    pub fn start(entry: &Entry, counters: Counters) -> io::Result<Endpoint> {
+    pub fn start(entry: &Entry, counters: Counters, hand_over: Arc<OnHandOver>) -> io::Result<Endpoint> {
         let path = entry.socket().ok_or(ErrorKind::NotFound)?;
         // This mount has the entry, so a socket that exists here was left by a dead mount.
         match fs::remove_file(&path) {
@@ -96,7 +102,7 @@ impl Endpoint {
         let thread = thread::Builder::new().name("limen-stats".into()).spawn(move || {
             // accept(2) fails only when the endpoint is dropped.
             while let Ok((stream, _)) = incoming.accept() {
-                if let Err(error) = answer(stream, &counters) {
+                if let Err(error) = answer(stream, &counters, &hand_over) {
                     tracing::debug!(%error, "cannot send the statistics");
                 }
             }
@@ -300,7 +306,7 @@ fn session_loss(value: &Value) -> Option<SessionLoss> {
     })
 }
 
-fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
+fn answer(mut stream: UnixStream, counters: &Counters, hand_over: &Arc<OnHandOver>) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = String::new();
@@ -315,6 +321,11 @@ fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
     let answer = match request.trim_end() {
         "profile" => return start_profile(stream, counters),
         "metrics" => exported::text(counters),
+        HAND_OVER => {
+            let hand_over = Arc::clone(hand_over);
+            let work = move || hand_over(stream);
+            return thread::Builder::new().name("limen-hand-over".into()).spawn(work).map(drop);
+        }
         _ => format!("{}\n", counters.read().to_json()),
     };
     stream.write_all(answer.as_bytes())

@@ -184,6 +184,18 @@ impl SqliteEngine {
         Ok(lock)
     }
 
+    /// As [`SqliteEngine::lock_exclusive`], with the file of the lock that another process holds ([`MountLock::file`]).
+    /// That process must not use the database any more.
+    ///
+    /// # Errors
+    /// [`LockError::Io`], also if this is not the file of the lock.
+    pub fn take_over_lock(&self, file: File) -> Result<MountLock, LockError> {
+        let lock = MountLock::take_over(&self.path, file)?;
+        let _writer = self.writer.writer();
+        *self.exclusive() = Exclusive { lock: lock.watch(), cache: ExclusiveCache::default() };
+        Ok(lock)
+    }
+
     /// Takes a shared lock, for mounts that share the volume with others that take this lock.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -58,6 +59,28 @@ impl MountLock {
             write!(file, "{}", std::process::id()).map_err(io)?;
         }
         Ok(MountLock { file: Arc::new(file) })
+    }
+
+    /// Continues to hold the exclusive lock of another process, which has passed its file here. The lock is held as long
+    /// as one of the two processes has the file open.
+    pub(crate) fn take_over(database: &Path, mut file: File) -> Result<Self, LockError> {
+        let path = with_suffix(database, ".lock");
+        let mut written = || {
+            let (given, named) = (file.metadata()?, std::fs::metadata(&path)?);
+            if (given.dev(), given.ino()) != (named.dev(), named.ino()) {
+                return Err(io::Error::other("this is not the lock of the database"));
+            }
+            file.set_len(0)?;
+            file.rewind()?;
+            write!(file, "{}", std::process::id())
+        };
+        written().map_err(|error| LockError::Io { path: path.clone(), error })?;
+        Ok(MountLock { file: Arc::new(file) })
+    }
+
+    /// The file that another process needs to hold the lock too ([`SqliteEngine::take_over_lock`](crate::SqliteEngine)).
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// A reference that shows whether the lock is still held.

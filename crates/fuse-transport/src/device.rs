@@ -28,6 +28,16 @@ impl Device {
         Ok(Device(OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into()))
     }
 
+    /// Whether a descriptor is a FUSE device.
+    pub(crate) fn is_device(fd: &OwnedFd) -> bool {
+        /// `MISC_MAJOR` and `FUSE_MINOR`.
+        const FUSE: (u32, u32) = (10, 229);
+        rustix::fs::fstat(fd).is_ok_and(|stat| {
+            rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+                && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == FUSE
+        })
+    }
+
     /// Opens a second queue of the same file system, so that two threads need not share one.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let clone = Device::open()?;

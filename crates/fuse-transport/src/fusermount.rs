@@ -1,19 +1,16 @@
 //! `fusermount3(1)`: mounts without privileges, through a set-uid helper that passes the open device back.
 
 use std::ffi::OsString;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::fd_passing::receive_fds;
 use crate::options::{MountOptions, UnmountMode};
 
 const PROGRAM: &str = "fusermount3";
@@ -38,14 +35,10 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error
     if !output.status.success() {
         return Err(failed(&output));
     }
-    match receive(&ours).map_err(|e| Error::system("receive the device from fusermount3", e))? {
-        Some(fd) => {
-            // Programs that limen starts would otherwise inherit the device.
-            rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(system)?;
-            Ok(fd.into())
-        }
-        None => Err(Error::Fusermount("it did not send a device".into())),
-    }
+    let received =
+        receive_fds(&ours, 1).map_err(|e| Error::system("receive the device from fusermount3", e))?;
+    let fd = received.into_iter().next();
+    fd.map(Device::from).ok_or_else(|| Error::Fusermount("it did not send a device".into()))
 }
 
 pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<(), Error> {
@@ -88,22 +81,6 @@ fn option_list(options: &MountOptions) -> OsString {
         list.push_str(flag);
     }
     list.into()
-}
-
-/// Receives the file descriptor of a message; `None` at the end of the stream.
-fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    rustix::io::retry_on_intr(|| {
-        let mut slices = [IoSliceMut::new(&mut byte)];
-        rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok(fd)
 }
 
 #[cfg(test)]

@@ -9,13 +9,18 @@
 //!    unmounted.
 //! 3. [`Mount::attach`], called when requests are served, attaches the volume's root to the mount point.
 //!
+//! A mount that is served through `/dev/fuse` can be handed to another process ([`WorkerControl`]).
+//!
 //! **Invariant:** each request that needs a reply gets one: a [`Reply`] that is dropped, because of a panic
 //! or a bug, sends EIO.
 
 mod allocator;
+mod control;
 mod device;
 mod error;
+mod fd_passing;
 mod fusermount;
+mod gate;
 mod handler;
 mod mount;
 mod mountinfo;
@@ -29,7 +34,9 @@ mod serve;
 mod uring;
 
 pub use allocator::return_freed_memory;
+pub use control::{OwnedDevice, Unanswered, WorkerControl};
 pub use error::Error;
+pub use fd_passing::{receive_fds, send_fds};
 pub use handler::{Handler, Transport, Workers};
 pub use mount::{Mount, RootPlacement};
 pub use mountinfo::MountInfo;

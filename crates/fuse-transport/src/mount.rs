@@ -65,6 +65,16 @@ impl Mount {
         Ok((mount, DevFuse::new(device)))
     }
 
+    /// The file system that another process has mounted at `path`; `dev` is [`Mount::device`] there.
+    pub fn take_over(path: &Path, dev: (u32, u32), placement: RootPlacement) -> Mount {
+        Mount { path: path.to_owned(), placement, detached: None, dev }
+    }
+
+    /// Major and minor of `st_dev`.
+    pub fn device(&self) -> (u32, u32) {
+        self.dev
+    }
+
     pub fn placement(&self) -> &RootPlacement {
         &self.placement
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
 use fuse_proto::{NodeId, Notification};
 use rustix::io::Errno;
@@ -23,9 +24,16 @@ use crate::error::Error;
 /// when serving has ended.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    queue: SyncSender<Notification>,
+    queue: SyncSender<Queued>,
     overflowed: Arc<AtomicBool>,
     device: Weak<Device>,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Notification(Notification),
+    /// Everything before this is written.
+    Mark(SyncSender<()>),
 }
 
 /// Why a notification was not queued.
@@ -60,12 +68,18 @@ impl Notifier {
         }
     }
 
+    /// Waits until all notifications that were queued before are written, for at most `timeout`. Returns whether they are.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let (mark, written) = sync_channel(1);
+        self.queue.try_send(Queued::Mark(mark)).is_ok() && written.recv_timeout(timeout).is_ok()
+    }
+
     /// Queues a notification.
     ///
     /// # Errors
     /// [`NotifyError::Full`] if too many notifications wait; [`NotifyError::Closed`] if the thread has ended.
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
-        self.queue.try_send(notification).map_err(|error| match error {
+        self.queue.try_send(Queued::Notification(notification)).map_err(|error| match error {
             TrySendError::Full(_) => {
                 // Because the queue is full, the thread will read this flag after a later message.
                 self.overflowed.store(true, Ordering::Release);
@@ -76,9 +90,16 @@ impl Notifier {
     }
 }
 
-fn run(device: &Device, waiting: &Receiver<Notification>, overflowed: &AtomicBool) {
-    while let Ok(notification) = waiting.recv() {
-        let mut alive = write(device, &notification);
+fn run(device: &Device, waiting: &Receiver<Queued>, overflowed: &AtomicBool) {
+    while let Ok(queued) = waiting.recv() {
+        let mut alive = match queued {
+            Queued::Notification(notification) => write(device, &notification),
+            // If nobody waits any more, this does nothing.
+            Queued::Mark(mark) => {
+                let _ = mark.try_send(());
+                true
+            }
+        };
         if overflowed.swap(false, Ordering::AcqRel) {
             tracing::warn!("the queue of notifications overflowed; all names are expired");
             alive = write(device, &Notification::inc_epoch());

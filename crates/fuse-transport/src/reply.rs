@@ -53,6 +53,18 @@ impl Reply {
         Reply { target, unique: header.unique, opcode: header.opcode, wanted }
     }
 
+    /// The reply to a request that another process has read from this device.
+    pub(crate) fn to(device: Arc<Device>, unique: Unique, opcode: Opcode) -> Self {
+        let target = Target::Device(device);
+        let wanted = target.wants(opcode);
+        Reply { target, unique, opcode, wanted }
+    }
+
+    /// Whether the request came from this device.
+    pub(crate) fn is_to(&self, device: &Arc<Device>) -> bool {
+        matches!(&self.target, Target::Device(own) if Arc::ptr_eq(own, device))
+    }
+
     /// Sends success, with the bytes of a [`fuse_proto::Body`] or a [`fuse_proto::DirBuffer`], or plain
     /// bytes.
     pub fn ok(mut self, body: &[u8]) {
@@ -73,6 +85,10 @@ impl Reply {
 
     pub fn unique(&self) -> Unique {
         self.unique
+    }
+
+    pub(crate) fn opcode(&self) -> Opcode {
+        self.opcode
     }
 
     fn send(&mut self, outcome: Result<&[u8], Errno>) {

@@ -4,15 +4,20 @@
 //! measured machines, which is more than most operations take. For the same reason operations are planned
 //! synchronously.
 
+use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use fuse_proto::{InitFlags, Operation, Request, WRITE_PREFIX_BYTES};
+use fuse_proto::{InitFlags, Opcode, Operation, Request, Unique, WRITE_PREFIX_BYTES};
+use types::Errno;
 
+use crate::control::WorkerControl;
 use crate::device::{Device, Event};
 use crate::error::Error;
+use crate::gate::Gate;
 use crate::handler::{Handler, Transport, Workers, answer};
 use crate::notifier::Notifier;
 use crate::reply::Target;
@@ -22,11 +27,35 @@ use crate::ring_worker::RingWorker;
 #[derive(Debug)]
 pub struct DevFuse {
     device: Arc<Device>,
+    control: WorkerControl,
+    /// Whether the kernel has its answer to INIT already, from another process.
+    is_begun: bool,
 }
 
 impl DevFuse {
     pub(crate) fn new(device: Device) -> Self {
-        DevFuse { device: Arc::new(device) }
+        let device = Arc::new(device);
+        DevFuse { control: WorkerControl::new(vec![Arc::clone(&device)]), device, is_begun: false }
+    }
+
+    /// Continues to serve a file system that another process has served: with its devices, in their order.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no device, or a descriptor is not one.
+    pub fn take_over(fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let invalid = || Error::system("take a mount over", io::Error::from(io::ErrorKind::InvalidInput));
+        let devices = fds.into_iter().map(|fd| match Device::is_device(&fd) {
+            true => Ok(Arc::new(Device::from(fd))),
+            false => Err(invalid()),
+        });
+        let devices: Vec<Arc<Device>> = devices.collect::<Result<_, _>>()?;
+        let device = Arc::clone(devices.first().ok_or_else(invalid)?);
+        Ok(DevFuse { device, control: WorkerControl::new(devices), is_begun: true })
+    }
+
+    /// The devices and the gate of the workers.
+    pub fn control(&self) -> &WorkerControl {
+        &self.control
     }
 
     /// Starts the thread that sends notifications, with a queue of `capacity`.
@@ -52,6 +81,13 @@ impl DevFuse {
         handler: &Handler<'_>,
         make_workers: impl FnOnce(&Arc<Device>) -> Vec<RingWorker>,
     ) -> Result<(), Error> {
+        if self.is_begun {
+            return thread::scope(|scope| {
+                let mut pool = Pool { scope, running: Vec::new() };
+                let started = self.start_workers(&mut pool, workers, workers.threads.get(), handler);
+                started.and(pool.join())
+            });
+        }
         // The kernel sends INIT first, and nothing else before its answer.
         let mut room = Room::new(workers.max_write_bytes);
         let Some(init) = room.read(&self.device)? else { return Ok(()) };
@@ -65,7 +101,7 @@ impl DevFuse {
                 let worker = move || match gate.recv() {
                     Ok(()) => ring_worker.work(handler).and_then(|served| match served {
                         true => Ok(()),
-                        false => work(&device, workers, handler),
+                        false => work(&device, workers, handler, &self.control.gate),
                     }),
                     // The rings were dropped before they were used.
                     Err(_) => Ok(()),
@@ -93,27 +129,42 @@ impl DevFuse {
             }
             // With rings, only FORGET and INTERRUPT come through `/dev/fuse`.
             let threads = if ready { 1 } else { workers.threads.get() };
-            let mut outcome = Ok(());
-            for index in 0..threads {
-                let device = match index {
-                    0 => Arc::clone(&self.device),
-                    _ => self.clone_or_share(),
-                };
-                let worker = move || work(&device, workers, handler);
-                // The running workers continue: fewer workers are slower, but without any worker all callers
-                // would hang.
-                outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));
-            }
-            outcome.and(pool.join())
+            let started = self.start_workers(&mut pool, workers, threads, handler);
+            started.and(pool.join())
         })
+    }
+
+    /// Starts the workers that read from `/dev/fuse`.
+    fn start_workers<'scope, 'env: 'scope>(
+        &'env self,
+        pool: &mut Pool<'scope, 'env>,
+        workers: &'env Workers,
+        threads: usize,
+        handler: &'env Handler<'_>,
+    ) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for index in 0..threads {
+            let device = self.control.get(index).unwrap_or_else(|| self.clone_or_share());
+            let worker = move || work(&device, workers, handler, &self.control.gate);
+            // The running workers continue: fewer workers are slower, but without any worker all callers
+            // would hang.
+            outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));
+        }
+        outcome
     }
 
     /// A separate device for a worker. If that fails, the workers share one, which is slower.
     fn clone_or_share(&self) -> Arc<Device> {
-        self.device.try_clone().map(Arc::new).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot open another FUSE device; workers share one");
-            Arc::clone(&self.device)
-        })
+        match self.device.try_clone().map(Arc::new) {
+            Ok(device) => {
+                self.control.add(&device);
+                device
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot open another FUSE device; workers share one");
+                Arc::clone(&self.device)
+            }
+        }
     }
 }
 
@@ -175,13 +226,24 @@ impl Room {
     }
 }
 
-fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
+fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>, gate: &Gate) -> Result<(), Error> {
     let mut room = Room::new(workers.max_write_bytes);
     let target = Target::Device(Arc::clone(device));
-    while let Some(request) = room.read(device)? {
-        answer(&target, None, request, handler);
+    let working = gate.enter();
+    loop {
+        working.pass();
+        let Some(request) = room.read(device)? else { return Ok(()) };
+        match if gate.is_closed() { waking(request, gate) } else { None } {
+            Some(unique) => target.answer(unique, Err(Errno::EAGAIN)),
+            None => answer(&target, None, request, handler),
+        }
     }
-    Ok(())
+}
+
+/// The id of a request by which this process wakes a worker ([`WorkerControl::pause`]).
+fn waking(request: &[u8], gate: &Gate) -> Option<Unique> {
+    let header = Request::parse(request).ok()?.header;
+    (header.opcode == Opcode::STATFS && gate.is_waker(header.pid)).then_some(header.unique)
 }
 
 fn offers_rings(init: &[u8]) -> bool {

@@ -1,14 +1,14 @@
 //! Dispatches requests: one match arm per operation converts its arguments, calls the VFS and builds the
 //! reply.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fuse_proto::{
-    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, LockRequest, NodeId, OpenFlags, Operation, Read,
-    Request,
+    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, InitOut, LockRequest, NodeId, OpenFlags, Operation,
+    Read, Request,
 };
 use fuse_transport::Reply;
 use rustix::fs::OFlags;
@@ -32,12 +32,14 @@ pub(crate) struct Dispatch {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) callers: Callers,
-    pub(crate) next_handle: AtomicU64,
+    pub(crate) next_handle: Arc<AtomicU64>,
     /// The directory of the volume that is mounted.
     pub(crate) root: Ino,
     /// Whether the FUSE root is that directory, not its parent.
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
+    /// The result of INIT.
+    pub(crate) agreed: Arc<OnceLock<InitOut>>,
 }
 
 /// Flags of `open(2)`.
@@ -92,6 +94,7 @@ impl Dispatch {
                 Ok(agreed) => {
                     tracing::debug!(?agreed, "INIT");
                     self.epochs.agreed(agreed.minor);
+                    let _ = self.agreed.set(agreed);
                     reply.ok(Body::init(&agreed).as_bytes());
                 }
                 Err(error) => {
@@ -411,7 +414,7 @@ impl Dispatch {
         }
     }
 
-    fn init_config(&self) -> InitConfig {
+    pub(crate) fn init_config(&self) -> InitConfig {
         // If all callers are squashed, the kernel must not get the ACLs, because it would check callers by
         // their own ids.
         let acl =

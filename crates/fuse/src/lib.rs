@@ -6,6 +6,7 @@
 mod callers;
 mod counts;
 mod dispatch;
+mod hand_over;
 mod init;
 mod kernel;
 mod profile;
@@ -19,7 +20,9 @@ pub use callers::knows_every_group;
 pub use counts::{RequestCounts, RequestMeter};
 pub use fuse_proto::Opcode;
 pub use fuse_transport::{
-    Error, MountInfo, UnmountMode, can_enable_ring, clean_stale, return_freed_memory, unmount,
+    Error, MountInfo, OwnedDevice, UnmountMode, can_enable_ring, clean_stale, receive_fds,
+    return_freed_memory, send_fds, unmount,
 };
+pub use hand_over::{FORMAT as HAND_OVER_FORMAT, Handle, Paused, State, TakenOver};
 pub use profile::{NamedProcess, Profile, ProfileKey, Profiled, Profiler, Sums};
 pub use serve::{Channel, Mounted, Options, mount};

@@ -2,14 +2,15 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fuse_proto::{InitFlags, Operation, Request};
+use fuse_proto::{InitFlags, InitOut, Request};
 use fuse_transport::{
-    Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
+    DevFuse, Error, Handler, Mount, MountOptions, Notifier, Ring, RootPlacement, Transport, UnmountMode,
+    WorkerControl, Workers, enable_ring,
 };
 use types::Ino;
 use vfs::{AtimeMode, Vfs};
@@ -60,11 +61,8 @@ pub enum Channel {
 /// A volume that is mounted and served.
 #[derive(Debug)]
 pub struct Mounted {
-    mount: Mount,
-    server: JoinHandle<Result<(), Error>>,
-    counts: Arc<RequestCounts>,
-    profile: Arc<Profile>,
-    uses_ring: Arc<AtomicBool>,
+    pub(crate) mount: Mount,
+    pub(crate) serving: Serving,
 }
 
 /// Mounts a volume and serves it on new threads. When this returns, the mount point answers.
@@ -90,71 +88,143 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         enable_ring()?;
     }
     let (mut mount, device) = Mount::prepare(mountpoint, &mount_options)?;
-    let waiters = Arc::new(Waiters::default());
     let root = options.root.unwrap_or(Ino::ROOT);
-    let dispatch = Dispatch {
-        vfs: Arc::clone(vfs),
-        waiters: Arc::clone(&waiters),
-        callers: Callers::new(vfs.access.ids.clone()),
-        next_handle: AtomicU64::new(1),
-        root,
-        direct: *mount.placement() == RootPlacement::Direct,
-        epochs: Epochs::default(),
-    };
-    let starting = |source| Error::System { what: "start a serving thread".into(), source };
-    let retrying = waiters.start(Arc::clone(vfs)).map_err(starting)?;
-    let workers = Workers {
-        threads: options.workers.unwrap_or_else(default_workers),
-        max_write_bytes: MAX_WRITE_BYTES,
-    };
-    let counts = Arc::new(RequestCounts::new());
-    let counted = Arc::clone(&counts);
-    let channel = options.channel;
-    let slow = SlowLog::new(options.slow);
-    let profile = Arc::new(Profile::default());
-    let profiled = Arc::clone(&profile);
-    let uses_ring = Arc::new(AtomicBool::new(false));
-    let chosen = Arc::clone(&uses_ring);
-    // The notifier ends with the volume's session, after the last request. It is also needed if this mount
-    // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
-    // mode that results from an NFSv4 ACL.
-    let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
-    let caches = Arc::new(KernelCaches {
-        notifier: device.notifier(capacity)?,
-        root,
-        direct: dispatch.direct,
-        epochs: dispatch.epochs.clone(),
-    });
-    vfs.caches.start_watching(caches).map_err(starting)?;
-    let serve = move || {
-        let handler: &Handler<'_> = &|request, reply| {
-            if let Operation::Init(init) = &request.operation {
-                chosen.store(init.flags.contains(InitFlags::OVER_IO_URING), Ordering::Relaxed);
-            }
-            let meter = counted.begin(request.header.opcode);
-            metrics::start_waiting();
-            let began = Instant::now();
-            span(&request).in_scope(|| dispatch.handle(&request, meter, reply));
-            let time = began.elapsed();
-            meter.times.record_time(time);
-            slow.check(&request, time);
-            profiled.record(&request, dispatch.ino(request.header.nodeid), time);
-        };
-        let served = match channel {
-            Channel::Device => device.serve(&workers, handler),
-            Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
-        };
-        waiters.end();
-        // The thread returns nothing, and a panic is logged.
-        let _ = retrying.join();
-        served
-    };
-    let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
+    let direct = *mount.placement() == RootPlacement::Direct;
+    let server = Server::new(vfs, device, root, direct, None)?;
+    let serving = server.start(options)?;
     mount.attach()?;
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
         tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
-    Ok(Mounted { mount, server, counts, profile, uses_ring })
+    Ok(Mounted { mount, serving })
+}
+
+/// The parts of a mount that serve requests, before the first request.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) dispatch: Dispatch,
+    device: DevFuse,
+    notifier: Notifier,
+}
+
+/// The threads that serve requests, and what they share with others.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) next_handle: Arc<AtomicU64>,
+    pub(crate) agreed: Arc<OnceLock<InitOut>>,
+    pub(crate) control: WorkerControl,
+    pub(crate) notifier: Notifier,
+    pub(crate) root: Ino,
+    pub(crate) direct: bool,
+    server: JoinHandle<Result<(), Error>>,
+    counts: Arc<RequestCounts>,
+    profile: Arc<Profile>,
+}
+
+fn starting(source: std::io::Error) -> Error {
+    Error::System { what: "start a serving thread".into(), source }
+}
+
+impl Server {
+    /// Prepares to serve, and begins to receive changes by other clients. `agreed` is the result of INIT, if the kernel
+    /// has sent it already.
+    pub(crate) fn new(
+        vfs: &Arc<Vfs>,
+        device: DevFuse,
+        root: Ino,
+        direct: bool,
+        agreed: Option<InitOut>,
+    ) -> Result<Self, Error> {
+        let dispatch = Dispatch {
+            vfs: Arc::clone(vfs),
+            waiters: Arc::default(),
+            callers: Callers::new(vfs.access.ids.clone()),
+            next_handle: Arc::new(AtomicU64::new(1)),
+            root,
+            direct,
+            epochs: Epochs::default(),
+            agreed: Arc::new(agreed.map_or_else(OnceLock::new, OnceLock::from)),
+        };
+        if let Some(agreed) = agreed {
+            dispatch.epochs.agreed(agreed.minor);
+        }
+        // The notifier ends with the volume's session, after the last request. It is also needed if this mount
+        // is exclusive, for changes that the kernel does not notice itself: a write that cleared SUID, or the
+        // mode that results from an NFSv4 ACL.
+        let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
+        let notifier = device.notifier(capacity)?;
+        let epochs = dispatch.epochs.clone();
+        let caches = Arc::new(KernelCaches { notifier: notifier.clone(), root, direct, epochs });
+        vfs.caches.start_watching(caches).map_err(starting)?;
+        Ok(Server { dispatch, device, notifier })
+    }
+
+    pub(crate) fn control(&self) -> &WorkerControl {
+        self.device.control()
+    }
+
+    /// Starts the threads.
+    pub(crate) fn start(self, options: &Options) -> Result<Serving, Error> {
+        let Server { dispatch, device, notifier } = self;
+        let (vfs, waiters) = (Arc::clone(&dispatch.vfs), Arc::clone(&dispatch.waiters));
+        let (next_handle, agreed) = (Arc::clone(&dispatch.next_handle), Arc::clone(&dispatch.agreed));
+        let (root, direct, control) = (dispatch.root, dispatch.direct, device.control().clone());
+        let retrying = waiters.start(Arc::clone(&vfs)).map_err(starting)?;
+        let workers = Workers {
+            threads: options.workers.unwrap_or_else(default_workers),
+            max_write_bytes: MAX_WRITE_BYTES,
+        };
+        let counts = Arc::new(RequestCounts::new());
+        let counted = Arc::clone(&counts);
+        let channel = options.channel;
+        let slow = SlowLog::new(options.slow);
+        let profile = Arc::new(Profile::default());
+        let profiled = Arc::clone(&profile);
+        let waiting = Arc::clone(&waiters);
+        let serve = move || {
+            let handler: &Handler<'_> = &|request, reply| {
+                let meter = counted.begin(request.header.opcode);
+                metrics::start_waiting();
+                let began = Instant::now();
+                span(&request).in_scope(|| dispatch.handle(&request, meter, reply));
+                let time = began.elapsed();
+                meter.times.record_time(time);
+                slow.check(&request, time);
+                profiled.record(&request, dispatch.ino(request.header.nodeid), time);
+            };
+            let served = match channel {
+                Channel::Device => device.serve(&workers, handler),
+                Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
+            };
+            waiting.end();
+            // The thread returns nothing, and a panic is logged.
+            let _ = retrying.join();
+            served
+        };
+        let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
+        Ok(Serving {
+            vfs,
+            waiters,
+            next_handle,
+            agreed,
+            control,
+            notifier,
+            root,
+            direct,
+            server,
+            counts,
+            profile,
+        })
+    }
+}
+
+impl Serving {
+    /// Whether requests come through io_uring, not `/dev/fuse`. Known after INIT.
+    pub(crate) fn uses_ring(&self) -> bool {
+        self.agreed.get().is_some_and(|agreed| agreed.flags.contains(InitFlags::OVER_IO_URING))
+    }
 }
 
 impl Mounted {
@@ -165,17 +235,17 @@ impl Mounted {
 
     /// The counts of requests, which continue to be updated.
     pub fn counts(&self) -> &Arc<RequestCounts> {
-        &self.counts
+        &self.serving.counts
     }
 
     /// The profilers of the mount.
     pub fn profile(&self) -> &Arc<Profile> {
-        &self.profile
+        &self.serving.profile
     }
 
     /// Whether requests come through io_uring, not `/dev/fuse`. This is known when [`mount`] has returned.
     pub fn uses_ring(&self) -> bool {
-        self.uses_ring.load(Ordering::Relaxed)
+        self.serving.uses_ring()
     }
 
     /// Asks the kernel to unmount. Requests are served until the file system is unmounted.
@@ -192,13 +262,13 @@ impl Mounted {
     /// # Errors
     /// [`Error::System`] if the device failed.
     pub fn wait(self) -> Result<Arc<RequestCounts>, Error> {
-        let ended = self.server.join().unwrap_or_else(|_| {
+        let ended = self.serving.server.join().unwrap_or_else(|_| {
             Err(Error::System {
                 what: "serve requests".into(),
                 source: std::io::Error::other("the serving thread panicked"),
             })
         });
-        ended.map(|()| self.counts)
+        ended.map(|()| self.serving.counts)
     }
 }
 

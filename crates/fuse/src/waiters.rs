@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fuse_proto::Unique;
-use fuse_transport::Reply;
+use fuse_transport::{Reply, Unanswered, WorkerControl};
+use serde::{Deserialize, Serialize};
 use types::{Errno, Ino};
 use vfs::{LockRequest, Locked, Vfs};
 
@@ -48,12 +49,33 @@ struct State {
     has_changed: bool,
     /// Whether records of waits that have ended are to be removed.
     has_ended_waits: bool,
+    /// Whether the thread retries a request or removes records now.
+    is_busy: bool,
+    /// Whether the thread begins nothing, because another process is about to take the requests over.
+    is_paused: bool,
     ended: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     reply: Reply,
+    uid: u32,
+    ino: Ino,
+    requested: LockRequest,
+}
+
+/// The waiting requests of a mount, as one process describes them to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WaiterState {
+    waiting: Vec<WaitingState>,
+    interrupted: Vec<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WaitingState {
+    device: u32,
+    unique: u64,
+    opcode: u32,
     uid: u32,
     ino: Ino,
     requested: LockRequest,
@@ -133,11 +155,50 @@ impl Waiters {
         self.notify(self.lock());
     }
 
+    /// Pauses the thread. Waits until it has finished what it does, for at most `timeout`; returns whether it has.
+    pub(crate) fn pause(&self, timeout: Duration) -> bool {
+        let mut state = self.lock();
+        state.is_paused = true;
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.is_busy);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        !state.is_busy
+    }
+
+    pub(crate) fn resume(&self) {
+        self.lock().is_paused = false;
+        self.changed.notify_all();
+    }
+
+    /// Describes the requests and the interrupts for another process, while the thread is paused.
+    pub(crate) fn describe(&self, control: &WorkerControl) -> Option<WaiterState> {
+        let state = self.lock();
+        let describe = |waiting: &Waiting| {
+            let Unanswered { device, unique, opcode } = control.describe(&waiting.reply)?;
+            let Waiting { uid, ino, requested, .. } = *waiting;
+            Some(WaitingState { device, unique, opcode, uid, ino, requested })
+        };
+        let all = state.waiting.iter().chain(&state.retried);
+        let waiting = all.map(describe).collect::<Option<_>>()?;
+        Some(WaiterState { waiting, interrupted: state.interrupted.iter().map(|unique| unique.0).collect() })
+    }
+
+    /// Takes what another process has described, before the thread is started.
+    pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
+        let mut state = self.lock();
+        state.interrupted.extend(described.interrupted.into_iter().map(Unique));
+        for WaitingState { device, unique, opcode, uid, ino, requested } in described.waiting {
+            if let Some(reply) = control.reply_to(Unanswered { device, unique, opcode }) {
+                *state.by_user.entry(uid).or_default() += 1;
+                state.waiting.push_back(Waiting { reply, uid, ino, requested });
+            }
+        }
+    }
+
     /// Ends the thread; all waiting requests fail with EINTR.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Starts the thread that retries the requests; it ends with [`Waiters::end`].
@@ -150,12 +211,16 @@ impl Waiters {
     fn run(&self, vfs: &Vfs) {
         let mut state = self.lock();
         while !state.ended {
-            if std::mem::take(&mut state.has_ended_waits) {
+            if state.is_paused {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if std::mem::take(&mut state.has_ended_waits) {
+                state.is_busy = true;
                 drop(state);
                 vfs.locks.remove_ended_waits();
-                state = self.lock();
+                state = self.rest(self.lock());
             } else if let Some(waiting) = state.waiting.pop_front() {
-                state = self.retry(vfs, state, waiting);
+                state.is_busy = true;
+                state = self.rest(self.retry(vfs, state, waiting));
             } else if state.retried.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {
@@ -175,6 +240,15 @@ impl Waiters {
         }
         drop(state);
         vfs.locks.remove_ended_waits();
+    }
+
+    /// Tells [`Waiters::pause`] that the thread has finished what it did.
+    fn rest<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.is_busy = false;
+        if state.is_paused {
+            self.changed.notify_all();
+        }
+        state
     }
 
     fn retry<'a>(
@@ -209,7 +283,7 @@ impl Waiters {
         vfs.locks.stop_waiting(requested);
         reply.error(errno);
         self.lock().has_ended_waits = true;
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Wakes the thread only if a request waits; usually none does when a file is closed. The request that is being
@@ -217,7 +291,7 @@ impl Waiters {
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         state.has_changed = true;
         if !state.waiting.is_empty() {
-            self.changed.notify_one();
+            self.changed.notify_all();
         }
     }
 

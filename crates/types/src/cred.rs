@@ -57,6 +57,11 @@ impl Caps {
         Caps(bits)
     }
 
+    /// The mask that [`Caps::from_bits`] takes.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// The name of a single capability, as in `capabilities(7)`.
     pub fn name(self) -> Option<&'static str> {
         match self {

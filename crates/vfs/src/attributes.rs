@@ -5,6 +5,7 @@
 //! projections of NFSv4 ACLs) and [`Caches`], which records the attributes that the kernel is given.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use acl::nfs4::Mask;
@@ -32,7 +33,7 @@ pub struct Attributes {
     /// descriptor, with their last attributes. They are removed when the kernel forgets them.
     unlinked: Mutex<HashMap<Ino, Inode>>,
     /// Whether the kernel knows of no ACLs, because the volume had none when it was mounted.
-    is_kernel_without_acls: bool,
+    is_kernel_without_acls: AtomicBool,
 }
 
 impl Attributes {
@@ -50,7 +51,7 @@ impl Attributes {
             access: Arc::clone(access),
             caches: Arc::clone(caches),
             unlinked: Mutex::default(),
-            is_kernel_without_acls: meta.volume().acl == AclKind::Off,
+            is_kernel_without_acls: AtomicBool::new(meta.volume().acl == AclKind::Off),
         }
     }
 
@@ -117,7 +118,7 @@ impl Attributes {
 
     /// Whether the kernel checks permissions, but was told at mount time that the volume has no ACLs.
     pub(crate) fn kernel_lacks_acls(&self) -> bool {
-        self.is_kernel_without_acls && !self.access.is_squashing_all()
+        self.is_kernel_without_acls.load(Ordering::Relaxed) && !self.access.is_squashing_all()
     }
 
     /// The attributes that the kernel gets.
@@ -184,6 +185,18 @@ impl Attributes {
     /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
     pub fn is_access_due(&self, ino: Ino) -> bool {
         self.accesses.is_due(|| self.getattr(ino))
+    }
+
+    /// The deleted inodes that the kernel holds, and whether it knows of no ACLs, for another process.
+    pub(crate) fn describe(&self) -> (Vec<Inode>, bool) {
+        let unlinked = host::lock(&self.unlinked).values().copied().collect();
+        (unlinked, self.is_kernel_without_acls.load(Ordering::Relaxed))
+    }
+
+    /// Takes what another process has described.
+    pub(crate) fn restore(&self, unlinked: Vec<Inode>, is_kernel_without_acls: bool) {
+        host::lock(&self.unlinked).extend(unlinked.into_iter().map(|inode| (inode.ino, inode)));
+        self.is_kernel_without_acls.store(is_kernel_without_acls, Ordering::Relaxed);
     }
 
     /// The kernel gives back the references to an inode that `lookups` replies gave it.

@@ -276,7 +276,7 @@ impl Cleanup {
         if gone.is_empty() {
             return Ok(());
         }
-        let reaped = self.base.meta.reap(gone, &|| !trees || self.base.stop.is_set());
+        let reaped = self.base.meta.reap(gone, &|| !trees || self.base.stop.ends_housekeeping());
         self.base.commits.note_change();
         match reaped {
             Err(Failure::Refused(Errno::ENOTEMPTY)) => {
@@ -327,7 +327,7 @@ impl Cleanup {
     /// Removes the blocks of all slices that no file refers to. Stops early when the session ends, because
     /// umount waits for this.
     pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
-        self.collect(usize::MAX, COLLECTORS, &|| self.base.stop.is_set())
+        self.collect(usize::MAX, COLLECTORS, &|| self.base.stop.ends_housekeeping())
     }
 
     /// Removes the blocks of at most `most` slices that no file refers to, `at_once` of them in parallel.

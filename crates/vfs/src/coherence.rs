@@ -17,6 +17,7 @@ use host::Instant;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -59,6 +60,8 @@ const POLL_FOR: Duration = Duration::from_millis(100);
 const GATHER_FOR: Duration = Duration::from_millis(1);
 /// How often the lease is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// How often [`Caches::wait_stream`] looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
@@ -105,6 +108,8 @@ pub struct Caches {
     in_flight: InFlight,
     repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
+    /// Whether the stream of changes was ever opened, or there is none.
+    is_stream_open: AtomicBool,
     pub(crate) stream: StreamEvents,
 }
 
@@ -126,6 +131,7 @@ impl Caches {
             in_flight: InFlight::default(),
             repeats: Repeats::default(),
             kernel: OnceLock::new(),
+            is_stream_open: AtomicBool::new(false),
             stream: StreamEvents::default(),
         }
     }
@@ -141,6 +147,30 @@ impl Caches {
     /// The number of inodes that the kernel is believed to hold.
     pub(crate) fn kernel_inodes(&self) -> u64 {
         self.cache.count()
+    }
+
+    /// The inodes that the kernel is believed to hold, with their lookup counts, for another process.
+    pub(crate) fn describe(&self) -> Vec<(Ino, u64)> {
+        self.cache.lookups()
+    }
+
+    /// Takes the inodes that another process has described.
+    pub(crate) fn restore(&self, inodes: &[(Ino, u64)]) {
+        let now = Instant::now();
+        inodes.iter().for_each(|(ino, lookups)| self.cache.restore(*ino, *lookups, now));
+    }
+
+    /// Waits until the stream of changes is open, for at most `timeout`. From then on, this client receives all changes,
+    /// and it invalidates everything that the kernel had before.
+    pub fn wait_stream(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        while !self.is_stream_open.load(Ordering::Acquire) {
+            if Instant::now() >= until {
+                return false;
+            }
+            host::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     /// Sets the kernel whose caches are to be invalidated. Only the first call counts.
@@ -252,7 +282,8 @@ impl Caches {
     fn watch(&self) {
         while !self.stop.is_set() {
             match self.meta.engine().watch() {
-                Ok(None) => return,
+                // The kernel keeps nothing for longer than the lifetime of cached records.
+                Ok(None) => return self.is_stream_open.store(true, Ordering::Release),
                 Ok(Some(changes)) => self.follow(changes),
                 Err(error) => {
                     self.stream.failures.add(1);
@@ -265,6 +296,7 @@ impl Caches {
 
     /// Applies the changes of the stream until it fails.
     fn follow(&self, mut changes: Box<dyn Changes>) {
+        self.is_stream_open.store(true, Ordering::Release);
         self.forget_all();
         tracing::info!("receiving other clients' changes");
         while !self.stop.is_set() {
@@ -340,7 +372,7 @@ impl Caches {
     }
 
     /// Invalidates this client's cache and the kernel's caches.
-    pub(crate) fn forget_all(&self) {
+    pub fn forget_all(&self) {
         self.meta.set_outdated();
         // Recalls may have been missed too.
         self.meta.give_back_soon();

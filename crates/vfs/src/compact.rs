@@ -22,7 +22,7 @@ const BYTES_A_ROW: u64 = 64 << 10;
 /// Compacts the chunks that have many rows.
 pub(crate) fn compact_candidates(base: &Base) {
     for (ino, chunk) in base.candidates.take() {
-        if base.stop.is_set() {
+        if base.stop.ends_housekeeping() {
             return;
         }
         match compact(base, ino, chunk, Threshold::ByData) {

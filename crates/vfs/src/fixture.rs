@@ -126,6 +126,13 @@ impl Shared {
         begin(meta, Arc::clone(&self.store), VfsOptions { times, ..VfsOptions::default() })
     }
 
+    /// A process that can take a mount over: it has no session.
+    pub(crate) fn next_process(&self) -> Arc<Vfs> {
+        let meta = Meta::open(self.engine.clone(), 100_000).unwrap();
+        let options = VfsOptions { times: NO_WAIT, ..VfsOptions::default() };
+        Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&self.store), options))
+    }
+
     pub(crate) fn session(&self, id: SessionId) -> Option<Session> {
         match self.engine.read(&[RecordKey::Session(id)]).unwrap().records.pop() {
             Some(Record::Session(_, found)) => found,

@@ -47,27 +47,36 @@ const RECOVER_EVERY: Duration = Duration::from_millis(500);
 /// The work of one thread, until the session ends.
 type Run = fn(&Lifecycle);
 
+const HEARTBEAT: &str = "limen-heartbeat";
+const COMMIT: &str = "limen-commit";
+
+const RUNS: [(&str, Run); 6] = [
+    (HEARTBEAT, Lifecycle::run_heartbeat),
+    ("limen-flush", Lifecycle::run_flusher),
+    ("limen-cleanup", Lifecycle::run_cleanup),
+    ("limen-trash", Lifecycle::run_trash),
+    ("limen-collect", Lifecycle::run_collector),
+    (COMMIT, Lifecycle::run_committer),
+];
+
+/// How often a thread that is to end is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
 impl Lifecycle {
-    /// Starts the background threads of a session that has begun. They end with [`Lifecycle::end`].
+    /// Starts the background threads of a session that has begun, those that do not run. They end with
+    /// [`Lifecycle::end`].
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<()> {
-        let runs: [(&str, Run); 6] = [
-            ("limen-heartbeat", Lifecycle::run_heartbeat),
-            ("limen-flush", Lifecycle::run_flusher),
-            ("limen-cleanup", Lifecycle::run_cleanup),
-            ("limen-trash", Lifecycle::run_trash),
-            ("limen-collect", Lifecycle::run_collector),
-            ("limen-commit", Lifecycle::run_committer),
-        ];
-        for (name, run) in runs {
-            if name == "limen-commit" && !self.base.meta.is_holding() {
+        let mut threads = host::lock(&self.threads);
+        for (name, run) in RUNS {
+            let is_running = threads.get(name).is_some_and(|thread| !thread.is_finished());
+            if is_running || name == COMMIT && !self.base.meta.is_holding() {
                 continue;
             }
             let lifecycle = Arc::clone(self);
-            let started = host::spawn(name, move || run(&lifecycle))?;
-            host::lock(&self.threads).push(started);
+            threads.insert(name, host::spawn(name, move || run(&lifecycle))?);
         }
         Ok(())
     }
@@ -77,10 +86,33 @@ impl Lifecycle {
         self.base.stop.set();
         self.base.meta.wake_waiters();
         let threads = std::mem::take(&mut *host::lock(&self.threads));
-        threads.iter().for_each(|thread| thread.thread().unpark());
-        for thread in threads {
+        threads.values().for_each(|thread| thread.thread().unpark());
+        for thread in threads.into_values() {
             // The thread returns nothing, and a panic is logged.
             let _ = thread.join();
+        }
+    }
+
+    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, in at most `timeout`. Returns
+    /// whether they have ended. [`Lifecycle::start_threads`] starts them again, after [`Stop::unpause`].
+    pub(crate) fn pause_threads(&self, heartbeat: bool, timeout: Duration) -> bool {
+        self.base.stop.pause(heartbeat);
+        self.base.meta.wake_waiters();
+        let until = Instant::now() + timeout;
+        loop {
+            let threads = host::lock(&self.threads);
+            let ends = |name: &str| name != HEARTBEAT || heartbeat;
+            let mut running =
+                threads.iter().filter(|(name, thread)| ends(name) && !thread.is_finished()).peekable();
+            if running.peek().is_none() {
+                return true;
+            }
+            running.for_each(|(_, thread)| thread.thread().unpark());
+            drop(threads);
+            if Instant::now() >= until {
+                return false;
+            }
+            host::sleep(LOOK_EVERY);
         }
     }
 
@@ -90,8 +122,8 @@ impl Lifecycle {
         let mut due = BootInstant::now() + self.base.times.heartbeat;
         loop {
             let left = due.saturating_duration_since(BootInstant::now());
-            self.base.meta.wait_fenced(left, || self.base.stop.is_set());
-            if self.base.stop.is_set() {
+            self.base.meta.wait_fenced(left, || self.base.stop.ends_heartbeat());
+            if self.base.stop.ends_heartbeat() {
                 return;
             }
             if self.base.meta.is_fenced() {
@@ -118,7 +150,7 @@ impl Lifecycle {
 
     fn run_flusher(&self) {
         let (mut flushed, mut settings_read) = (Instant::now(), Instant::now());
-        while !self.base.stop.is_set() {
+        while !self.base.stop.ends_housekeeping() {
             host::park_timeout(SYNC_EVERY);
             if let Err(errno) = self.locks.clean() {
                 tracing::warn!(%errno, "cannot release locks whose owners are gone; retrying");
@@ -156,13 +188,13 @@ impl Lifecycle {
     }
 
     fn run_committer(&self) {
-        self.base.meta.commit_queued(&|| self.base.stop.is_set());
+        self.base.meta.commit_queued(&|| self.base.stop.ends_housekeeping());
     }
 
     fn run_cleanup(&self) {
         let (mut cleaned, mut began_term) = (Instant::now(), Instant::now());
         let (mut limits, mut looked) = (SoftLimits::default(), Instant::now());
-        while !self.base.stop.is_set() {
+        while !self.base.stop.ends_housekeeping() {
             host::park_timeout(SYNC_EVERY);
             if began_term.elapsed() >= TERM_EVERY {
                 began_term = Instant::now();
@@ -195,7 +227,7 @@ impl Lifecycle {
     fn run_trash(&self) {
         let (mut emptied, mut looked) = (Instant::now(), Instant::now());
         let (mut has_more, mut days) = (false, self.base.meta.volume().trash_days);
-        while !self.base.stop.is_set() {
+        while !self.base.stop.ends_housekeeping() {
             host::park_timeout(SYNC_EVERY);
             if !self.cleanup.is_elected() {
                 continue;
@@ -219,7 +251,7 @@ impl Lifecycle {
 
     fn run_collector(&self) {
         let mut collected = Instant::now();
-        while !self.base.stop.is_set() {
+        while !self.base.stop.ends_housekeeping() {
             host::park_timeout(SYNC_EVERY);
             compact::compact_candidates(&self.base);
             if self.cleanup.is_elected() && collected.elapsed() >= COLLECT_EVERY {

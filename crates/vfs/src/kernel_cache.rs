@@ -154,6 +154,21 @@ impl KernelCache {
         Held { cache: self, moment: self.moment.load(Ordering::Acquire) }
     }
 
+    /// All inodes with their lookup counts.
+    pub(crate) fn lookups(&self) -> Vec<(Ino, u64)> {
+        let shards = self.shards.iter().map(|shard| host::lock(shard));
+        let lookups = |shard: MutexGuard<'_, Shard>| {
+            shard.iter().map(|(ino, inode)| (*ino, inode.lookups)).collect::<Vec<_>>()
+        };
+        shards.flat_map(lookups).collect()
+    }
+
+    /// Adds an inode that another process has looked up for the kernel. Which revision the kernel has is not known.
+    pub(crate) fn restore(&self, ino: Ino, lookups: u64, now: Instant) {
+        let unknown = KernelInode { is_sure: false, is_replaced: true, lookups, ..self.first(u64::MAX, now) };
+        self.shard(ino).insert(ino, unknown);
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.shards.iter().map(|shard| host::lock(shard).len() as u64).sum()
     }

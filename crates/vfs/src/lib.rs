@@ -57,6 +57,7 @@ mod xattrs;
 // Locks and sessions.
 mod cleanup;
 mod clone;
+mod hand_over;
 mod housekeeping;
 mod lifecycle;
 mod locks;
@@ -78,6 +79,7 @@ pub use cleanup::OwnerCheck;
 pub use coherence::{Coherence, Kernel};
 pub use compact::Compacted;
 pub use fencing::SessionLoss;
+pub use hand_over::{FORMAT as HAND_OVER_FORMAT, HandOver, MountState};
 pub use in_flight::ReplyGuard;
 pub use listings::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;

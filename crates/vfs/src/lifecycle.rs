@@ -4,6 +4,7 @@
 //! handles sessions of other mounts that did not end properly. [`crate::fencing`] handles the open files of a
 //! session that this mount has lost.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 
@@ -26,7 +27,8 @@ pub struct Lifecycle {
     /// the end of the session.
     pub(crate) tools: RwLock<()>,
     pub(crate) locks: Arc<Locks>,
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// By their names.
+    pub(crate) threads: Mutex<BTreeMap<&'static str, JoinHandle<()>>>,
 }
 
 impl Lifecycle {

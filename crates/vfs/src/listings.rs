@@ -16,11 +16,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
+use acl::credential::Credentials;
 use acl::nfs4::Mask;
 use client::{Failure, Generation};
 use meta::{Dirent, Inode};
 use ops::Lookup;
-use types::{Errno, FileType, Ino, Name};
+use serde::{Deserialize, Serialize};
+use types::{Caps, Cred, Errno, FileType, Ino, Name};
 
 use crate::access_check::Perm;
 use crate::attr::Attr;
@@ -116,6 +118,49 @@ impl Drop for HeldNames {
     }
 }
 
+/// The open directories of a mount, as one process describes them to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ListingState {
+    next_dir: u64,
+    dirs: Vec<DirState>,
+}
+
+/// An open directory. Positions remain valid, because they are indices into the names listed so far.
+#[derive(Debug, Serialize, Deserialize)]
+struct DirState {
+    handle: u64,
+    ino: Ino,
+    parent: Ino,
+    viewer: Option<ViewerState>,
+    shown: Vec<(Name, Ino, FileType)>,
+    last: Option<Name>,
+    began: bool,
+    at_end: bool,
+    dropped: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ViewerState {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    caps: u64,
+}
+
+impl ViewerState {
+    fn of(identity: &Identity) -> Self {
+        let cred = identity.credential.cred();
+        let (uid, gid, groups) = (cred.uid, cred.gid, cred.groups().to_vec());
+        ViewerState { uid, gid, groups, caps: identity.caps.bits() }
+    }
+
+    fn identity(&self, credentials: &Credentials) -> Identity {
+        let caps = Caps::from_bits(self.caps);
+        let cred = Cred::new(self.uid, self.gid, &self.groups, caps);
+        Identity { credential: credentials.intern(&cred, &[]), caps }
+    }
+}
+
 /// Entries read from the database in one round trip.
 const PAGE: usize = 1024;
 /// A listing longer than this is not cached.
@@ -173,6 +218,51 @@ impl OpenListings {
         let dir = OpenDir { ino, parent: inode.parent, viewer, names };
         host::write(&self.dirs).insert(handle, Arc::new(dir));
         Ok(handle)
+    }
+
+    /// Describes the open directories for another process.
+    pub(crate) fn describe(&self) -> ListingState {
+        let dirs: Vec<_> =
+            host::read(&self.dirs).iter().map(|(handle, dir)| (*handle, Arc::clone(dir))).collect();
+        let describe = |(DirHandle(handle), dir): (DirHandle, Arc<OpenDir>)| {
+            let names = host::lock(&dir.names);
+            DirState {
+                handle,
+                ino: dir.ino,
+                parent: dir.parent,
+                viewer: dir.viewer.as_ref().map(ViewerState::of),
+                shown: names.shown.clone(),
+                last: names.last.clone(),
+                began: names.began,
+                at_end: names.at_end,
+                dropped: names.dropped as u64,
+            }
+        };
+        let dirs = dirs.into_iter().map(describe).collect();
+        ListingState { next_dir: self.next_dir.load(Ordering::Relaxed), dirs }
+    }
+
+    /// Opens the directories that another process has described.
+    pub(crate) fn restore(&self, state: ListingState) {
+        self.next_dir.store(state.next_dir, Ordering::Relaxed);
+        let credentials = Credentials::new(MAX_HELD);
+        let mut dirs = host::write(&self.dirs);
+        for dir in state.dirs {
+            let viewer = dir.viewer.as_ref().map(|viewer| viewer.identity(&credentials));
+            let mut held_names = HeldNames { total: Some(Arc::clone(&self.listed)), own: 0 };
+            held_names.set(dir.shown.len());
+            let names = NameWindow {
+                shown: dir.shown,
+                last: dir.last,
+                began: dir.began,
+                at_end: dir.at_end,
+                all: None,
+                dropped: dir.dropped as usize,
+                held_names,
+            };
+            let open = OpenDir { ino: dir.ino, parent: dir.parent, viewer, names: Mutex::new(names) };
+            dirs.insert(DirHandle(dir.handle), Arc::new(open));
+        }
     }
 
     /// Whether listings depend on the caller, so that they must not be shared between callers.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use client::{Doubt, Failure};
 use meta::{Lock, LockKind, LockOwner};
 use ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
+use serde::{Deserialize, Serialize};
 use types::{Errno, Ino};
 
 use crate::base::Base;
@@ -25,7 +26,7 @@ use crate::fencing::Within;
 use crate::open::OpenFile;
 
 /// A requested lock on the bytes from `start` to `end`, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRequest {
     pub kind: LockKind,
     /// The kernel's id of the lock owner.
@@ -43,6 +44,14 @@ impl LockRequest {
             && self.start <= other.end
             && other.start <= self.end
     }
+}
+
+/// The locks of a mount, as one process describes them to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LockState {
+    /// Inode, handle and owner.
+    owners: Vec<(Ino, u64, u64)>,
+    granted: Vec<(Ino, LockRequest)>,
 }
 
 /// The owners that requested `fcntl(2)` locks on an inode, and the handles they used.
@@ -226,6 +235,38 @@ impl Locks {
     pub(crate) fn forget_owners(&self) {
         host::lock(&self.owners.0).clear();
         host::lock(&self.leftovers).clear();
+    }
+
+    /// Describes the locks for another process; `None` if a request is in flight, or a failed one has left something
+    /// behind.
+    pub(crate) fn describe(&self) -> Option<LockState> {
+        if !host::lock(&self.leftovers).is_empty() {
+            return None;
+        }
+        let owners = host::lock(&self.owners.0)
+            .iter()
+            .flat_map(|(ino, all)| all.iter().map(|requester| (*ino, requester.handle, requester.owner)))
+            .collect();
+        let all = host::lock(&self.granted.0);
+        if all.values().any(|held| held.in_flight > 0) {
+            return None;
+        }
+        let ranges = |(ino, held): (&Ino, &GrantedOn)| {
+            let ino = *ino;
+            held.ranges.iter().map(move |range| (ino, *range)).collect::<Vec<_>>()
+        };
+        Some(LockState { owners, granted: all.iter().flat_map(ranges).collect() })
+    }
+
+    /// Takes the locks that another process has described.
+    pub(crate) fn restore(&self, state: LockState) {
+        for (ino, handle, owner) in state.owners {
+            self.owners.note(ino, Requester { handle, owner });
+        }
+        let mut all = host::lock(&self.granted.0);
+        for (ino, range) in state.granted {
+            all.entry(ino).or_default().ranges.push(range);
+        }
     }
 
     /// Tries again to remove what failed calls have left behind. Goes on after an error, with other owners, until the

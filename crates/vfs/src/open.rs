@@ -12,6 +12,7 @@ use chunk::{Staged, WriteBuffer};
 use client::Doubt;
 use host::HashMap;
 use ops::Write;
+use serde::{Deserialize, Serialize};
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
 
 use crate::attr::Attr;
@@ -182,6 +183,17 @@ impl Unflushed {
     }
 }
 
+/// An open file, as one process describes it to the next.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct FileState {
+    pub(crate) ino: Ino,
+    pub(crate) handles: u64,
+    pub(crate) is_orphan: bool,
+    pub(crate) is_fenced: bool,
+    /// The errno, as a number, to report because written data is lost.
+    pub(crate) lost: Option<i32>,
+}
+
 const SHARDS: usize = 32;
 
 #[derive(Debug, Default)]
@@ -278,6 +290,46 @@ impl OpenTable {
         }
         slot.unlinking = true;
         Some(UnlinkGuard { shard, ino, file: None })
+    }
+
+    /// Describes all open files for another process; `None` if written data of one is not stored.
+    pub(crate) fn describe(&self) -> Option<Vec<FileState>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let slots: Vec<(Arc<OpenFile>, u64)> = host::lock(&shard.slots)
+                .values()
+                .filter_map(|slot| slot.file.clone().map(|file| (file, slot.handles)))
+                .collect();
+            for (file, handles) in slots {
+                let data = file.lock();
+                let is_unstored = data.buffer.is_dirty() || data.in_doubt.is_some();
+                if is_unstored && !file.is_fenced() && data.lost.is_none() {
+                    return None;
+                }
+                all.push(FileState {
+                    ino: file.ino,
+                    handles,
+                    is_orphan: file.is_orphan(),
+                    is_fenced: file.is_fenced(),
+                    lost: data.lost.map(Errno::raw),
+                });
+            }
+        }
+        Some(all)
+    }
+
+    /// Adds an open file that another process has described.
+    pub(crate) fn restore(&self, state: FileState, new_buffer: impl FnOnce() -> WriteBuffer) {
+        let file = self.open(state.ino, new_buffer);
+        if let Some(slot) = host::lock(&self.shard(state.ino).slots).get_mut(&state.ino) {
+            slot.handles = state.handles;
+        }
+        file.set_orphan(state.is_orphan);
+        file.set_cached();
+        if state.is_fenced {
+            file.set_fenced();
+        }
+        file.lock().lost = state.lost.map(Errno::from_raw);
     }
 
     /// How many files are open.

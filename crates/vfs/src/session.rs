@@ -4,6 +4,7 @@
 //! on the slice numbers, because the record contains the lowest number that a slice without a row may have.
 //! [`crate::lifecycle`] begins and ends a session with all other parts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -65,9 +66,11 @@ pub(crate) struct Session {
     slices: Arc<Numbers>,
     times: SessionTimes,
     info: OnceLock<SessionInfo>,
-    since: Time,
+    since: Mutex<Time>,
     /// When the last successful renewal began.
     renewed: Mutex<BootInstant>,
+    /// Whether the session is being handed over: the end of this process does not prove that the mount has ended.
+    is_leaving: AtomicBool,
 }
 
 impl Session {
@@ -77,8 +80,9 @@ impl Session {
             slices: Arc::clone(slices),
             times,
             info: OnceLock::new(),
-            since: Time::now(),
+            since: Mutex::new(Time::now()),
             renewed: Mutex::new(BootInstant::now()),
+            is_leaving: AtomicBool::new(false),
         }
     }
 
@@ -87,7 +91,7 @@ impl Session {
         let _ = self.info.set(info);
         self.slices.advance()?;
         let id = self.meta.session();
-        self.meta.begin_journal(id, self.since);
+        self.meta.begin_journal(id, self.since());
         self.meta.begin_session(self.record(id), self.times.valid_for)?;
         *host::lock(&self.renewed) = BootInstant::now();
         Ok(())
@@ -97,7 +101,7 @@ impl Session {
     pub(crate) fn begin_next(&self) -> Result<SessionId, Errno> {
         self.slices.discard_lease()?;
         let record = |session| {
-            self.meta.begin_journal(session, self.since);
+            self.meta.begin_journal(session, self.since());
             self.record(session)
         };
         let session = self.meta.rejoin(record, self.times.valid_for)?;
@@ -117,6 +121,24 @@ impl Session {
         Ok(())
     }
 
+    /// When this mount began.
+    pub(crate) fn since(&self) -> Time {
+        *host::lock(&self.since)
+    }
+
+    /// Notes whether the session is being handed over. From the next renewal on, others do not take the end of this
+    /// process for the end of the mount.
+    pub(crate) fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::Release);
+    }
+
+    /// Continues the session that another process has begun at `since`.
+    pub(crate) fn take_over(&self, info: SessionInfo, since: Time) {
+        let _ = self.info.set(info);
+        *host::lock(&self.since) = since;
+        *host::lock(&self.renewed) = BootInstant::now();
+    }
+
     /// When the last successful renewal began.
     pub(crate) fn renewed(&self) -> BootInstant {
         *host::lock(&self.renewed)
@@ -130,11 +152,11 @@ impl Session {
             host: info.host,
             pid: info.pid,
             mountpoint: info.mountpoint,
-            since: self.since,
+            since: self.since(),
             heartbeat: Time::now(),
             // Others could prove by the boot that the process has ended, and remove the session without a replay of
             // its journal. The lock of the journal proves it too.
-            process: match self.meta.has_journal() {
+            process: match self.meta.has_journal() || self.is_leaving.load(Ordering::Acquire) {
                 true => Process { boot_id: String::new(), ..this_process() },
                 false => this_process(),
             },

@@ -1,18 +1,52 @@
 //! The signal that ends the background threads of a mount.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Set once, when the session ends. All clones are one signal.
+/// How much of the background work continues. All clones are one signal.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicU8>);
+
+const RUNNING: u8 = 0;
+/// All threads of [`crate::housekeeping`] end, except the heartbeat's.
+const TIDIED: u8 = 1;
+/// The heartbeat's thread ends too: the session is being handed over.
+const HANDED: u8 = 2;
+const ENDED: u8 = 3;
 
 impl Stop {
+    /// Set once, when the session ends.
     pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.store(ENDED, Ordering::Release);
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) == ENDED
+    }
+
+    /// Ends the threads of housekeeping, and with `heartbeat` also that of the heartbeat, unless the session ends.
+    pub(crate) fn pause(&self, heartbeat: bool) {
+        self.change(if heartbeat { HANDED } else { TIDIED });
+    }
+
+    /// Undoes [`Stop::pause`], unless the session ends.
+    pub(crate) fn unpause(&self) {
+        self.change(RUNNING);
+    }
+
+    /// Whether the threads of housekeeping end.
+    pub(crate) fn ends_housekeeping(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= TIDIED
+    }
+
+    /// Whether the heartbeat's thread ends.
+    pub(crate) fn ends_heartbeat(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= HANDED
+    }
+
+    fn change(&self, to: u8) {
+        // This fails if the session ends.
+        let _ =
+            self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| (state != ENDED).then_some(to));
     }
 }

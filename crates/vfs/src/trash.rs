@@ -65,7 +65,7 @@ impl Cleanup {
             user: None,
             most: ENTRIES_AT_ONCE,
             keeps: &|ino| self.base.open.get(ino).is_some(),
-            stop: &|| self.base.stop.is_set() || is_enough(),
+            stop: &|| self.base.stop.ends_housekeeping() || is_enough(),
             deleted: &|_, _| self.base.commits.note_change(),
         })?;
         self.trash_deleted.add(usize::try_from(emptied.entries).unwrap_or(usize::MAX));

@@ -1,0 +1,292 @@
+//! The hand-over of a mount to another process, and the side that takes it over.
+//!
+//! One process pauses its workers, describes the mount ([`Handle::pause`]), and sends the description and its devices.
+//! The other one prepares everything ([`TakenOver::prepare`]), and serves as soon as the first one has promised not to
+//! continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the next process, on the device that it
+//! was read from.
+//!
+//! Mounts whose requests come through io_uring are not handed over (`fs/fuse/dev_uring.c` of Linux 6.18). An entry of a
+//! queue is memory of the process that registered it, and the kernel takes no entry back on request: a commit always
+//! fetches the next request. When the process ends, an entry without a request is canceled, but a request that was just
+//! assigned to one stays without an answer (`fuse_uring_send_in_task`), and `FUSE_NOTIFY_RESEND` finds only requests that
+//! were read from devices (`fuse_resend`). Requests that arrive while a queue has no entry wait there until an entry is
+//! committed: a new process that registers its own does not get them (`fuse_uring_do_register`).
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fuse_proto::{InitFlags, InitOut};
+use fuse_transport::{DevFuse, Error, Mount, Notifier, OwnedDevice, RootPlacement, WorkerControl};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use serde::{Deserialize, Serialize};
+use types::Ino;
+use vfs::{HandOver, MountState, SessionInfo, Vfs};
+
+use crate::init::MAX_WRITE_BYTES;
+use crate::serve::{Mounted, Options, Server};
+use crate::waiters::{WaiterState, Waiters};
+use crate::{Channel, root};
+
+/// Changes with each change of [`State`], or of anything in it.
+pub const FORMAT: u32 = 1 << 16 | vfs::HAND_OVER_FORMAT;
+
+/// How long requests may take that are handled when the workers are to pause. Other requests wait meanwhile.
+const REQUESTS_END_IN: Duration = Duration::from_secs(10);
+/// How long notifications may take that the kernel gets before the workers pause.
+const NOTIFIED_IN: Duration = Duration::from_secs(2);
+/// How long the next process waits until the stream of other clients' changes is open, before it serves without it.
+const STREAM_IN: Duration = Duration::from_secs(2);
+
+/// A mount, as one process describes it to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    vfs: MountState,
+    agreed: Agreed,
+    dev: (u32, u32),
+    mountpoint: PathBuf,
+    root: Ino,
+    direct: bool,
+    next_handle: u64,
+    waiters: WaiterState,
+}
+
+/// See [`InitOut`]; the other fields have no effect after INIT.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Agreed {
+    minor: u32,
+    flags: u64,
+    max_write_bytes: u32,
+}
+
+impl State {
+    /// # Errors
+    /// The state cannot be encoded.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
+        postcard::to_allocvec(self).map_err(|error| error.to_string())
+    }
+
+    /// # Errors
+    /// The bytes are not those of [`State::to_bytes`], of the same [`FORMAT`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<State, String> {
+        postcard::from_bytes(bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// What hands a mount over to another process.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    vfs: Arc<Vfs>,
+    waiters: Arc<Waiters>,
+    next_handle: Arc<AtomicU64>,
+    agreed: Arc<OnceLock<InitOut>>,
+    control: WorkerControl,
+    notifier: Notifier,
+    root: Ino,
+    direct: bool,
+    dev: (u32, u32),
+    mountpoint: PathBuf,
+}
+
+/// A mount that is paused, so that another process can take it over. When dropped, the mount continues here.
+#[derive(Debug)]
+pub struct Paused<'a> {
+    handle: &'a Handle,
+    hand_over: Option<HandOver<'a>>,
+}
+
+impl Handle {
+    /// What hands `mounted` over.
+    pub fn of(mounted: &Mounted) -> Self {
+        let Mounted { mount, serving } = mounted;
+        Handle {
+            vfs: Arc::clone(&serving.vfs),
+            waiters: Arc::clone(&serving.waiters),
+            next_handle: Arc::clone(&serving.next_handle),
+            agreed: Arc::clone(&serving.agreed),
+            control: serving.control.clone(),
+            notifier: serving.notifier.clone(),
+            root: serving.root,
+            direct: serving.direct,
+            dev: mount.device(),
+            mountpoint: mount.mountpoint().to_owned(),
+        }
+    }
+
+    /// Stores what the mount has in memory, pauses it, and describes it.
+    ///
+    /// # Errors
+    /// Why the mount cannot be handed over now. It continues here.
+    pub fn pause(&self) -> Result<(Paused<'_>, State), String> {
+        let agreed = *self.agreed.get().ok_or("the kernel has not sent its first request yet")?;
+        if agreed.flags.contains(InitFlags::OVER_IO_URING) {
+            return Err(
+                "its requests come through io_uring, whose queues belong to the process that serves them: \
+                        only mounts with -o transport=dev can be taken over"
+                    .into(),
+            );
+        }
+        let root = self.open_root()?;
+        let hand_over = self.vfs.begin_hand_over()?;
+        if !self.control.pause(root, REQUESTS_END_IN).map_err(|error| error.to_string())? {
+            return Err("a request did not end in time".into());
+        }
+        let paused = Paused { handle: self, hand_over: Some(hand_over) };
+        if !self.waiters.pause(REQUESTS_END_IN) {
+            return Err("a request for a lock did not end in time".into());
+        }
+        // If the mount is not exclusive, the next process invalidates everything.
+        if self.vfs.is_exclusive() && !self.notifier.flush(NOTIFIED_IN) {
+            return Err("the kernel did not take the notifications in time".into());
+        }
+        let vfs = match &paused.hand_over {
+            Some(hand_over) => hand_over.describe()?,
+            None => return Err("the hand-over has ended".into()),
+        };
+        let waiters = self.waiters.describe(&self.control).ok_or("a request cannot be described")?;
+        let state = State {
+            vfs,
+            agreed: Agreed {
+                minor: agreed.minor,
+                flags: agreed.flags.bits(),
+                max_write_bytes: agreed.max_write_bytes,
+            },
+            dev: self.dev,
+            mountpoint: self.mountpoint.clone(),
+            root: self.root,
+            direct: self.direct,
+            next_handle: self.next_handle.load(Ordering::Relaxed),
+            waiters,
+        };
+        Ok((paused, state))
+    }
+
+    /// A descriptor of the file system, opened without a request to it.
+    fn open_root(&self) -> Result<OwnedFd, String> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || {
+            let root = rustix::fs::open(&self.mountpoint, flags, Mode::empty())?;
+            let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let stat = rustix::fs::statx(&root, "", at, StatxFlags::TYPE)?;
+            Ok::<_, rustix::io::Errno>((root, (stat.stx_dev_major, stat.stx_dev_minor)))
+        };
+        match open() {
+            Ok((root, dev)) if dev == self.dev => Ok(root),
+            Ok(_) => Err("it is not mounted there any more, or something else is mounted over it".into()),
+            Err(error) => Err(format!("cannot open its mount point: {error}")),
+        }
+    }
+}
+
+impl Paused<'_> {
+    /// The devices, which the next process needs.
+    pub fn devices(&self) -> Vec<OwnedDevice> {
+        self.handle.control.devices()
+    }
+
+    /// Another process serves the mount. Nothing here may continue, so this process must end without unwinding: no
+    /// destructor may unmount or end the session.
+    pub fn complete(mut self) {
+        if let Some(hand_over) = self.hand_over.take() {
+            hand_over.complete();
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        // The threads of the session first, because requests may wait for them.
+        self.hand_over = None;
+        self.handle.waiters.resume();
+        self.handle.control.resume();
+    }
+}
+
+/// A mount that is taken over from another process, before it is served.
+#[derive(Debug)]
+pub struct TakenOver {
+    server: Server,
+    mount: (PathBuf, (u32, u32)),
+    has_stream: bool,
+}
+
+impl TakenOver {
+    /// Prepares to serve a mount that another process has described. The volume is not changed, and no request is read.
+    ///
+    /// # Errors
+    /// Why the mount cannot be taken over.
+    pub fn prepare(
+        vfs: &Arc<Vfs>,
+        state: State,
+        devices: Vec<OwnedFd>,
+        info: SessionInfo,
+    ) -> Result<TakenOver, String> {
+        let State { vfs: mount, agreed, dev, mountpoint, root, direct, next_handle, waiters } = state;
+        if agreed.max_write_bytes > MAX_WRITE_BYTES {
+            return Err("its requests are longer than this version of limen reads".into());
+        }
+        vfs.take_over(mount, info)?;
+        let device = DevFuse::take_over(devices).map_err(|error| error.to_string())?;
+        let agreed = InitOut {
+            minor: agreed.minor,
+            flags: InitFlags::from_bits_retain(agreed.flags),
+            max_write_bytes: agreed.max_write_bytes,
+            max_readahead_bytes: 0,
+            max_background: 0,
+            congestion_threshold: 0,
+            time_gran_ns: 1,
+            max_pages: 0,
+        };
+        let server =
+            Server::new(vfs, device, root, direct, Some(agreed)).map_err(|error| error.to_string())?;
+        let unknown = agreed.flags.difference(server.dispatch.init_config().wanted | ALWAYS);
+        if !unknown.is_empty() {
+            return Err(format!("it agreed with the kernel on {unknown:?}, which this process does not use"));
+        }
+        server.dispatch.next_handle.store(next_handle, Ordering::Relaxed);
+        server.dispatch.waiters.restore(waiters, server.control());
+        let has_stream = vfs.is_exclusive() || vfs.caches.wait_stream(STREAM_IN);
+        Ok(TakenOver { server, mount: (mountpoint, dev), has_stream })
+    }
+
+    /// Serves: the other process has promised not to continue.
+    ///
+    /// # Errors
+    /// [`Error::System`] if a thread cannot be started.
+    pub fn serve(self, options: &Options) -> Result<Mounted, Error> {
+        let TakenOver { server, mount: (mountpoint, dev), has_stream } = self;
+        let vfs = Arc::clone(&server.dispatch.vfs);
+        let placement = match server.dispatch.direct {
+            true => RootPlacement::Direct,
+            false => RootPlacement::Child(root::CHILD.to_owned()),
+        };
+        vfs.continue_session()
+            .map_err(|source| Error::System { what: "start a thread of the session".into(), source })?;
+        let serving = server.start(&Options { channel: Channel::Device, ..options.clone() })?;
+        if !has_stream {
+            // The kernel may have what other clients have changed since.
+            vfs.caches.forget_all();
+        }
+        Ok(Mounted { mount: Mount::take_over(&mountpoint, dev, placement), serving })
+    }
+}
+
+/// The flags that [`fuse_proto::InitIn::negotiate`] adds.
+const ALWAYS: InitFlags = InitFlags::SETXATTR_EXT.union(InitFlags::INIT_EXT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_state_are_refused() {
+        let numbers = (0..2000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8);
+        let random: Vec<u8> = numbers.collect();
+        for bytes in [&[][..], &[0; 3], &[0xff; 64], &random] {
+            assert!(State::from_bytes(bytes).is_err());
+        }
+    }
+}
