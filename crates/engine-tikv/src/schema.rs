@@ -1,6 +1,6 @@
 //! The version of the layout, stored under one key (see the table in the crate `keyspace`, file `keys.rs`).
 
-use keyspace::{KeyQuery, KeyState, LAYOUT_VERSION, Source, Write};
+use keyspace::{KeyQuery, KeyState, KeyWrite, LAYOUT_VERSION, Source};
 use pool::{OpenError, check_version};
 
 use crate::shared::Shared;
@@ -20,7 +20,7 @@ impl Shared {
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
         if check(start, create)? {
-            let put = Write::Put(key.clone(), LAYOUT_VERSION.to_string().into());
+            let put = KeyWrite::Put(key.clone(), LAYOUT_VERSION.to_string().into());
             // A conflict means that another client has just created the volume, perhaps with another version.
             CommitError::failure(attempt.commit(self.mutations(start, &[], &[put])?))?;
             check(self.store.timestamp()?, false)?;

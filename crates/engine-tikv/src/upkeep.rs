@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyspace::{KeyQuery, PeriodicTask, ShardMerge, Span, Write, merge_shards};
+use keyspace::{KeyQuery, KeyWrite, PeriodicTask, ShardMerge, Span, merge_shards};
 use meta::EngineError;
 use types::OpId;
 
@@ -93,9 +93,9 @@ impl Shared {
             let attempt = self.store.begin(Phases::Two)?;
             let start = attempt.started_at();
             let changes = self.read_as_of(start, &[KeyQuery::Span(self.keys.all_changes(shard))])?;
-            let mut writes: Vec<Write> =
-                changes.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
-            writes.push(Write::Delete(self.keys.head(shard)));
+            let mut writes: Vec<KeyWrite> =
+                changes.found().map(|(key, _)| KeyWrite::Delete(key.to_vec())).collect();
+            writes.push(KeyWrite::Delete(self.keys.head(shard)));
             // If the shard was written in the meantime, its head has a new version, and the shard is kept.
             let unchanged = self.heads(start)?.get(&shard).is_some_and(|(_, again)| *again == version);
             if unchanged {
