@@ -48,6 +48,7 @@ const SHARED: &[&str] = &[
     "StoreOptions",
     "Table",
     "UrlError",
+    "Write",
     "Writer",
     "Written",
     "Xattrs",

@@ -27,7 +27,7 @@ use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 /// guard or an effect is the number of its transaction; of an effect, the bits above the lower 16 hold the stage.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub(crate) head: GroupHead,
+    pub(crate) head: Head,
     txns: Rows<2, 1>,
     /// Each session, and its term that must be open. Term 0 is open as long as the session exists.
     sessions: Rows<2, 0>,
@@ -65,7 +65,7 @@ struct Ahead<'t> {
 
 /// Flags and bounds for all transactions together.
 #[derive(Debug, Default)]
-pub(crate) struct GroupHead {
+pub(crate) struct Head {
     /// The numbers of the transactions that have effects.
     changing: Vec<i64>,
     /// The largest number of stages of a transaction.
@@ -101,12 +101,11 @@ pub(crate) struct GroupHead {
 }
 
 impl Gathered {
-    /// Arranges the guards and effects of `txns`; `careful` is that of [`GroupHead`].
+    /// Arranges the guards and effects of `txns`; `careful` is that of [`Head`].
     pub(crate) fn new(txns: &[Txn], careful: bool) -> Self {
         let ahead = ahead_of_room(txns);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
-        let head =
-            GroupHead { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..GroupHead::default() };
+        let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
         // Usually one session and the same quotas guard all transactions. Such a guard is sent once, because each takes
         // time.
@@ -170,9 +169,8 @@ impl Gathered {
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
         let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages, &head.acls];
-        let GroupHead {
-            numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas, ..
-        } = head;
+        let Head { numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas, .. } =
+            head;
         let flags = [numbers, full, recheck, fresh, sized, combined, room, careful, trim, new_quotas];
         args.extend(flags.map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
