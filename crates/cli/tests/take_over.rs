@@ -6,8 +6,9 @@ mod harness;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +21,7 @@ use common::{Place, Said, limen};
 use harness::{Random, as_user};
 use rustix::fs::{Dir, FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use servers::{Kind, Server};
 
 const OWNER: u32 = 1000;
@@ -592,5 +594,58 @@ fn changes_of_another_mount_during_the_hand_over_are_not_missed() {
         }
     }
     limen(&["umount", &mnt2]).ok();
+    mount.end();
+}
+
+/// Reads a line and no byte after it.
+fn line_of(mut stream: &UnixStream) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while byte != *b"\n" && stream.read(&mut byte).unwrap() == 1 {
+        line.extend(byte);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+/// The test is between the two processes, and kills the old one when the new one is ready.
+#[test]
+fn the_new_process_serves_if_the_old_one_is_killed_after_it_has_described_the_mount() {
+    let Some(mount) = Mount::new(None, "transport=dev") else { return };
+    let ((_, old), socket) = (mount.session(), mount.socket());
+    let mut file = File::create(mount.at("f")).unwrap();
+    file.write_all(b"before").unwrap();
+    let between = || {
+        let real = socket.with_extension("test");
+        fs::rename(&socket, &real).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        move || {
+            let (mut front, _) = listener.accept().unwrap();
+            let mut behind = UnixStream::connect(&real).unwrap();
+            fs::remove_file(real).unwrap();
+            // The request, the greeting, what is wanted.
+            behind.write_all(line_of(&front).as_bytes()).unwrap();
+            front.write_all(line_of(&behind).as_bytes()).unwrap();
+            behind.write_all(line_of(&front).as_bytes()).unwrap();
+            let offer = line_of(&behind);
+            front.write_all(offer.as_bytes()).unwrap();
+            let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
+            let mut state = vec![0; offer["bytes"].as_u64().unwrap() as usize];
+            behind.read_exact(&mut state).unwrap();
+            front.write_all(&state).unwrap();
+            let more = usize::from(offer["lock"] == true) + usize::from(offer["metrics"] == true);
+            let fds = fuse::receive_fds(&behind, offer["devices"].as_u64().unwrap() as usize + more).unwrap();
+            fuse::send_fds(&front, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>()).unwrap();
+            assert_eq!(line_of(&front), "ready\n");
+            kill_process(Pid::from_raw(old as i32).unwrap(), Signal::KILL).unwrap();
+        }
+    };
+    let killed = thread::spawn(between());
+    let said = mount.place.mount_url(&mount.url, &["--take-over", "-o", mount.options]);
+    killed.join().unwrap();
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(!is_running(old) && mount.session().1 != old);
+    file.write_all(b" and after").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "before and after");
     mount.end();
 }
