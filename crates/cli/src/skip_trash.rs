@@ -12,7 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use command::error::CliError;
 use ops::{TRASH_NAME, TrashHour, TrashName};
@@ -29,9 +31,9 @@ type Hour = (u32, TrashHour);
 /// Directories of hours that are kept open. There are more only if the owners are many.
 const MAX_OPEN: usize = 256;
 
-/// How often a deletion is tried that fails with ESTALE: other threads put directories into the same directory of the trash,
-/// and a removed directory gets another parent. The kernel walks again only from the descriptor, so it is opened again.
-const TRIES: usize = 5;
+/// How many milliseconds to wait before a deletion that failed with ESTALE is tried again. Other threads put directories into the same
+/// directory of the trash, and each removed directory gets another parent, which the kernel may not know yet.
+const PAUSES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 #[derive(Debug)]
 pub(crate) struct SkipTrash {
@@ -110,29 +112,28 @@ impl SkipTrash {
         let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let parent = statx(dir, c"", how, StatxFlags::INO)?.stx_ino;
         let name = TrashName::encode(Ino(parent), Ino(removed.st_ino), &name).map_err(|_| Errno::NOENT)?;
-        let key = (removed.st_uid, hour);
-        for _ in 1..TRIES {
-            match unlinkat(self.open_hour(trash, key)?, name.as_bytes(), flags) {
-                Err(Errno::STALE) => drop(self.lock_hours().remove(&key)),
+        let hour = self.open_hour(trash, (removed.st_uid, hour))?;
+        for pause in PAUSES {
+            match unlinkat(&hour, name.as_bytes(), flags) {
+                Err(Errno::STALE) => thread::sleep(Duration::from_millis(pause)),
                 done => return done,
             }
+            // The kernel looks up the name again, but not the directory: this lets it read its attributes.
+            let _ = statx(&hour, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);
         }
-        unlinkat(self.open_hour(trash, key)?, name.as_bytes(), flags)
-    }
-
-    fn lock_hours(&self) -> MutexGuard<'_, HashMap<Hour, Arc<OwnedFd>>> {
-        self.hours.lock().unwrap_or_else(PoisonError::into_inner)
+        unlinkat(&hour, name.as_bytes(), flags)
     }
 
     fn open_hour(&self, trash: &Path, key: Hour) -> Result<Arc<OwnedFd>, Errno> {
-        if let Some(hour) = self.lock_hours().get(&key) {
+        let lock = || self.hours.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hour) = lock().get(&key) {
             return Ok(Arc::clone(hour));
         }
         let (uid, hour) = key;
         let path = user_dir(trash, uid)?.join(hour.name());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = Arc::new(open(&path, flags, Mode::empty())?);
-        let mut hours = self.lock_hours();
+        let mut hours = lock();
         if hours.len() >= MAX_OPEN {
             hours.clear();
         }
