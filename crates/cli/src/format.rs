@@ -223,7 +223,7 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Cli
         gid: Some(rustix::process::getegid().as_raw()),
         ..SetAttr::default()
     };
-    url.client(engine, 1)?.run(&owner, &Authority::Kernel { revisions: None }).at(url)
+    url.client(engine, 1)?.run(&owner, &Authority::Kernel { revisions: None }).map(drop).at(url)
 }
 
 fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError> {

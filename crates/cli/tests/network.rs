@@ -684,6 +684,10 @@ fn server_killed_under_load(kind: Kind, options: &[&str]) {
     pair.end_clean();
 }
 
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
 fn names_in(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
@@ -735,6 +739,58 @@ fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
         pair.wait_until("notified");
     }
     drop((first, second));
+    pair.end_clean();
+}
+
+/// A change is committed, and its object is deleted by the other mount before the answer arrives. If the call then failed
+/// with ESTALE, the kernel would repeat it (`retry_estale`), and it would be done twice.
+#[test]
+fn change_is_not_repeated_because_its_object_was_deleted_meanwhile() {
+    // On these servers one request commits a change, so that no answer is needed before it.
+    for kind in [Kind::Redis, Kind::Postgres] {
+        change_is_answered_after_its_object_was_deleted(kind);
+    }
+}
+
+fn change_is_answered_after_its_object_was_deleted(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    // The second mount then has free inode numbers too.
+    fs::write(pair.b("old"), "old").unwrap();
+    fs::write(pair.b("linked"), "linked").unwrap();
+    // Runs `change` on the second mount. Before it is answered, `meanwhile` runs on the first.
+    let overtaken = |change: &(dyn Fn() -> io::Result<()> + Sync), meanwhile: &dyn Fn()| {
+        // The second mount knows all names, so that the change is its first request.
+        ["new", "old", "linked", "link"].iter().for_each(|name| _ = pair.b(name).symlink_metadata());
+        pair.proxy.cut(Cut::Answers);
+        thread::scope(|scope| {
+            let changing = scope.spawn(change);
+            meanwhile();
+            // The second mount's lease expires, so that it uses nothing that it has cached.
+            thread::sleep(Duration::from_secs(1));
+            pair.proxy.cut(Cut::Nothing);
+            changing.join().unwrap().unwrap();
+        });
+        pair.wait_until("notified");
+    };
+    overtaken(&|| File::create_new(pair.b("new")).map(drop), &|| {
+        until(|| pair.a("new").exists());
+        fs::remove_file(pair.a("new")).unwrap();
+    });
+    assert_eq!(names_in(&pair.a("")), names(&["linked", "old"]));
+    overtaken(&|| fs::set_permissions(pair.b("old"), PermissionsExt::from_mode(0o400)), &|| {
+        until(|| pair.a("old").metadata().unwrap().mode() & 0o777 == 0o400);
+        fs::remove_file(pair.a("old")).unwrap();
+        fs::write(pair.a("old"), "new").unwrap();
+        chmod(&pair.a("old"), 0o644);
+    });
+    assert_eq!(pair.a("old").metadata().unwrap().mode() & 0o777, 0o644);
+    overtaken(&|| fs::hard_link(pair.b("linked"), pair.b("link")), &|| {
+        until(|| pair.a("link").exists());
+        fs::remove_file(pair.a("linked")).unwrap();
+        fs::remove_file(pair.a("link")).unwrap();
+        fs::write(pair.a("linked"), "new").unwrap();
+    });
+    assert_eq!(names_in(&pair.b("")), names(&["linked", "old"]));
     pair.end_clean();
 }
 

@@ -1,6 +1,6 @@
 //! Hard links.
 
-use meta::{Access, Effect, RecordKey};
+use meta::{Access, Effect, Inode, RecordKey};
 use types::{Errno, FileType, Ino, Name, SessionId};
 
 use crate::op::{Authority, Ctx, Op, Plan};
@@ -10,7 +10,7 @@ use crate::view::{PlanStop, View};
 /// The largest link count.
 const MAX_LINKS: u32 = i32::MAX as u32;
 
-/// Creates a hard link. Equivalent to `vfs_link`.
+/// Creates a hard link. Equivalent to `vfs_link`. Returns the inode with the link.
 ///
 /// An inode without a name is an orphan of the session that has it open. An orphan of this session may get
 /// its first link if the kernel has checked the caller: the kernel allows this only for `O_TMPFILE` files
@@ -43,10 +43,10 @@ pub struct Link {
 }
 
 impl Op for Link {
-    type Reply = ();
+    type Reply = Inode;
     const NAME: &'static str = "link";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         view.prefetch([RecordKey::Inode(self.parent), RecordKey::Inode(self.ino)])?;
         let dir = view.dir(self.parent)?;
         ctx.admit_new(view, &dir, FileType::Regular)?;
@@ -58,7 +58,8 @@ impl Op for Link {
             return Err(Errno::EPERM.into());
         }
         let mut effects = Vec::with_capacity(5);
-        match view.links(self.ino)? {
+        let links = view.links(self.ino)?;
+        match links {
             0 if matches!(ctx.authority, Authority::Daemon(_) | Authority::Anyone)
                 || self.orphan_of != Some(ctx.session) =>
             {
@@ -87,6 +88,6 @@ impl Op for Link {
             super::set_ctime(self.ino, ctx.now),
             super::set_dir_times(self.parent, ctx.now),
         ]);
-        Ok(Plan { reply: (), effects })
+        Ok(Plan { reply: Inode { nlink: links + 1, quota, ctime: ctx.now, ..inode }, effects })
     }
 }

@@ -10,7 +10,7 @@ use crate::room::make_room_to;
 use crate::view::{PlanStop, View};
 use crate::write::kill_priv;
 
-/// Changes attributes. Equivalent to `notify_change`.
+/// Changes attributes. Equivalent to `notify_change`. Returns the changed inode.
 ///
 /// A chmod also changes the access ACL (`posix_acl_chmod`). A chown removes SUID, SGID and file capabilities,
 /// except from a directory. SGID remains if the group may not execute the file and `keep_sgid` is set, which
@@ -53,10 +53,10 @@ pub struct SetAttr {
 }
 
 impl Op for SetAttr {
-    type Reply = ();
+    type Reply = Inode;
     const NAME: &'static str = "setattr";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         let inode = view.inode(self.ino)?;
         self.admit(view, ctx, &inode)?;
         let mut effects = Vec::with_capacity(6);
@@ -94,13 +94,23 @@ impl Op for SetAttr {
         if access != Access::from(&inode) {
             effects.push(Effect::SetAccess { ino: self.ino, access });
         }
-        effects.push(Effect::SetTimes {
-            ino: self.ino,
-            atime: self.atime,
-            mtime: self.mtime.or(self.size.map(|_| ctx.now)),
-            ctime: Some(ctx.now),
-        });
-        Ok(Plan { reply: (), effects })
+        let mtime = self.mtime.or(self.size.map(|_| ctx.now));
+        effects.push(Effect::SetTimes { ino: self.ino, atime: self.atime, mtime, ctime: Some(ctx.now) });
+        let Access { mode, uid, gid, access_acl, default_acl, quota } = access;
+        let changed = Inode {
+            mode,
+            uid,
+            gid,
+            access_acl,
+            default_acl,
+            quota,
+            size: self.size.unwrap_or(inode.size),
+            atime: self.atime.unwrap_or(inode.atime),
+            mtime: mtime.unwrap_or(inode.mtime),
+            ctime: ctx.now,
+            ..inode
+        };
+        Ok(Plan { reply: changed, effects })
     }
 
     fn bound_by(&self) -> BoundBy {

@@ -11,13 +11,16 @@ use crate::kind::{Kind, get_body, unistore_counts};
 use crate::server::Server;
 use crate::store::Store;
 
-/// The traffic that a [`Proxy`] holds back, in both directions. Connections stay open.
+/// The traffic that a [`Proxy`] holds back. Connections stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     Nothing = 0,
-    /// The connections of the stream of changes.
+    /// The connections of the stream of changes, in both directions.
     Stream = 1,
+    /// All connections, in both directions.
     Everything = 2,
+    /// What the server sends, on all connections: requests are executed and get no answer.
+    Answers = 3,
 }
 
 /// A TCP proxy between a mount and its server.
@@ -144,7 +147,8 @@ fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connecti
         loop {
             let cut = seen.cut.load(Ordering::SeqCst);
             let is_cut = cut == Cut::Stream as u8 && is_stream && !seen.is_shared;
-            let held = cut == Cut::Everything as u8 || is_cut;
+            let is_answer = cut == Cut::Answers as u8 && marker.is_none();
+            let held = cut == Cut::Everything as u8 || is_answer || is_cut;
             if !held {
                 break;
             }

@@ -210,7 +210,7 @@ impl Client {
             }
             Step::Link { ino, dir, name, orphan_of } => {
                 let link = Link { ino, parent: dir, name: n(name), orphan_of };
-                meta.run(&link, &KERNEL).map(nothing)
+                meta.run(&link, &KERNEL).map(|_| Reply::Nothing)
             }
             Step::Unlink { dir, name, open } => {
                 let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
@@ -231,11 +231,11 @@ impl Client {
             }
             Step::Chmod { ino, mode } => {
                 let mode = Some(Mode::new(mode));
-                meta.run(&SetAttr { ino, mode, ..SetAttr::default() }, &KERNEL).map(nothing)
+                meta.run(&SetAttr { ino, mode, ..SetAttr::default() }, &KERNEL).map(|_| Reply::Nothing)
             }
             Step::Truncate { ino, size } => {
                 let size = Some(size);
-                meta.run(&SetAttr { ino, size, ..SetAttr::default() }, &KERNEL).map(nothing)
+                meta.run(&SetAttr { ino, size, ..SetAttr::default() }, &KERNEL).map(|_| Reply::Nothing)
             }
             Step::Write { ino, offset, len, source } => {
                 meta.run(&write_op(ino, offset, len, source), &KERNEL).map(nothing)

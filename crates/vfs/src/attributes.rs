@@ -74,15 +74,38 @@ impl Attributes {
 
     /// The attributes of an inode, including unflushed writes.
     ///
+    /// The kernel may ask for them before it ends the open(2) that created the file. If another mount has deleted the file
+    /// by then, ESTALE would make the kernel repeat the call, and create the file again. So a file that a call on this
+    /// mount created keeps its attributes as long as it is open.
+    ///
     /// # Errors
     /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
     /// with the session. ESTALE would be wrong in that case: programs then open the file again by its name,
     /// and the name may now lead to another file.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         match self.inode(ino) {
-            Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
+            Err(Errno::ESTALE) => match self.open.get(ino) {
+                Some(file) if file.is_fenced() => Err(Errno::EIO),
+                file => Ok(self.of_deleted(file.as_ref().and_then(|file| file.created()).ok_or(Errno::ESTALE)?)),
+            },
             inode => Ok(self.attr_of(&inode?)),
         }
+    }
+
+    /// The attributes of an inode, for the reply to the change after which it was `changed`. Another mount may have deleted
+    /// the inode since then, but ESTALE would make the kernel repeat the change, perhaps on another inode of that name.
+    ///
+    /// # Errors
+    /// As [`Self::getattr`], but for ESTALE.
+    pub(crate) fn after_change(&self, changed: &Inode) -> Result<Attr, Errno> {
+        match self.getattr(changed.ino) {
+            Err(Errno::ESTALE) => Ok(self.of_deleted(changed)),
+            attr => attr,
+        }
+    }
+
+    fn of_deleted(&self, inode: &Inode) -> Attr {
+        self.attr_of(&Inode { nlink: 0, ..*inode })
     }
 
     /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.

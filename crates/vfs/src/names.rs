@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use meta::Counter;
+use meta::{Counter, Inode};
 use ops::{
     DeletesOnly, Fate, GetByHandle, GetInode, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, MakeTrash,
     MayTrash, ReadLink, Rename, RenameFlags, Rmdir, TRASH_NAME, TrashHour, Unlink, Unlinked, Unlinks,
@@ -118,6 +118,10 @@ impl Names {
     /// empty; ENAMETOOLONG if the target or the name is too long; EOVERFLOW if the caller has no id in the
     /// volume; those of [`Make`].
     pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        Ok(self.base.attributes.of_new(&self.make_inode(caller, request)?))
+    }
+
+    fn make_inode(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Inode, Errno> {
         match &request.kind {
             // The kernel checks `CAP_MKNOD`, but not of the identity that the caller is squashed to.
             MakeKind::CharDevice(_) | MakeKind::BlockDevice(_)
@@ -132,8 +136,7 @@ impl Names {
         let held = self.base.caches.held_by_kernel();
         let parent = request.parent;
         let make = self.new_inode(caller, request)?;
-        let inode = self.base.change_inodes(caller, held, &make, [parent])?;
-        Ok(self.base.attributes.of_new(&inode))
+        self.base.change_inodes(caller, held, &make, [parent])
     }
 
     /// Creates a regular file and opens it.
@@ -141,9 +144,12 @@ impl Names {
     /// # Errors
     /// As [`Self::make`].
     pub fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
-        let attr = self.make(caller, request)?;
-        self.files.add_handle(attr.ino);
-        Ok(attr)
+        let inode = self.make_inode(caller, request)?;
+        let file = self.files.add_handle(inode.ino);
+        if !self.base.meta.is_exclusive() {
+            file.set_created(&inode);
+        }
+        Ok(self.base.attributes.of_new(&inode))
     }
 
     /// The target of a symbolic link.
@@ -166,11 +172,11 @@ impl Names {
         let is_orphan = file.as_ref().is_some_and(|file| file.is_orphan() && !file.is_fenced());
         let orphan_of = is_orphan.then_some(session);
         let link = Link { ino, parent, name: Name::new(bytes)?, orphan_of };
-        self.base.change_inodes(caller, held, &link, [parent])?;
+        let linked = self.base.change_inodes(caller, held, &link, [parent])?;
         if let Some(file) = file {
             file.set_orphan(false);
         }
-        Ok(self.base.attributes.attr_of(&self.base.attributes.inode(ino)?))
+        self.base.attributes.after_change(&linked)
     }
 
     /// Removes a name of an inode that is not a directory. An inode without further names is deleted now, or

@@ -6,11 +6,12 @@
 //! Lock order: a file's `data` before a shard of the table. No thread holds two locks of the same kind.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use chunk::{Staged, WriteBuffer};
 use client::Doubt;
 use host::HashMap;
+use meta::Inode;
 use ops::Write;
 use serde::{Deserialize, Serialize};
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
@@ -34,6 +35,8 @@ pub(crate) struct OpenFile {
     fenced: AtomicBool,
     /// The kernel may have pages of this file.
     cached: AtomicBool,
+    /// If a call on this mount created the file and opened it, the inode as it was created.
+    created: OnceLock<Box<Inode>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl OpenFile {
             orphan: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
             cached: AtomicBool::new(false),
+            created: OnceLock::new(),
         }
     }
 
@@ -161,6 +165,14 @@ impl OpenFile {
     /// that has taken the lock after that read gets true.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_created(&self, inode: &Inode) {
+        let _ = self.created.set(Box::new(*inode));
+    }
+
+    pub(crate) fn created(&self) -> Option<&Inode> {
+        self.created.get().map(Box::as_ref)
     }
 
     pub(crate) fn is_orphan(&self) -> bool {

@@ -59,7 +59,7 @@ impl Vfs {
         };
         // An earlier read must not overwrite the new atime.
         let held = change.atime.map(|_| self.base.accesses.hold());
-        match self.base.open.get(ino) {
+        let changed = match self.base.open.get(ino) {
             // Earlier writes must be committed first: otherwise they would extend the file again, or set
             // their own mtime.
             Some(file) if truncates || change.mtime.is_some() => {
@@ -81,7 +81,7 @@ impl Vfs {
                 let session = self.base.fencing.session_of(&file, &mut data)?;
                 data.rows.clear();
                 let within = Within(session, &op);
-                self.base.change_inodes(caller, held_by_kernel, &within, [ino])?;
+                let changed = self.base.change_inodes(caller, held_by_kernel, &within, [ino])?;
                 if let Some(size) = change.size_bytes
                     && data.buffer.is_dirty()
                 {
@@ -89,8 +89,9 @@ impl Vfs {
                     if !data.buffer.is_dirty() {
                         data.hold = None;
                     }
-                    file.set_truncated(data.buffer.end(), self.attributes.inode(ino)?.mtime);
+                    file.set_truncated(data.buffer.end(), changed.mtime);
                 }
+                changed
             }
             _ => {
                 if truncates || change.mtime.is_some() {
@@ -98,12 +99,12 @@ impl Vfs {
                 }
                 self.base.change_inodes(caller, held_by_kernel, &op, [ino])?
             }
-        }
+        };
         if held.is_some() {
             self.base.accesses.forget(ino);
         }
         drop(held);
-        let attr = self.attributes.getattr(ino)?;
+        let attr = self.attributes.after_change(&changed)?;
         self.caches.note_given_for_sure(&attr);
         Ok(attr)
     }

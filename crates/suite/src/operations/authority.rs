@@ -132,7 +132,7 @@ fn the_daemon_checks_owners(factory: Factory<'_>) {
     let file = file_of(&c, ROOT, "f", 1);
     let chmod = SetAttr { ino: file, mode: Some(Mode::new(0o600)), ..SetAttr::default() };
     assert_eq!(c.run_as(&chmod, &user(2)), Err(Errno::EPERM));
-    assert_eq!(c.run_as(&chmod, &user(1)), Ok(()));
+    assert_eq!(c.run_as(&chmod, &user(1)).map(drop), Ok(()));
     let chown = |uid, gid| SetAttr { ino: file, uid, gid, ..SetAttr::default() };
     assert_eq!(
         c.run_as(&chown(Some(2), None), &user(1)),
@@ -141,20 +141,20 @@ fn the_daemon_checks_owners(factory: Factory<'_>) {
     );
     assert_eq!(c.run_as(&chown(None, Some(9)), &user(1)), Err(Errno::EPERM), "only to a group of the caller");
     let member = Authority::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
-    assert_eq!(c.run_as(&chown(Some(1), Some(9)), &member), Ok(()));
+    assert_eq!(c.run_as(&chown(Some(1), Some(9)), &member).map(drop), Ok(()));
     assert_eq!(c.inode(file).gid, 9);
     let set = SetAcl { ino: file, which: AclType::Access, acl: None, kill_sgid: false };
     assert_eq!(c.run_as(&set, &user(2)), Err(Errno::EPERM));
     assert_eq!(c.run_as(&set, &user(1)), Ok(()));
     let chown_cap = Authority::Daemon(Cred::new(5, 5, &[], Caps::CHOWN | Caps::FOWNER));
-    assert_eq!(c.run_as(&chown(Some(2), Some(3)), &chown_cap), Ok(()));
+    assert_eq!(c.run_as(&chown(Some(2), Some(3)), &chown_cap).map(drop), Ok(()));
 }
 
 fn the_daemon_checks_attributes(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = file_of(&c, ROOT, "f", 1);
     c.chmod(file, 0o646).unwrap();
-    let set = |set: SetAttr, by: u32| c.run_as(&SetAttr { ino: file, ..set }, &user(by));
+    let set = |set: SetAttr, by: u32| c.run_as(&SetAttr { ino: file, ..set }, &user(by)).map(drop);
     let time = || Some(Time::new(5, 5));
     let cut = || SetAttr { size: Some(1), ..SetAttr::default() };
     let touch = || SetAttr { atime: time(), mtime: time(), is_set_times: true, ..SetAttr::default() };
@@ -178,7 +178,7 @@ fn the_daemon_checks_attributes(factory: Factory<'_>) {
     assert_eq!(set(chmod(0o6755), 1), Ok(()));
     assert_eq!(c.inode(file).mode, Mode::new(0o4755));
     let member = Authority::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
-    assert_eq!(c.run_as(&SetAttr { ino: file, ..chmod(0o2755) }, &member), Ok(()));
+    assert_eq!(c.run_as(&SetAttr { ino: file, ..chmod(0o2755) }, &member).map(drop), Ok(()));
     assert_eq!(c.inode(file).mode, Mode::new(0o2755));
     let minimal = acl("u::rwx,g::r-x,o::r-x");
     let set_acl = SetAcl { ino: file, which: AclType::Access, acl: Some(minimal), kill_sgid: false };

@@ -137,7 +137,7 @@ impl Client {
     }
 
     pub(super) fn link(&self, ino: Ino, parent: Ino, name: &str) -> Result<(), Errno> {
-        self.run(&self.link_op(ino, parent, name))
+        self.run(&self.link_op(ino, parent, name)).map(drop)
     }
 
     pub(super) fn unlink(&self, parent: Ino, name: &str) -> Result<Unlinked, Errno> {
@@ -165,11 +165,11 @@ impl Client {
     }
 
     pub(super) fn chmod(&self, ino: Ino, mode: u32) -> Result<(), Errno> {
-        self.run(&SetAttr { ino, mode: Some(Mode::new(mode)), ..SetAttr::default() })
+        self.run(&SetAttr { ino, mode: Some(Mode::new(mode)), ..SetAttr::default() }).map(drop)
     }
 
     pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<(), Errno> {
-        self.run(&SetAttr { ino, size: Some(size), ..SetAttr::default() })
+        self.run(&SetAttr { ino, size: Some(size), ..SetAttr::default() }).map(drop)
     }
 
     pub(super) fn set_acl(&self, ino: Ino, which: AclType, acl: Option<&PosixAcl>) -> Result<(), Errno> {

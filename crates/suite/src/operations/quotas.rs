@@ -61,7 +61,7 @@ impl Client {
     }
 
     fn chown(&self, ino: Ino, uid: Option<u32>, gid: Option<u32>, is_superuser: bool) -> Result<(), Errno> {
-        self.run(&SetAttr { ino, uid, gid, is_superuser, ..SetAttr::default() })
+        self.run(&SetAttr { ino, uid, gid, is_superuser, ..SetAttr::default() }).map(drop)
     }
 }
 

@@ -252,7 +252,7 @@ fn records_are_read_again_after_an_indeterminate_error(factory: Factory<'_>) {
         assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     };
     let chmod = SetAttr { ino: f, mode: Some(Mode::new(0o600)), ..SetAttr::default() };
-    lose(&|| client.meta.run(&chmod, &KERNEL));
+    lose(&|| client.meta.run(&chmod, &KERNEL).map(drop));
     assert_eq!(client.inode(f).mode, Mode::new(0o600));
     let set = SetXattr { ino: f, name: x("user.a"), value: (*b"1").into(), mode: XattrMode::Set };
     lose(&|| client.meta.run(&set, &KERNEL));

@@ -378,6 +378,19 @@ fn kernel_checks_again_if_the_caller_cannot_be_identified() {
     assert_eq!(pair.a.attributes.getattr(file).unwrap().mode, Mode::new(0o600));
 }
 
+/// The kernel may ask for the attributes before it ends the call that created the file.
+#[test]
+fn created_file_that_another_mount_deleted_has_attributes_until_it_is_closed() {
+    let pair = Pair::watched();
+    let file = make(&pair.b, "f");
+    pair.a.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
+    pair.kernel.expect(&Event::Name(Ino::ROOT, b"f".to_vec()), 0);
+    assert_eq!(pair.b.attributes.getattr(file).unwrap().nlink, 0);
+    assert_eq!(pair.b.files.read(file, 0, 10), Err(Errno::ESTALE));
+    pair.b.files.close(file).unwrap();
+    assert_eq!(pair.b.attributes.getattr(file), Err(Errno::ESTALE));
+}
+
 #[test]
 fn truncation_denied_to_a_former_owner_drops_no_written_data() {
     let pair = Pair::new(true);
