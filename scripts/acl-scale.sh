@@ -1,0 +1,50 @@
+#!/bin/bash
+# Measures the cost of ACLs on Redis in a volume with many files, 100 in a directory: a third without ACLs, a third with
+# an ACL that is equivalent to a mode, a third with access and default ACLs of 511 entries, as many as the kernel sends.
+# First prints how the files were created, then `limen bench acl` on that volume. Requires root, and two CPUs that do
+# nothing else.
+#
+#   scripts/acl-scale.sh [LIMEN [DIRECTORIES [ROUNDS]]]
+#
+# Each third has DIRECTORIES squared directories of 100 files (default 58: 1,009,200 files in all).
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+limen=$(readlink -f "${1:-$top/target/release/limen}")
+directories=${2:-58}
+rounds=${3:-7}
+[ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
+[ "$(id -u)" = 0 ] || die "must run as root, because it mounts"
+# shellcheck source=scripts/servers.sh
+. "$top/scripts/servers.sh"
+mkdir "$work/mnt"
+trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; servers_clean' EXIT
+
+server_start redis
+"$limen" format "$url" v --bucket "$work/objects" >/dev/null
+"$limen" mount -d -o transport=dev --log "$work/mount.log" "$url" "$work/mnt" >/dev/null
+mkdir "$work"/mnt/{off,on,full}
+printf 'user::rwx\ngroup::r-x\nother::r-x\n' >"$work/on"
+{
+    cat "$work/on"
+    echo 'mask::rwx'
+    seq -f 'user:%g:r-x' 100001 100338
+    seq -f 'group:%g:r-x' 200001 200169
+} >"$work/full"
+for acl in on full; do setfacl --default --modify-file="$work/$acl" "$work/mnt/$acl"; done
+
+echo '| ACLs | files | creates/s | CPU of a create, us | round trips of a create |'
+echo '|---|---|---|---|---|'
+for acl in off on full; do
+    "$limen" mdtest "$url" "/$acl/t" --depth 2 --dirs "$directories" --files 100 --threads 16 --keep --json \
+        >"$work/json" 2>>"$work/log"
+    python3 - "$acl" "$work/json" <<'PY'
+import json, sys
+create = next(phase for phase in json.load(open(sys.argv[2]))["phases"] if phase["name"] == "create")
+print(f'| {sys.argv[1]} | {create["count"]:,} | {create["ops_per_s"]:,.0f} | {create["cpu_us"]:.1f} | {create["engine_round_trips"]:.3f} |')
+PY
+    getfacl --absolute-names --omit-header --numeric "$(find "$work/mnt/$acl/t" -type f -print -quit)" | grep -c . |
+        sed "s/^/lines of getfacl of a file: /"
+done
+"$limen" bench acl "$work/mnt" --rounds "$rounds"
