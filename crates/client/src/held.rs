@@ -32,11 +32,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
-use host::{HashSet, Instant};
+use host::{HashMap, HashSet, Instant};
 use journal::{Journal, Journals};
 use meta::{AclKind, Effect, Engine, ErrorKind, Guard, MemEngine, Part, Record, RecordKey, Snapshot, Txn};
 use ops::{Key, KnownRecords, Value, known};
-use types::{Errno, FileType, Ino, SessionId, SliceId, SliceSource};
+use types::{AclId, Errno, FileType, Ino, SessionId, SliceId, SliceSource};
 
 use crate::cache::Cache;
 use crate::failure::Failure;
@@ -48,6 +48,8 @@ pub(crate) const MAX_QUEUED: usize = 1000;
 /// The most transactions in one request, and roughly the most bytes.
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
+/// How many texts of ACLs are kept.
+pub(crate) const MAX_ACL_TEXTS: usize = 256;
 /// If more inodes are held, all are given back.
 pub(crate) const MAX_INODES: usize = 100_000;
 /// How long no directory is held after another client has recalled one. It doubles with each recall that follows soon.
@@ -83,6 +85,8 @@ pub(crate) struct Held {
     pub(crate) failures: AtomicU64,
     /// Whether changes that were answered were lost with a session, and no caller of sync knows yet.
     pub(crate) has_lost: AtomicBool,
+    /// Texts of ACLs that queued transactions store, because new files often have the same ACL.
+    pub(crate) acl_texts: Mutex<HashMap<AclId, Arc<str>>>,
     pub(crate) state: Mutex<State>,
     /// Notified when the queue, or `is_closing` or `is_alone`, changes.
     pub(crate) changed: Condvar,
@@ -183,6 +187,7 @@ impl Default for Held {
             is_ending: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             has_lost: AtomicBool::new(false),
+            acl_texts: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
             sending: Mutex::default(),

@@ -10,13 +10,13 @@ use meta::{
     DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Record, RecordKey, Scan, Snapshot, Txn,
 };
 use ops::{Acl, Key, Value};
-use types::{BootInstant, Ino, SessionId, SliceId, Time};
+use types::{AclId, BootInstant, Ino, SessionId, SliceId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
 use crate::held::{
-    Entered, HeldRead, Known, LOOK_EVERY, MAX_INODES, MAX_QUEUED, MakeDurable, State, changes_files,
-    slices_of,
+    Entered, HeldRead, Known, LOOK_EVERY, MAX_ACL_TEXTS, MAX_INODES, MAX_QUEUED, MakeDurable, State,
+    changes_files, slices_of,
 };
 use crate::ticket::Ticket;
 
@@ -179,14 +179,27 @@ impl Meta {
         queued.guards.retain(|guard| !matches!(guard, Guard::Acl { .. }));
         for guard in &txn.guards {
             let Guard::Acl { id } = *guard else { continue };
-            let Some(Value::Acl(Some(acl))) = self.cache.get(&Key::Acl(id), None) else { return None };
-            let text = match acl {
-                Acl::Posix(acl) => acl.to_storage(),
-                Acl::Nfs4(acl) => acl.acl().to_storage(),
-            };
-            queued.effects.push(Effect::PutAcl { id, text: text.into() });
+            queued.effects.push(Effect::PutAcl { id, text: self.acl_text(id)? });
         }
         Some(queued)
+    }
+
+    /// The text of an ACL; `None` if this client does not know it.
+    fn acl_text(&self, id: AclId) -> Option<Arc<str>> {
+        if let Some(text) = host::lock(&self.held.acl_texts).get(&id) {
+            return Some(Arc::clone(text));
+        }
+        let Some(Value::Acl(Some(acl))) = self.cache.get(&Key::Acl(id), None) else { return None };
+        let text: Arc<str> = match acl {
+            Acl::Posix(acl) => acl.to_storage().into(),
+            Acl::Nfs4(acl) => acl.acl().to_storage().into(),
+        };
+        let mut texts = host::lock(&self.held.acl_texts);
+        if texts.len() >= MAX_ACL_TEXTS {
+            texts.clear();
+        }
+        texts.insert(id, Arc::clone(&text));
+        Some(text)
     }
 
     /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is

@@ -8,6 +8,8 @@
 //! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. An entry that is
 //! cut off was never answered.
 //!
+//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has the text of an ACL once.
+//!
 //! Before transactions are sent, the journal says how they are merged. If the process ends before they are known to be
 //! committed, they are sent again exactly as they were, so that the database recognizes them by their ids.
 
@@ -15,19 +17,20 @@ mod file;
 mod memory;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-use meta::Txn;
+use meta::{Effect, Txn};
 use serde::{Deserialize, Serialize};
-use types::{SessionId, Time};
+use types::{AclId, SessionId, Time};
 
 pub use file::Directory;
 pub use memory::Memory;
 
 /// Changes with each change of the entries, or of anything in a transaction.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// If nothing is queued, a journal of this size is cut back to its header.
 const RESTART_BYTES: u64 = 1 << 20;
 /// A journal of this size is written anew.
@@ -56,7 +59,8 @@ pub struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry<'a> {
     Begin(Cow<'a, Header>),
-    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail.
+    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An ACL without a
+    /// text has that of the earlier entry with the same id.
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
     Sent(Cow<'a, [u32]>),
@@ -135,6 +139,8 @@ pub struct Journal {
     is_gone: bool,
     /// The last transaction could not be added. This is logged once.
     is_refusing: bool,
+    /// The ACLs whose texts are in the journal.
+    texts: HashSet<AclId>,
     frame: Vec<u8>,
 }
 
@@ -195,6 +201,7 @@ impl Journal {
             has_lost: false,
             is_gone: false,
             is_refusing: false,
+            texts: HashSet::new(),
             frame: Vec::new(),
         }
     }
@@ -210,13 +217,16 @@ impl Journal {
 
     fn try_queue(&mut self, txn: &Txn, is_optional: bool) -> bool {
         self.frame.clear();
-        if !frame_of(&mut self.frame, &Entry::Queued(Cow::Borrowed(txn), is_optional)) {
+        if !frame_of(&mut self.frame, &Entry::Queued(without_texts(txn, &self.texts), is_optional)) {
             tracing::error!(?txn, "a change cannot be written to a journal");
             return false;
         }
         let reserved = self.storage.reserve(self.frame.len() as u64 + RESERVED_BYTES);
         match reserved.and_then(|()| self.storage.append(&self.frame)) {
-            Ok(()) => self.len += self.frame.len() as u64,
+            Ok(()) => {
+                self.len += self.frame.len() as u64;
+                self.texts.extend(acls_of(txn));
+            }
             Err(error) => {
                 if !self.is_refusing {
                     tracing::warn!(%error, journal = self.storage.place(), "cannot write to a journal: changes are committed before they are answered");
@@ -276,16 +286,18 @@ impl Journal {
 
     fn rewrite<'a>(&mut self, left: impl Iterator<Item = (&'a Txn, bool)>, sent: &[u32]) {
         let mut bytes = self.header.clone();
+        let mut texts = HashSet::new();
         for (txn, is_optional) in left {
-            if !frame_of(&mut bytes, &Entry::Queued(Cow::Borrowed(txn), is_optional)) {
+            if !frame_of(&mut bytes, &Entry::Queued(without_texts(txn, &texts), is_optional)) {
                 return;
             }
+            texts.extend(acls_of(txn));
         }
         if !sent.is_empty() {
             frame_of(&mut bytes, &Entry::Sent(Cow::Borrowed(sent)));
         }
         match self.storage.replace(&bytes) {
-            Ok(()) => self.len = bytes.len() as u64,
+            Ok(()) => (self.len, self.texts) = (bytes.len() as u64, texts),
             Err(error) => {
                 tracing::warn!(%error, journal = self.storage.place(), "cannot write a journal anew")
             }
@@ -296,6 +308,7 @@ impl Journal {
     /// added. Returns whether the journal can be used then.
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
+        self.texts.clear();
         let len = self.header.len() as u64;
         match self.storage.truncate(len) {
             Ok(()) => self.len = len,
@@ -324,6 +337,43 @@ impl Journal {
         }
         true
     }
+}
+
+fn acls_of(txn: &Txn) -> impl Iterator<Item = AclId> {
+    txn.effects.iter().filter_map(|effect| match effect {
+        Effect::PutAcl { id, .. } => Some(*id),
+        _ => None,
+    })
+}
+
+/// The transaction without the texts of these ACLs.
+fn without_texts<'a>(txn: &'a Txn, known: &HashSet<AclId>) -> Cow<'a, Txn> {
+    let mut txn = Cow::Borrowed(txn);
+    if acls_of(&txn).any(|id| known.contains(&id)) {
+        for effect in &mut txn.to_mut().effects {
+            if let Effect::PutAcl { id, text } = effect
+                && known.contains(id)
+            {
+                *text = "".into();
+            }
+        }
+    }
+    txn
+}
+
+/// Gives each ACL without a text the text of the earlier entry, and remembers the texts. Returns whether all were known.
+fn with_texts(txn: &mut Txn, known: &mut HashMap<AclId, Arc<str>>) -> bool {
+    txn.effects.iter_mut().all(|effect| {
+        let Effect::PutAcl { id, text } = effect else { return true };
+        if !text.is_empty() {
+            known.insert(*id, Arc::clone(text));
+            return true;
+        }
+        known.get(id).is_some_and(|found| {
+            *text = Arc::clone(found);
+            true
+        })
+    })
 }
 
 /// Appends the frame of an entry. Returns false, and appends nothing, if it has none.
@@ -373,7 +423,7 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
         _ => return Err(Unusable::Damaged),
     }
     let Ok(Entry::Begin(header)) = postcard::from_bytes(first) else { return Err(Unusable::Damaged) };
-    let (queue, sent) = (VecDeque::new(), Vec::new());
+    let (queue, sent, mut texts) = (VecDeque::new(), Vec::new(), HashMap::new());
     let mut found = Unfinished { header: Cow::into_owned(header), queue, sent, len: 0, is_damaged: false };
     loop {
         let (entry, after) = match next(rest) {
@@ -382,7 +432,14 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
             Next::Damaged => (Err(postcard::Error::DeserializeBadEncoding), rest),
         };
         match entry {
-            Ok(Entry::Queued(txn, is_optional)) => found.queue.push_back((Cow::into_owned(txn), is_optional)),
+            Ok(Entry::Queued(txn, is_optional)) => {
+                let mut txn = Cow::into_owned(txn);
+                if !with_texts(&mut txn, &mut texts) {
+                    found.is_damaged = true;
+                    break;
+                }
+                found.queue.push_back((txn, is_optional));
+            }
             Ok(Entry::Sent(merged)) => found.sent = Cow::into_owned(merged),
             Ok(Entry::Committed(count)) => found.commit(count),
             Ok(Entry::Begin(_)) | Err(_) => {

@@ -139,7 +139,7 @@ fn the_stored_form_does_not_change() {
     assert!(journal.queued(&whole(), false));
     journal.sent(&[1]);
     let bytes = bytes(&memory);
-    assert_eq!((FORMAT, bytes.len(), crc32c::crc32c(&bytes)), (1, 71_517, 2_388_265_285));
+    assert_eq!((FORMAT, bytes.len(), crc32c::crc32c(&bytes)), (2, 71_517, 308_743_479));
 }
 
 #[test]
@@ -171,10 +171,10 @@ fn an_entry_that_is_cut_off_or_damaged_ends_a_journal() {
     assert_eq!(flipped(first - 1), Err(Unusable::Damaged));
     assert_eq!(flipped(FRAME_BYTES + 1), Err(Unusable::Damaged), "this is no other format");
     assert_eq!(read(&[0; 4096]), Err(Unusable::Damaged));
-    let other = Header { format: 2, ..header() };
+    let other = Header { format: FORMAT + 1, ..header() };
     let mut frame = Vec::new();
     assert!(frame_of(&mut frame, &Entry::Begin(Cow::Owned(other))));
-    assert_eq!(read(&frame), Err(Unusable::OtherFormat(2)));
+    assert_eq!(read(&frame), Err(Unusable::OtherFormat(FORMAT + 1)));
 }
 
 /// A transaction that follows one that is missing would be replayed without it.
@@ -264,6 +264,30 @@ fn a_journal_does_not_grow_for_ever() {
     assert!(journal.len < REWRITE_BYTES + 300_000);
     let found = read(&bytes(&memory)).unwrap();
     assert_eq!((queue(&found), &found.sent[..]), (vec![one], &[1][..]));
+}
+
+/// Many new files inherit the same ACL, which may have some kilobytes.
+#[test]
+fn a_journal_has_the_text_of_an_acl_once() {
+    let (memory, mut journal) = begin();
+    let long = |count: u32| {
+        let text = "u::rwx,".repeat(1000).into();
+        Txn { effects: vec![Effect::PutAcl { id: AclId(5), text }], ..txn(count) }
+    };
+    assert!((0..10).all(|count| journal.queued(&long(count), false)));
+    assert!(journal.len < 8000);
+    journal.committed(9, [(&long(9), false)].into_iter(), &[]);
+    let found = read(&bytes(&memory)).unwrap();
+    assert_eq!(queue(&found), [long(9)]);
+    // A journal that is written anew has the text of what is left.
+    journal.rewrite([(&long(9), false)].into_iter(), &[]);
+    assert!(journal.queued(&long(10), false));
+    assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [long(9), long(10)]);
+    // An emptied journal has no texts.
+    journal.has_gap = true;
+    journal.committed(2, [].into_iter(), &[]);
+    assert!(journal.queued(&long(2), false));
+    assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [long(2)]);
 }
 
 #[test]

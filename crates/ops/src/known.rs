@@ -48,6 +48,8 @@ pub enum Key {
     Mapped(AclId, u64),
     /// The ACL that a new file inherits from this ACL of its directory.
     Inherited(AclId, Heir),
+    /// The access ACL that a chmod to these rwx bits makes of this one (POSIX ACLs).
+    Chmod(AclId, u32),
     /// The POSIX ACL that the kernel is shown for an NFSv4 ACL, by the version of the rules for SIDs, and by the
     /// owner and group of the inode. The flag tells whether the inode is a directory.
     Projection(AclId, u64, u32, u32, bool),
@@ -96,6 +98,7 @@ impl Key {
             Key::Listed(_)
             | Key::Mapped(..)
             | Key::Inherited(..)
+            | Key::Chmod(..)
             | Key::Projection(..)
             | Key::ModeProjection(..)
             | Key::Anyone(_) => return None,
@@ -109,6 +112,7 @@ impl Key {
             Key::Acl(_)
                 | Key::Mapped(..)
                 | Key::Inherited(..)
+                | Key::Chmod(..)
                 | Key::Projection(..)
                 | Key::ModeProjection(..)
                 | Key::Anyone(_)
@@ -139,6 +143,7 @@ pub enum Value {
     Acl(Option<Acl>),
     /// The ACL, and the rwx bits of the resulting mode.
     Inherited(AclId, u32),
+    Chmod(AclId),
     Projection(Arc<nfs4::Projection>),
     Anyone(bool),
     Settings(Arc<Settings>),

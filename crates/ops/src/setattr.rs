@@ -129,8 +129,16 @@ fn chmod(
     if ctx.volume.acl == AclKind::Nfs4 {
         return super::nfs4::chmod(view, ctx, inode, mode, effects);
     }
-    let acl = view.acl(inode.access_acl)?;
-    Ok((mode, acl.map_or(AclId::NONE, |acl| super::acl::put(view, &acl.chmod(mode), effects))))
+    let from = inode.access_acl;
+    let Some(acl) = view.acl(from)? else { return Ok((mode, AclId::NONE)) };
+    if let Some(acl) = view.chmod_acl(from, mode.rwx())
+        && view.is_stored(acl)
+    {
+        return Ok((mode, acl));
+    }
+    let acl = super::acl::put(view, &acl.chmod(mode), effects);
+    view.remember_chmod_acl(from, mode.rwx(), acl);
+    Ok((mode, acl))
 }
 
 impl SetAttr {

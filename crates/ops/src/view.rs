@@ -408,6 +408,19 @@ impl<'a> View<'a> {
         self.known.put(Key::Inherited(from, heir), Value::Inherited(access, rwx));
     }
 
+    /// The access ACL that a chmod to these rwx bits makes of `from`, if this client has computed it before.
+    pub fn chmod_acl(&self, from: AclId, rwx: u32) -> Option<AclId> {
+        match self.known.get(&Key::Chmod(from, rwx), None) {
+            Some(Value::Chmod(acl)) => Some(acl),
+            _ => None,
+        }
+    }
+
+    /// Caches the result for [`View::chmod_acl`]. Like the ACLs themselves, it never changes.
+    pub fn remember_chmod_acl(&self, from: AclId, rwx: u32, acl: AclId) {
+        self.known.put(Key::Chmod(from, rwx), Value::Chmod(acl));
+    }
+
     /// Whether an access ACL lets everybody search a directory, if this client has computed that before. The
     /// mode of the directory is checked separately.
     pub fn anyone_passes(&self, access: AclId) -> Option<bool> {

@@ -68,9 +68,8 @@ impl PosixAcl {
                 Tag::Mask => (MASK, UNDEFINED_ID),
                 Tag::Other => (OTHER, UNDEFINED_ID),
             };
-            value.extend(tag.to_le_bytes());
-            value.extend((perm.bits() as u16).to_le_bytes());
-            value.extend(id.to_le_bytes());
+            let entry = u64::from(tag) | u64::from(perm.bits()) << 16 | u64::from(id) << 32;
+            value.extend_from_slice(&entry.to_le_bytes());
         }
         value
     }

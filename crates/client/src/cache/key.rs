@@ -14,6 +14,7 @@ pub(super) fn is_cacheable(key: &Key) -> bool {
         | Key::Acl(_)
         | Key::Mapped(..)
         | Key::Inherited(..)
+        | Key::Chmod(..)
         | Key::Projection(..)
         | Key::ModeProjection(..)
         | Key::Anyone(_)

@@ -110,13 +110,16 @@ fn chmod_changes_the_mask(factory: Factory<'_>) {
     let c = fresh(factory);
     let ino = c.create(ROOT, "f").unwrap();
     c.set_acl(ino, AclType::Access, Some(&acl(NAMED))).unwrap();
-    c.chmod(ino, 0o4611).unwrap();
-    let inode = c.inode(ino);
-    assert_eq!(inode.mode, Mode::new(0o4611));
     let moved = acl("u::rw-,u:1000:rw-,g::r-x,m::--x,o::--x");
-    assert_eq!(c.stranger().acl(inode.access_acl).as_deref(), Some(&moved));
-    c.chmod(ino, 0o770).unwrap();
-    assert_eq!(c.inode(ino).access_acl, acl(NAMED).id(), "the same ACL as before");
+    // The client remembers what it has computed the first time.
+    for _ in 0..2 {
+        c.chmod(ino, 0o4611).unwrap();
+        let inode = c.inode(ino);
+        assert_eq!(inode.mode, Mode::new(0o4611));
+        assert_eq!(c.stranger().acl(inode.access_acl).as_deref(), Some(&moved));
+        c.chmod(ino, 0o770).unwrap();
+        assert_eq!(c.inode(ino).access_acl, acl(NAMED).id(), "the same ACL as before");
+    }
     check(&c);
 }
 
