@@ -1,12 +1,13 @@
 #!/bin/bash
-# Measures programs that make and remove many small files on a mount: tar, cp -a and rm -rf of a tree of C headers, on
-# the embedded engine and on database servers, with and without `-o sync_metadata` by turns. Prints the medians in
-# seconds, for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
+# Measures programs that make and remove many small files on a mount: by default tar and cp -a of a tree of C headers, and
+# rm -rf of both, on the embedded engine and on database servers, with and without `-o sync_metadata` by turns. Prints the
+# medians in seconds, for docs/benchmarks.md. Requires root, and two CPUs that do nothing else.
 #
 #   scripts/untar.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
 # DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts (default dev),
-# and TREE names another directory than /usr/include.
+# and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones REPOSITORY, by default this
+# one), pip (installs all packages of the directory WHEELS) and rm.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -25,7 +26,8 @@ delay=${CARGO_TARGET_DIR:-$top/target}/debug/examples/delay
 [ -z "${DELAY:-}" ] || (cd "$top" && cargo build --quiet --package servers --example delay)
 tar cf "$work/tree.tar" -C "$(dirname "$tree")" "$(basename "$tree")"
 say "$tree: $(tar tf "$work/tree.tar" | wc -l) entries, $(du -sm "$work/tree.tar" | cut -f 1) MB"
-say "engine, options: tar, cp -a, rm -rf of both (medians of $rounds, seconds)"
+programs=(${PROGRAMS:-tar cp rm})
+say "engine, options: ${programs[*]} (medians of $rounds, seconds)"
 mkdir "$work/mnt"
 # A server does not stop while the mount is connected to it.
 relay=
@@ -35,13 +37,20 @@ trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; kill $relay 2
 round() { # URL OPTION
     "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
     mkdir "$work/mnt/t"
-    python3 - "$work" "$(basename "$tree")" <<'PY'
-import os, subprocess, sys, time
-work = sys.argv[1]
+    python3 - "$work" "$(basename "$tree")" "${REPOSITORY:-$top}" "${WHEELS:-}" "${programs[@]}" <<'PY'
+import glob, os, subprocess, sys, time
+work, tree, repository, wheels, *programs = sys.argv[1:]
 mnt = work + "/mnt/t"
+commands = {
+    "tar": ["tar", "xf", work + "/tree.tar", "-C", mnt],
+    "cp": ["cp", "-a", mnt + "/" + tree, mnt + "/copy"],
+    "git": ["git", "clone", "--quiet", repository, mnt + "/clone"],
+    "pip": ["pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", mnt + "/packages",
+            *glob.glob(wheels + "/*.whl")],
+}
 times = []
-for command in (["tar", "xf", work + "/tree.tar", "-C", mnt], ["cp", "-a", mnt + "/" + sys.argv[2], mnt + "/copy"],
-                ["rm", "-rf", mnt + "/" + sys.argv[2], mnt + "/copy"]):
+for program in programs:
+    command = commands.get(program) or ["rm", "-rf", *glob.glob(mnt + "/*")]
     began = time.monotonic()
     subprocess.run(command, check=True)
     times.append(time.monotonic() - began)

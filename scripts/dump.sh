@@ -1,0 +1,61 @@
+#!/bin/bash
+# Measures dump and load of a volume with a million files of 100 bytes: dumps it from Redis, loads it into each database,
+# reads everything back, and dumps it again. Compares the dumps record by record. Prints a table for docs/benchmarks.md.
+# Requires root, and two CPUs that do nothing else.
+#
+#   scripts/dump.sh [LIMEN [DIRECTORIES [ENGINE ...]]]
+#
+# The volume has DIRECTORIES squared directories of 100 files (default 100). ENGINE is sqlite, redis, postgres, mariadb or
+# etcd (default: all).
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+limen=$(readlink -f "${1:-$top/target/release/limen}")
+directories=${2:-100}
+engines=("${@:3}")
+[ ${#engines[@]} -gt 0 ] || engines=(sqlite redis postgres mariadb etcd)
+[ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
+[ "$(id -u)" = 0 ] || die "must run as root, because PostgreSQL runs as its own user"
+# shellcheck source=scripts/servers.sh
+. "$top/scripts/servers.sh"
+
+# Runs a command; prints its time in seconds and the largest memory of its process in MiB. Its output goes to the log.
+cost() { # COMMAND...
+    python3 - "$work/log" "$@" <<'PY'
+import resource, subprocess, sys, time
+log = open(sys.argv[1], "a")
+began = time.monotonic()
+subprocess.run(sys.argv[2:], check=True, stdout=log, stderr=log)
+memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print(f"{time.monotonic() - began:.1f} ({memory:.0f})")
+PY
+}
+
+# The records of a dump in a fixed order, without the line that names the moment and the database.
+records() { # DUMP
+    "$limen" load "sqlite://$work/compare.db" "$1" >/dev/null 2>&1
+    "$limen" dump --json "sqlite://$work/compare.db" 2>/dev/null | tail -n +2 | head -n -1 | sort | sha256sum
+    rm -f "$work"/compare.db*
+}
+
+server_start redis
+"$limen" format "$url" v --bucket "$work/objects" >/dev/null
+"$limen" mdtest "$url" /t --depth 2 --dirs "$directories" --files 100 --threads 16 --write 100 --keep >>"$work/log" 2>&1
+echo "redis: dump $(cost "$limen" dump "$url" "$work/dump") s (MiB), $(($(stat -c %s "$work/dump") / 1000000)) MB"
+server_stop
+rm -rf "$work/redis"
+expected=$(records "$work/dump")
+echo '| database | load, s (MiB) | verify | dump | differences |'
+echo '|---|---|---|---|---|'
+for engine in "${engines[@]}"; do
+    if [ "$engine" = sqlite ]; then url=sqlite://$work/v.db; else server_start "$engine"; fi
+    load=$(cost "$limen" load "$url" "$work/dump")
+    verify=$(cost "$limen" load --verify "$url" "$work/dump")
+    dump=$(cost "$limen" dump "$url" "$work/again")
+    same=none
+    [ "$(records "$work/again")" = "$expected" ] || same='SOME'
+    echo "| $engine | $load | $verify | $dump | $same |"
+    server_stop
+    rm -rf "${work:?}/$engine" "$work/again" "$work"/v.db*
+done
