@@ -124,7 +124,8 @@ impl Meta {
             (Err(Failure::Engine(error)), Some(doubt)) => {
                 self.doubt(&doubt.txn);
                 self.terms.give_up(&doubt.ticket);
-                Err(EngineError { kind: ErrorKind::Indeterminate, ..error }.into())
+                // ENOSPC would say that nothing happened, and the caller might then do something else instead.
+                Err(EngineError { kind: ErrorKind::Indeterminate, errno: Errno::EIO, ..error }.into())
             }
             (done, _) => done,
         }

@@ -20,7 +20,10 @@ pub enum Operation<'a> {
     },
     /// Takes back lookups of several inodes; no reply.
     BatchForget(Forgets<'a>),
-    GetAttr,
+    GetAttr {
+        /// The request is made through an open file (`FUSE_GETATTR_FH`).
+        by_handle: bool,
+    },
     SetAttr(SetAttr),
     ReadLink,
     Symlink {

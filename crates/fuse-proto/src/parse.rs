@@ -77,6 +77,7 @@ fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
 }
 
 // Flags of requests, with the names of `include/uapi/linux/fuse.h`.
+const GETATTR_FH: u32 = 1;
 const WRITE_CACHE: u32 = 1;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
@@ -84,7 +85,6 @@ const SETXATTR_ACL_KILL_SGID: u32 = 1;
 const LK_FLOCK: u32 = 1;
 
 // The sizes of structures of which no field is needed.
-const GETATTR_BYTES: usize = 16;
 const FSYNC_BYTES: usize = 16;
 const SYNCFS_BYTES: usize = 8;
 
@@ -94,8 +94,8 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
         Opcode::FORGET => Operation::Forget { lookups: args.take()? },
         Opcode::BATCH_FORGET => Operation::BatchForget(args.forgets()?),
         Opcode::GETATTR => {
-            args.take::<[u8; GETATTR_BYTES]>()?;
-            Operation::GetAttr
+            let a: wire::GetattrIn = args.take()?;
+            Operation::GetAttr { by_handle: a.flags & GETATTR_FH != 0 }
         }
         Opcode::SETATTR => Operation::SetAttr(args.set_attr()?),
         Opcode::READLINK => Operation::ReadLink,

@@ -49,6 +49,12 @@ structures! {
         nlookup: u64,
     }
 
+    GetattrIn {
+        flags: u32,
+        _dummy: u32,
+        _fh: u64,
+    }
+
     MknodIn {
         mode: u32,
         rdev: u32,
@@ -310,6 +316,7 @@ mod tests {
             (size_of::<InHeader>(), 40, "InHeader"),
             (size_of::<InitIn16>(), 16, "InitIn16"),
             (size_of::<ForgetOne>(), 16, "ForgetOne"),
+            (size_of::<GetattrIn>(), 16, "GetattrIn"),
             (size_of::<MknodIn>(), 16, "MknodIn"),
             (size_of::<MkdirIn>(), 8, "MkdirIn"),
             (size_of::<Rename2In>(), 16, "Rename2In"),

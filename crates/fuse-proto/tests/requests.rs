@@ -47,6 +47,15 @@ fn header_is_parsed() {
 }
 
 #[test]
+fn getattr_tells_whether_it_is_made_through_an_open_file() {
+    for (flags, through) in [(0, false), (1, true)] {
+        let bytes = request(Opcode::GETATTR, 0, &[&u32s(&[flags, 0]), &u64s(&[7])]);
+        let Operation::GetAttr { by_handle } = Request::parse(&bytes).unwrap().operation else { panic!() };
+        assert_eq!(by_handle, through);
+    }
+}
+
+#[test]
 fn init_flags_are_joined_from_two_words() {
     let flags = (InitFlags::INIT_EXT | InitFlags::POSIX_ACL).bits() as u32;
     let mut args = u32s(&[7, 45, 65536, flags, 1 << 9]);

@@ -79,7 +79,7 @@ impl Tiny {
                 assert_eq!(request.fh, Fh(7));
                 self.waiting.lock().unwrap().push(reply);
             }
-            Operation::GetAttr => reply.ok(Body::attr(&attr(node), TTL).as_bytes()),
+            Operation::GetAttr { .. } => reply.ok(Body::attr(&attr(node), TTL).as_bytes()),
             Operation::Open { .. } | Operation::OpenDir { .. } => {
                 reply.ok(Body::open(Fh(7), OpenFlags::empty()).as_bytes());
             }

@@ -153,7 +153,9 @@ impl Dispatch {
                 }
                 None => Ok(Body::entry(&Entry::negative(lifetimes(guard).name)).into()),
             },
-            Operation::GetAttr => self.attr_body(&attributes.getattr_for(caller, ino)?, guard),
+            Operation::GetAttr { by_handle } => {
+                self.attr_body(&attributes.getattr_for(caller, ino, by_handle)?, guard)
+            }
             Operation::SetAttr(change) => {
                 if change.size_bytes.is_some() {
                     refuse_append_only(change.fh)?;
@@ -453,7 +455,7 @@ fn is_reply_cached(operation: &Operation<'_>) -> bool {
     matches!(
         operation,
         Operation::Lookup { .. }
-            | Operation::GetAttr
+            | Operation::GetAttr { .. }
             | Operation::SetAttr(_)
             | Operation::Symlink { .. }
             | Operation::MkNod { .. }

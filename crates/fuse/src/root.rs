@@ -29,7 +29,7 @@ pub(crate) fn answer(vfs: &Vfs, root: Ino, operation: &Operation<'_>, reply: Rep
             Err(errno) => reply.error(errno),
         },
         Operation::Lookup { .. } => reply.error(Errno::ENOENT),
-        Operation::GetAttr => {
+        Operation::GetAttr { .. } => {
             let attr = Attr { ino: 1, mode: 0o040755, nlink: 3, blksize_bytes: 4096, ..Attr::default() };
             reply.ok(Body::attr(&attr, TTL).as_bytes());
         }

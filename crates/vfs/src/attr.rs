@@ -19,7 +19,7 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// The kernel must not cache these attributes: the reply depends on the caller.
+    /// The kernel must not cache these attributes: the reply depends on the caller, or another mount has deleted the inode.
     pub per_caller: bool,
     /// Whether the inode is in the trash. The kernel must not cache its attributes and name: it does not know what a removal
     /// elsewhere changes here.

@@ -74,22 +74,41 @@ impl Attributes {
 
     /// The attributes of an inode, including unflushed writes.
     ///
-    /// The kernel may ask for them before it ends the open(2) that created the file. If another mount has deleted the file
-    /// by then, ESTALE would make the kernel repeat the call, and create the file again. So a file that a call on this
-    /// mount created keeps its attributes as long as it is open.
-    ///
     /// # Errors
     /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
     /// with the session. ESTALE would be wrong in that case: programs then open the file again by its name,
     /// and the name may now lead to another file.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         match self.inode(ino) {
-            Err(Errno::ESTALE) => match self.open.get(ino) {
-                Some(file) if file.is_fenced() => Err(Errno::EIO),
-                file => Ok(self.of_deleted(file.as_ref().and_then(|file| file.created()).ok_or(Errno::ESTALE)?)),
-            },
+            Err(Errno::ESTALE) if self.open.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
             inode => Ok(self.attr_of(&inode?)),
         }
+    }
+
+    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
+    ///
+    /// The kernel may also request them before it ends the open(2) that created the file (`may_open`), but then not
+    /// through the open file. If another mount has deleted the file by then, ESTALE would make the kernel repeat the
+    /// call, and create the file again. So a new file that no program has used yet has the attributes with which it was
+    /// created.
+    ///
+    /// # Errors
+    /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
+    /// decide that.
+    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino, by_handle: bool) -> Result<Attr, Errno> {
+        let attr = match self.getattr(ino) {
+            Err(Errno::ESTALE) if !by_handle => self.of_deleted(&self.created(ino).ok_or(Errno::ESTALE)?),
+            attr => attr?,
+        };
+        if attr.per_caller && attr.kind.is_dir() {
+            self.access.admit(caller, ino, Mask::SEARCH)?;
+        }
+        Ok(attr)
+    }
+
+    /// The inode as a call on this mount created it, as long as that call may not have ended.
+    pub(crate) fn created(&self, ino: Ino) -> Option<Inode> {
+        self.open.get(ino)?.created().copied()
     }
 
     /// The attributes of an inode, for the reply to the change after which it was `changed`. Another mount may have deleted
@@ -104,21 +123,9 @@ impl Attributes {
         }
     }
 
+    /// The kernel must not cache these attributes: a read would then end at their size instead of failing.
     fn of_deleted(&self, inode: &Inode) -> Attr {
-        self.attr_of(&Inode { nlink: 0, ..*inode })
-    }
-
-    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
-    ///
-    /// # Errors
-    /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
-    /// decide that.
-    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
-        let attr = self.getattr(ino)?;
-        if attr.per_caller && attr.kind.is_dir() {
-            self.access.admit(caller, ino, Mask::SEARCH)?;
-        }
-        Ok(attr)
+        Attr { per_caller: true, ..self.attr_of(&Inode { nlink: 0, ..*inode }) }
     }
 
     /// The attributes of an inode. For an open file, the unflushed writes are read first, and then the record

@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(old.files.write(ino, 0, b"text"), Err(Errno::EIO));
         // The kernel sends GETATTR before it reads.
         assert_eq!(old.attributes.getattr(ino), Err(Errno::EIO));
-        assert_eq!(old.attributes.getattr_for(&root(), ino), Err(Errno::EIO));
+        assert_eq!(old.attributes.getattr_for(&root(), ino, true), Err(Errno::EIO));
         old.files.close(ino).unwrap();
         assert_eq!(old.attributes.getattr(ino), Err(Errno::ESTALE));
     }

@@ -25,7 +25,7 @@ use crate::session::SessionInfo;
 use crate::vfs::Vfs;
 
 /// Changes with each change of [`MountState`], or of anything in it.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// How long the background threads may take to end. They end after their present request.
 const THREADS_END_IN: Duration = Duration::from_secs(10);

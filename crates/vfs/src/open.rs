@@ -35,8 +35,10 @@ pub(crate) struct OpenFile {
     fenced: AtomicBool,
     /// The kernel may have pages of this file.
     cached: AtomicBool,
-    /// If a call on this mount created the file and opened it, the inode as it was created.
+    /// If a call on this mount created the file and opened it, the inode as it was created, and whether the call may
+    /// not have ended.
     created: OnceLock<Box<Inode>>,
+    is_opening: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl OpenFile {
             fenced: AtomicBool::new(false),
             cached: AtomicBool::new(false),
             created: OnceLock::new(),
+            is_opening: AtomicBool::new(false),
         }
     }
 
@@ -169,10 +172,19 @@ impl OpenFile {
 
     pub(crate) fn set_created(&self, inode: &Inode) {
         let _ = self.created.set(Box::new(*inode));
+        self.is_opening.store(true, Ordering::Release);
     }
 
+    /// Records that a program has used the file, so the call that opened it has ended.
+    pub(crate) fn set_used(&self) {
+        if self.is_opening.load(Ordering::Relaxed) {
+            self.is_opening.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The inode as a call on this mount created it, as long as that call may not have ended.
     pub(crate) fn created(&self) -> Option<&Inode> {
-        self.created.get().map(Box::as_ref)
+        self.created.get().map(Box::as_ref).filter(|_| self.is_opening.load(Ordering::Acquire))
     }
 
     pub(crate) fn is_orphan(&self) -> bool {
@@ -204,6 +216,8 @@ pub(crate) struct FileState {
     pub(crate) is_fenced: bool,
     /// The errno, as a number, to report because written data is lost.
     pub(crate) lost: Option<i32>,
+    /// See [`OpenFile::created`].
+    pub(crate) created: Option<Inode>,
 }
 
 const SHARDS: usize = 32;
@@ -324,6 +338,7 @@ impl OpenTable {
                     is_orphan: file.is_orphan(),
                     is_fenced: file.is_fenced(),
                     lost: data.lost.map(Errno::raw),
+                    created: file.created().copied(),
                 });
             }
         }
@@ -338,6 +353,9 @@ impl OpenTable {
         }
         file.set_orphan(state.is_orphan);
         file.set_cached();
+        if let Some(created) = &state.created {
+            file.set_created(created);
+        }
         if state.is_fenced {
             file.set_fenced();
         }

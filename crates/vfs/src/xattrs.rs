@@ -91,12 +91,12 @@ impl Xattrs {
     pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
-                if self.base.access.has_nfs4_acls() {
-                    let shown = if which == AclType::Access { self.projected_acl(ino)? } else { None };
-                    return Ok(shown.ok_or(Errno::ENODATA)?.to_xattr().into());
+                // The kernel may ask for the ACL before it ends the open(2) that created the file, as for attributes:
+                // see `Attributes::getattr_for`.
+                match self.posix_acl(ino, which) {
+                    Err(Errno::ESTALE) if self.base.attributes.created(ino).is_some() => Err(Errno::ENODATA),
+                    acl => acl,
                 }
-                let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
-                Ok(acl_ids::posix_here(&self.base.access.ids, &acl)?.0.to_xattr().into())
             }
             XattrName::Nfs4(scope, sids) => Ok(self.nfs4_acl(caller, ino, scope, sids)?.into()),
             XattrName::Stored(name) => {
@@ -108,6 +108,15 @@ impl Xattrs {
                 xattrs.get(&name).cloned().ok_or(Errno::ENODATA)
             }
         }
+    }
+
+    fn posix_acl(&self, ino: Ino, which: AclType) -> Result<Arc<[u8]>, Errno> {
+        if self.base.access.has_nfs4_acls() {
+            let shown = if which == AclType::Access { self.projected_acl(ino)? } else { None };
+            return Ok(shown.ok_or(Errno::ENODATA)?.to_xattr().into());
+        }
+        let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
+        Ok(acl_ids::posix_here(&self.base.access.ids, &acl)?.0.to_xattr().into())
     }
 
     /// The names of the xattrs, each followed by NUL, as `listxattr(2)` returns them. The names of the trusted

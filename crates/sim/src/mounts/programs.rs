@@ -192,7 +192,7 @@ impl Program {
         let written = self.vfs.files.write(ino, 0, &bytes).is_ok() && self.vfs.files.flush(ino).is_ok();
         host::sleep(Duration::from_millis(host::random() % 4000));
         let read = self.vfs.files.read(ino, 0, bytes.len() as u32).map(|read| read == bytes);
-        let attr = self.vfs.attributes.getattr_for(&root(), ino);
+        let attr = self.vfs.attributes.getattr_for(&root(), ino, true);
         let _ = self.vfs.files.close(ino);
         if self.vfs.session_loss() != before {
             return;

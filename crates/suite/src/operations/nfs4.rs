@@ -340,7 +340,11 @@ fn setting_attributes_needs_rights(factory: Factory<'_>) {
     assert_eq!(c.run_as(&own(Some(5), Some(5)), &user(5)).map(drop), Ok(()));
     assert_eq!(c.run_as(&own(Some(1), Some(1)), &able(9, Caps::CHOWN)).map(drop), Ok(()));
     let member = Authority::Daemon(Cred::new(1, 1, &[8], Caps::NONE));
-    assert_eq!(c.run_as(&own(None, Some(8)), &member).map(drop), Ok(()), "owners may choose among their groups");
+    assert_eq!(
+        c.run_as(&own(None, Some(8)), &member).map(drop),
+        Ok(()),
+        "owners may choose among their groups"
+    );
     let chmod = || SetAttr { mode: Some(Mode::new(0o640)), ..base() };
     assert_eq!(refused(chmod(), 2), Errno::EPERM);
     assert_eq!(c.run_as(&chmod(), &user(4)).map(drop), Ok(()));

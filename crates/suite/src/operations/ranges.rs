@@ -512,7 +512,11 @@ fn unnamed_files_are_linked_or_removed(factory: Factory<'_>) {
     );
     assert_eq!(c.run_as(&link(kept.ino, "named"), &KERNEL).map(drop), Ok(()));
     assert_eq!((c.inode(kept.ino).nlink, c.at(dir, "named").ino), (1, kept.ino));
-    assert_eq!(c.run_as(&link(kept.ino, "again"), &daemon).map(drop), Ok(()), "it has a name, so it can be linked");
+    assert_eq!(
+        c.run_as(&link(kept.ino, "again"), &daemon).map(drop),
+        Ok(()),
+        "it has a name, so it can be linked"
+    );
     let session = c.meta.session();
     for ino in [kept.ino, gone.ino] {
         c.run(&Reap { session, ino }).unwrap();

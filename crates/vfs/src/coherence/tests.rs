@@ -378,17 +378,22 @@ fn kernel_checks_again_if_the_caller_cannot_be_identified() {
     assert_eq!(pair.a.attributes.getattr(file).unwrap().mode, Mode::new(0o600));
 }
 
-/// The kernel may ask for the attributes before it ends the call that created the file.
+/// The kernel may ask for the attributes and the ACL before it ends the call that created the file.
 #[test]
-fn created_file_that_another_mount_deleted_has_attributes_until_it_is_closed() {
+fn created_file_that_another_mount_deleted_has_attributes_until_it_is_used() {
     let pair = Pair::watched();
     let file = make(&pair.b, "f");
     pair.a.names.unlink(&root(), Ino::ROOT, b"f").unwrap();
     pair.kernel.expect(&Event::Name(Ino::ROOT, b"f".to_vec()), 0);
-    assert_eq!(pair.b.attributes.getattr(file).unwrap().nlink, 0);
+    let attributes = &pair.b.attributes;
+    let acl = || pair.b.xattrs.getxattr(&root(), file, b"system.posix_acl_access");
+    assert_eq!(attributes.getattr_for(&root(), file, false).unwrap().nlink, 0);
+    assert_eq!(acl(), Err(Errno::ENODATA));
+    // A read asks through the open file. Size 0 would be the end of the file.
+    assert_eq!(attributes.getattr_for(&root(), file, true), Err(Errno::ESTALE));
     assert_eq!(pair.b.files.read(file, 0, 10), Err(Errno::ESTALE));
-    pair.b.files.close(file).unwrap();
-    assert_eq!(pair.b.attributes.getattr(file), Err(Errno::ESTALE));
+    assert_eq!(attributes.getattr_for(&root(), file, false), Err(Errno::ESTALE));
+    assert_eq!(acl(), Err(Errno::ESTALE));
 }
 
 #[test]
