@@ -1,5 +1,6 @@
 //! The view that a plan has of the volume. It turns each lookup into a guard.
 
+mod computed;
 mod held;
 mod limits;
 
@@ -13,7 +14,7 @@ use host::HashSet;
 use meta::{Counter, Dirent, Guard, Inode, Lock, LockWait, RecordKey, Usage, Xattrs, xattr_blocks};
 use types::{AclId, ChunkIndex, Errno, Ino, Name, SessionId, Slice, XattrName};
 
-use crate::known::{Acl, Heir, Key, KnownRecords, OwnReads, Value};
+use crate::known::{Acl, Key, KnownRecords, OwnReads, Value};
 use crate::trash_names::TRASH_NAME;
 
 /// Why a plan has no result.
@@ -392,47 +393,6 @@ impl<'a> View<'a> {
     pub fn is_stored(&self, id: AclId) -> bool {
         let known = || self.known.get(&Key::Acl(id), None);
         self.find_fresh(&Key::Acl(id)).is_none() && matches!(known(), Some(Value::Acl(Some(_))))
-    }
-
-    /// The access ACL and the rwx bits that a new file gets by inheritance from the ACL `from`, if this client
-    /// has computed them before.
-    pub fn inherited(&self, from: AclId, heir: Heir) -> Option<(AclId, u32)> {
-        match self.known.get(&Key::Inherited(from, heir), None) {
-            Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
-            _ => None,
-        }
-    }
-
-    /// Caches the result for [`View::inherited`]. Like the ACLs themselves, it never changes.
-    pub fn remember_inherited(&self, from: AclId, heir: Heir, (access, rwx): (AclId, u32)) {
-        self.known.put(Key::Inherited(from, heir), Value::Inherited(access, rwx));
-    }
-
-    /// The access ACL that a chmod to these rwx bits makes of `from`, if this client has computed it before.
-    pub fn chmod_acl(&self, from: AclId, rwx: u32) -> Option<AclId> {
-        match self.known.get(&Key::Chmod(from, rwx), None) {
-            Some(Value::Chmod(acl)) => Some(acl),
-            _ => None,
-        }
-    }
-
-    /// Caches the result for [`View::chmod_acl`]. Like the ACLs themselves, it never changes.
-    pub fn remember_chmod_acl(&self, from: AclId, rwx: u32, acl: AclId) {
-        self.known.put(Key::Chmod(from, rwx), Value::Chmod(acl));
-    }
-
-    /// Whether an access ACL lets everybody search a directory, if this client has computed that before. The
-    /// mode of the directory is checked separately.
-    pub fn anyone_passes(&self, access: AclId) -> Option<bool> {
-        match self.known.get(&Key::Anyone(access), None) {
-            Some(Value::Anyone(passes)) => Some(passes),
-            _ => None,
-        }
-    }
-
-    /// Caches the result for [`View::anyone_passes`]. Like the ACL itself, it never changes.
-    pub fn remember_anyone_passes(&self, access: AclId, passes: bool) {
-        self.known.put(Key::Anyone(access), Value::Anyone(passes));
     }
 
     pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, PlanStop> {
