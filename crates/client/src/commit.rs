@@ -124,8 +124,7 @@ impl Meta {
             (Err(Failure::Engine(error)), Some(doubt)) => {
                 self.doubt(&doubt.txn);
                 self.terms.give_up(&doubt.ticket);
-                // ENOSPC would say that nothing happened, and the caller might then do something else instead.
-                Err(EngineError { kind: ErrorKind::Indeterminate, errno: Errno::EIO, ..error }.into())
+                Err(EngineError { kind: ErrorKind::Indeterminate, ..error }.into())
             }
             (done, _) => done,
         }

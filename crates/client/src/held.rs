@@ -49,7 +49,7 @@ pub(crate) const MAX_QUEUED: usize = 1000;
 pub(crate) const MAX_GROUP: usize = 256;
 pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// How many texts of ACLs are kept.
-pub(crate) const MAX_ACL_TEXTS: usize = 256;
+pub(crate) const MAX_ACL_TEXTS: usize = 64;
 /// If more inodes are held, all are given back.
 pub(crate) const MAX_INODES: usize = 100_000;
 /// How long no directory is held after another client has recalled one. It doubles with each recall that follows soon.

@@ -97,7 +97,10 @@ impl Attributes {
     /// decide that.
     pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino, by_handle: bool) -> Result<Attr, Errno> {
         let attr = match self.getattr(ino) {
-            Err(Errno::ESTALE) if !by_handle => self.of_deleted(&self.created(ino).ok_or(Errno::ESTALE)?),
+            Err(Errno::ESTALE) if !by_handle => {
+                let created = self.created(ino).ok_or(Errno::ESTALE)?;
+                self.of_deleted(&Inode { nlink: 0, ..created })
+            }
             attr => attr?,
         };
         if attr.per_caller && attr.kind.is_dir() {
@@ -125,7 +128,7 @@ impl Attributes {
 
     /// The kernel must not cache these attributes: a read would then end at their size instead of failing.
     fn of_deleted(&self, inode: &Inode) -> Attr {
-        Attr { per_caller: true, ..self.attr_of(&Inode { nlink: 0, ..*inode }) }
+        Attr { per_caller: true, ..self.attr_of(inode) }
     }
 
     /// The attributes of an inode. For an open file, the unflushed writes are read first, and then the record

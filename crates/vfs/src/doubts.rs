@@ -34,6 +34,11 @@ impl Doubts {
         self.exist.store(true, Ordering::Release);
     }
 
+    /// Whether a change is in doubt.
+    pub(crate) fn exist(&self) -> bool {
+        self.exist.load(Ordering::Acquire)
+    }
+
     /// Whether no change is in doubt, and none has left anything behind.
     pub(crate) fn is_empty(&self) -> bool {
         host::lock(&self.all).is_empty() && host::lock(&self.orphans).is_empty()

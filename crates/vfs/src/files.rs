@@ -52,13 +52,6 @@ impl Files {
         self.base.open.open(ino, || self.base.new_buffer())
     }
 
-    /// An open file that a program uses.
-    fn used(&self, ino: Ino) -> Result<Arc<OpenFile>, Errno> {
-        let file = self.base.open.get(ino).ok_or(Errno::EBADF)?;
-        file.set_used();
-        Ok(file)
-    }
-
     fn check_open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
         // `getattr` may still find a deleted inode, but it cannot be opened.
         let Opened { inode, append_only } =
@@ -85,7 +78,7 @@ impl Files {
     /// EBADF if the file is not open; ESTALE if another mount has deleted it; EIO if it was lost with the
     /// session, if the data is damaged, or if the object store or the database fails.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         self.read_file(&file, offset, len)
     }
 
@@ -94,7 +87,7 @@ impl Files {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_to_cache(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         file.set_cached();
         self.read_file(&file, offset, len)
     }
@@ -143,7 +136,7 @@ impl Files {
     /// EBADF if the file is not open; EFBIG if the write ends beyond 2^63 - 1 bytes; EIO if the file was lost
     /// with the session; ENOSPC, EDQUOT or EIO if this write or an earlier one cannot be stored.
     pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
         let failed = |error| data_error(ino, offset, &error);
@@ -181,7 +174,7 @@ impl Files {
     /// # Errors
     /// As [`Self::write`].
     pub fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64, Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         let mut data = file.lock();
         self.base.flush_locked(&file, &mut data)?;
         let session = self.base.fencing.session_of(&file, &mut data)?;
@@ -219,7 +212,7 @@ impl Files {
     /// store or the database fails. After the last three, the data stays in memory and can be flushed again,
     /// until the last close.
     pub fn flush(&self, ino: Ino) -> Result<(), Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         let mut data = file.lock();
         self.base.flush_locked(&file, &mut data)
     }
@@ -229,7 +222,7 @@ impl Files {
     /// # Errors
     /// As [`Self::flush`].
     pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
-        let file = self.used(ino)?;
+        let file = self.base.open.used(ino)?;
         let mut data = file.lock();
         self.base.flush_locked(&file, &mut data)?;
         drop(data);

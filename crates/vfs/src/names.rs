@@ -293,7 +293,8 @@ impl Names {
             let done = run(true);
             let unlinked = match &done {
                 Ok(done) => done.unlinked(),
-                Err(Errno::ENOSPC) => return run(false),
+                // If the removal may still happen, another one must not follow: the name may refer to another inode by then.
+                Err(Errno::ENOSPC) if !self.base.commits.doubts.exist() => return run(false),
                 Err(_) => None,
             };
             let Some(Unlinked { fate: Fate::NoTrash, inode }) = unlinked else { return done };

@@ -176,7 +176,7 @@ impl OpenFile {
     }
 
     /// Records that a program has used the file, so the call that opened it has ended.
-    pub(crate) fn set_used(&self) {
+    fn set_used(&self) {
         if self.is_opening.load(Ordering::Relaxed) {
             self.is_opening.store(false, Ordering::Relaxed);
         }
@@ -272,6 +272,16 @@ impl OpenTable {
             return None;
         }
         host::lock(&self.shard(ino).slots).get(&ino)?.file.clone()
+    }
+
+    /// An open file that a program uses.
+    ///
+    /// # Errors
+    /// EBADF if the inode is not open.
+    pub(crate) fn used(&self, ino: Ino) -> Result<Arc<OpenFile>, Errno> {
+        let file = self.get(ino).ok_or(Errno::EBADF)?;
+        file.set_used();
+        Ok(file)
     }
 
     /// Closes one handle of an inode; returns the file if that was the last one.

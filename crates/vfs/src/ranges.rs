@@ -1,7 +1,5 @@
 //! Ranges of open files: fallocate, seeking data and holes, copies by reference.
 
-use std::sync::Arc;
-
 use chunk::{Piece, PieceSource};
 use meta::{Record, Scan};
 use ops::{Allocate, AllocateMode, CopyRange, KillPriv};
@@ -10,7 +8,6 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 use crate::caller::Caller;
 use crate::fencing::Within;
 use crate::files::Files;
-use crate::open::OpenFile;
 
 /// The kind of range that lseek(2) seeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +32,7 @@ impl Files {
         len: u64,
         mode: AllocateMode,
     ) -> Result<(), Errno> {
-        let file = self.open_file(ino)?;
+        let file = self.base.open.used(ino)?;
         self.kill_priv_unless_root(caller, ino)?;
         let mut data = file.lock();
         self.base.flush_locked(&file, &mut data)?;
@@ -51,7 +48,7 @@ impl Files {
     /// EBADF if the file is not open; those of [`Self::flush`]; ENXIO if `offset` is at or beyond the end of
     /// the file, or if [`Seek::Data`] finds only a hole.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        let file = self.open_file(ino)?;
+        let file = self.base.open.used(ino)?;
         self.base.flush_locked(&file, &mut file.lock())?;
         let size = self.base.attributes.inode(ino)?.size;
         if offset >= size {
@@ -95,7 +92,7 @@ impl Files {
         (to, to_offset): (Ino, u64),
         len: u64,
     ) -> Result<u64, Errno> {
-        let (source, target) = (self.open_file(from)?, self.open_file(to)?);
+        let (source, target) = (self.base.open.used(from)?, self.base.open.used(to)?);
         self.kill_priv_unless_root(caller, to)?;
         self.base.flush_locked(&source, &mut source.lock())?;
         let mut data = target.lock();
@@ -132,10 +129,6 @@ impl Files {
             self.base.caches.forget_attributes(ino);
         }
         changed.map(drop)
-    }
-
-    fn open_file(&self, ino: Ino) -> Result<Arc<OpenFile>, Errno> {
-        self.base.open.get(ino).ok_or(Errno::EBADF)
     }
 }
 

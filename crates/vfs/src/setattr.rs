@@ -59,10 +59,10 @@ impl Vfs {
         };
         // An earlier read must not overwrite the new atime.
         let held = change.atime.map(|_| self.base.accesses.hold());
-        let changed = match self.base.open.get(ino) {
+        let changed = match self.base.open.used(ino) {
             // Earlier writes must be committed first: otherwise they would extend the file again, or set
             // their own mtime.
-            Some(file) if truncates || change.mtime.is_some() => {
+            Ok(file) if truncates || change.mtime.is_some() => {
                 let mut data = file.lock();
                 // If the truncation cuts off all written data, none of it need be stored. It is dropped after the commit,
                 // because the truncation may still fail or be denied.
