@@ -20,18 +20,6 @@ engines=("${@:3}")
 # shellcheck source=scripts/servers.sh
 . "$top/scripts/servers.sh"
 
-# Runs a command; prints its time in seconds and the largest memory of its process in MiB. Its output goes to the log.
-cost() { # COMMAND...
-    python3 - "$work/log" "$@" <<'PY'
-import resource, subprocess, sys, time
-log = open(sys.argv[1], "a")
-began = time.monotonic()
-subprocess.run(sys.argv[2:], check=True, stdout=log, stderr=log)
-memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-print(f"{time.monotonic() - began:.1f} ({memory:.0f})")
-PY
-}
-
 # The records of a dump in a fixed order, without the line that names the moment and the database.
 records() { # DUMP
     "$limen" load "sqlite://$work/compare.db" "$1" >/dev/null 2>&1

@@ -78,3 +78,15 @@ server_start() { # redis|postgres|mariadb|etcd
     *) die "unknown engine '$1'" ;;
     esac
 }
+
+# Runs a command; prints its time in seconds and the largest memory of its process in MiB. Its output goes to the log.
+cost() { # COMMAND...
+    python3 - "$work/log" "$@" <<'PY'
+import resource, subprocess, sys, time
+log = open(sys.argv[1], "a")
+began = time.monotonic()
+subprocess.run(sys.argv[2:], check=True, stdout=log, stderr=log)
+memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print(f"{time.monotonic() - began:.2f} ({memory:.0f})")
+PY
+}
