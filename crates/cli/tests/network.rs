@@ -23,7 +23,8 @@ use common::{LIMEN, Place, Said, command, limen};
 use harness::{NOBODY, Random, as_user, refused};
 use history::{Event, Outcome, Program, explain};
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Gid, Mode, StatxFlags, Timespec, Timestamps, Uid, XattrFlags, flock, statx,
+    AtFlags, CWD, FlockOperation, Gid, Mode, SeekFrom, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
+    flock, seek, statx,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -738,6 +739,45 @@ fn data_written_under_a_lock_is_read_under_the_next_lock(kind: Kind) {
     pair.end_clean();
 }
 
+/// A number at the beginning of a file is incremented under a lock, and a byte is appended, on one mount and then on the
+/// other. Another program changes the mode of the file all the time. The notification of that makes the kernel drop
+/// attributes that it has just been given (`fuse_change_attributes`), so that it does not notice by itself that its pages
+/// and its size are older than the lock.
+fn no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file(kind: Kind) {
+    const PAUSE: Duration = Duration::from_millis(2);
+    const NUMBER: [u8; 20] = [b'0'; 20];
+    let Some(pair) = Pair::new(kind, false, &[]) else { return };
+    fs::write(pair.a("f"), NUMBER).unwrap();
+    let open = |path: PathBuf| File::options().read(true).write(true).open(path).unwrap();
+    let (ended, both) = (AtomicBool::new(false), [open(pair.a("f")), open(pair.b("f"))]);
+    let number = |file: &File| {
+        let mut text = NUMBER;
+        file.read_exact_at(&mut text, 0).unwrap();
+        str::from_utf8(&text).unwrap().parse::<u64>().unwrap()
+    };
+    thread::scope(|scope| {
+        let _stopping = StopAtEnd(&ended);
+        scope.spawn(|| {
+            let path = pair.a("f");
+            for turn in (0..).take_while(|_| !ended.load(Ordering::SeqCst)) {
+                fs::set_permissions(&path, PermissionsExt::from_mode(0o600 + turn % 8)).unwrap();
+                thread::sleep(PAUSE);
+            }
+        });
+        for expected in 1..=100 {
+            let file = &both[expected as usize % 2];
+            flock(file, FlockOperation::LockExclusive).unwrap();
+            assert_eq!(seek(file, SeekFrom::End(0)).unwrap(), NUMBER.len() as u64 + expected - 1, "{kind:?}");
+            assert_eq!(number(file) + 1, expected, "{kind:?}");
+            file.write_all_at(format!("{expected:020}").as_bytes(), 0).unwrap();
+            file.write_all_at(b"x", NUMBER.len() as u64 + expected - 1).unwrap();
+            flock(file, FlockOperation::Unlock).unwrap();
+        }
+    });
+    drop(both);
+    pair.end_clean();
+}
+
 /// A change is committed, and its object is deleted by the other mount before the answer arrives. If the call then failed
 /// with ESTALE, the kernel would repeat it (`retry_estale`), and it would be done twice.
 #[test]
@@ -1205,6 +1245,7 @@ macro_rules! on {
                 destroyed_volume_leaves_nothing_in_the_database
             ],
             $long => [
+                no_increment_under_a_lock_is_lost_beside_other_changes_of_the_file,
                 permission_revoked_during_the_first_lookup_is_enforced,
                 change_is_enforced_while_the_stream_is_cut,
                 nothing_is_granted_after_the_lease_while_the_database_is_unreachable,

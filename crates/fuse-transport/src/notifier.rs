@@ -4,11 +4,13 @@
 //! may hold. If the handler of that request wrote the notification, it would deadlock, and even SIGKILL would
 //! not end it.
 
+use std::fmt;
 use std::io::IoSlice;
+use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -25,15 +27,30 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: SyncSender<Queued>,
-    overflowed: Arc<AtomicBool>,
+    excess: Arc<Excess>,
     device: Weak<Device>,
 }
 
-#[derive(Debug)]
 enum Queued {
     Notification(Notification),
-    /// Everything before this is written.
-    Mark(SyncSender<()>),
+    /// Is called when everything before it is written.
+    Call(Call),
+}
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// What found no room in the queue. The thread reads this after each message, and a full queue has one.
+#[derive(Default)]
+struct Excess {
+    /// Whether a notification was lost, so that all names are to be expired.
+    overflowed: AtomicBool,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl fmt::Debug for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Excess").field("overflowed", &self.overflowed).finish_non_exhaustive()
+    }
 }
 
 /// Why a notification was not queued.
@@ -49,14 +66,14 @@ pub enum NotifyError {
 impl Notifier {
     pub(crate) fn start(device: Arc<Device>, capacity: NonZeroUsize) -> Result<Self, Error> {
         let (queue, waiting) = sync_channel(capacity.get());
-        let overflowed = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&overflowed);
+        let excess = Arc::<Excess>::default();
+        let shared = Arc::clone(&excess);
         let own = Arc::downgrade(&device);
         thread::Builder::new()
             .name("limen-notify".into())
-            .spawn(move || run(&device, &waiting, &flag))
+            .spawn(move || run(&device, &waiting, &shared))
             .map_err(|e| Error::system("start the notifier thread", e))?;
-        Ok(Notifier { queue, overflowed, device: own })
+        Ok(Notifier { queue, excess, device: own })
     }
 
     /// Invalidates the attributes and ACLs of an inode in the kernel before this returns. The caller may hold
@@ -71,7 +88,33 @@ impl Notifier {
     /// Waits until all notifications that were queued before are written, for at most `timeout`. Returns whether they are.
     pub fn flush(&self, timeout: Duration) -> bool {
         let (mark, written) = sync_channel(1);
-        self.queue.try_send(Queued::Mark(mark)).is_ok() && written.recv_timeout(timeout).is_ok()
+        // If nobody waits any more, this does nothing.
+        self.call(Box::new(move || {
+            let _ = mark.try_send(());
+        }));
+        written.recv_timeout(timeout).is_ok()
+    }
+
+    /// Writes a notification on the notifier's thread, and then calls `then` there. Does both even if the queue is full;
+    /// calls `then` at once if the file system is unmounted. Never waits.
+    pub fn send_and_call(&self, notification: Notification, then: impl FnOnce() + Send + 'static) {
+        let device = self.device.clone();
+        self.call(Box::new(move || {
+            if let Some(device) = device.upgrade() {
+                write(&device, &notification);
+            }
+            then();
+        }));
+    }
+
+    fn call(&self, call: Call) {
+        match self.queue.try_send(Queued::Call(call)) {
+            Err(TrySendError::Full(Queued::Call(call))) => {
+                self.excess.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            }
+            Err(TrySendError::Disconnected(Queued::Call(call))) => call(),
+            _ => {}
+        }
     }
 
     /// Queues a notification.
@@ -81,8 +124,7 @@ impl Notifier {
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         self.queue.try_send(Queued::Notification(notification)).map_err(|error| match error {
             TrySendError::Full(_) => {
-                // Because the queue is full, the thread will read this flag after a later message.
-                self.overflowed.store(true, Ordering::Release);
+                self.excess.overflowed.store(true, Ordering::Release);
                 NotifyError::Full
             }
             TrySendError::Disconnected(_) => NotifyError::Closed,
@@ -90,17 +132,18 @@ impl Notifier {
     }
 }
 
-fn run(device: &Device, waiting: &Receiver<Queued>, overflowed: &AtomicBool) {
+fn run(device: &Device, waiting: &Receiver<Queued>, excess: &Excess) {
     while let Ok(queued) = waiting.recv() {
         let mut alive = match queued {
             Queued::Notification(notification) => write(device, &notification),
-            // If nobody waits any more, this does nothing.
-            Queued::Mark(mark) => {
-                let _ = mark.try_send(());
+            Queued::Call(call) => {
+                call();
                 true
             }
         };
-        if overflowed.swap(false, Ordering::AcqRel) {
+        let calls = mem::take(&mut *excess.calls.lock().unwrap_or_else(PoisonError::into_inner));
+        calls.into_iter().for_each(|call| call());
+        if excess.overflowed.swap(false, Ordering::AcqRel) {
             tracing::warn!("the queue of notifications overflowed; all names are expired");
             alive = write(device, &Notification::inc_epoch());
         }

@@ -87,8 +87,9 @@ impl Dispatch {
                 self.waiters.interrupt(&self.vfs, unique);
                 reply.none();
             }
-            Operation::SetLk { request: requested, wait: true } if requested.lock.kind != F_UNLCK => {
-                self.wait_for_lock(request.header.uid, self.ino(request.header.nodeid), &requested, reply);
+            Operation::SetLk { request: requested, wait } if requested.lock.kind != F_UNLCK => {
+                let ino = self.ino(request.header.nodeid);
+                self.take_lock(request.header.uid, ino, &requested, wait, reply);
             }
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(agreed) => {
@@ -255,13 +256,8 @@ impl Dispatch {
                 Ok(Body::lock(&translate::found_lock(&requested.lock, found)).into())
             }
             Operation::SetLk { request: requested, .. } => {
-                let wanted = translate::lock(&requested)?;
-                if requested.lock.kind == F_UNLCK {
-                    locks.unlock(ino, wanted)?;
-                    self.waiters.wake();
-                } else {
-                    locks.take_lock(ino, requested.fh.0, wanted, false)?;
-                }
+                locks.unlock(ino, translate::lock(&requested)?)?;
+                self.waiters.wake();
                 Ok(Body::empty().into())
             }
             Operation::Fsync => done(files.fsync(ino)),
@@ -327,13 +323,14 @@ impl Dispatch {
         }
     }
 
-    fn wait_for_lock(&self, uid: u32, ino: Ino, requested: &LockRequest, reply: Reply) {
+    fn take_lock(&self, uid: u32, ino: Ino, requested: &LockRequest, wait: bool, reply: Reply) {
         let wanted = match translate::lock(requested) {
             Ok(wanted) => wanted,
             Err(errno) => return reply.error(errno),
         };
-        match self.vfs.locks.take_lock(ino, requested.fh.0, wanted, true) {
-            Ok(Locked::Granted) => reply.ok(&[]),
+        let locks = &self.vfs.locks;
+        match locks.take_lock(ino, requested.fh.0, wanted, wait) {
+            Ok(Locked::Granted) => locks.when_current(ino, || reply.ok(&[])),
             Ok(Locked::Waiting) => self.waiters.add(&self.vfs, reply, uid, ino, wanted),
             Err(errno) => reply.error(errno),
         }

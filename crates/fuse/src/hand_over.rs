@@ -137,8 +137,8 @@ impl Handle {
         if !self.waiters.pause(REQUESTS_END_IN) {
             return Err("a request for a lock did not end in time".into());
         }
-        // If the mount is not exclusive, the next process invalidates everything.
-        if self.vfs.is_exclusive() && !self.notifier.flush(NOTIFIED_IN) {
+        // Requests for locks are answered after notifications.
+        if !self.notifier.flush(NOTIFIED_IN) {
             return Err("the kernel did not take the notifications in time".into());
         }
         let vfs = match &paused.hand_over {

@@ -61,6 +61,11 @@ impl Kernel for KernelCaches {
         self.send(Notification::inval_inode(self.node(ino), 0, 0));
     }
 
+    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+        self.forget_attributes(ino);
+        self.notifier.send_and_call(Notification::inval_inode(self.node(ino), 0, 0), then);
+    }
+
     fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
         let [offset, len] = [offset, len].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         self.send(Notification::inval_inode(self.node(ino), offset, len));

@@ -270,7 +270,7 @@ impl Waiters {
         state.dismiss(uid);
         drop(state);
         match outcome {
-            Ok(Locked::Granted) => waiting.reply.ok(&[]),
+            Ok(Locked::Granted) => vfs.locks.when_current(ino, || waiting.reply.ok(&[])),
             Ok(Locked::Waiting) => self.end_wait(vfs, waiting, Errno::EINTR),
             Err(errno) => waiting.reply.error(errno),
         }

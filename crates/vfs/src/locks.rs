@@ -23,7 +23,7 @@ use types::{Errno, Ino};
 use crate::base::Base;
 use crate::caller::BY_KERNEL;
 use crate::fencing::Within;
-use crate::open::OpenFile;
+use crate::open::{DataVersion, OpenFile};
 
 /// A requested lock on the bytes from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -284,7 +284,7 @@ impl Locks {
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
-    /// other clients see it.
+    /// other clients see it. A request whose lock is granted is answered by [`Self::when_current`].
     ///
     /// # Errors
     /// Those of a flush if an exclusive lock would become a shared one, which then remains exclusive; EIO if the file was
@@ -315,6 +315,39 @@ impl Locks {
     /// longer waiting.
     pub fn retry_lock(&self, ino: Ino, request: LockRequest) -> Result<Locked, Errno> {
         self.request_lock(ino, request, true)
+    }
+
+    /// Calls `answer`, which answers the request for a lock that was granted, when the kernel has no data of the file from
+    /// before the lock. Never waits.
+    ///
+    /// The kernel would drop its pages by itself when it is given another mtime or size, but it drops the attributes
+    /// in a reply if it was given others, was notified, or wrote to the file meanwhile (`fuse_change_attributes`).
+    pub fn when_current(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
+        if self.base.meta.is_exclusive() {
+            return answer();
+        }
+        // The inode was read when the lock was granted.
+        let version = self.base.attributes.inode(ino).ok().map(|inode| DataVersion::of(&inode));
+        let file = self.base.open.get(ino);
+        let is_shown = file.as_ref().is_some_and(|file| version.is_some() && file.shown() == version);
+        let has_pages = file.as_ref().is_none_or(|file| file.is_cached());
+        let caches = Arc::clone(&self.base.caches);
+        caches.note_granted(ino);
+        let answer = move || {
+            if let Some(file) = file {
+                file.set_shown(version);
+            }
+            caches.note_granted(ino);
+            answer();
+        };
+        match (is_shown, has_pages) {
+            (true, _) => answer(),
+            (false, true) => self.base.caches.forget_content_then(ino, Box::new(answer)),
+            (false, false) => {
+                self.base.caches.forget_attributes(ino);
+                answer();
+            }
+        }
     }
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.
@@ -478,6 +511,9 @@ impl Locks {
             }
             return Err(errno);
         }
+        // The last holder may have changed the file on another mount, and this mount may not be notified yet. So the
+        // inode is read again, together with the locks.
+        self.base.meta.outdate(ino);
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
         let mut outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);
@@ -498,8 +534,6 @@ impl Locks {
         match (&outcome, request.kind) {
             (Ok(Locked::Granted), _) => {
                 self.granted.note_granted(ino, request);
-                // The last holder may have changed the file on another mount, and this mount may not be notified yet.
-                self.base.caches.outdate(ino);
                 // A lock granted before the session was lost is lost with it.
                 if self.base.meta.session() != session || self.base.meta.is_fenced() {
                     self.granted.note_released(ino, request);

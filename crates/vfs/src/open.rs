@@ -35,6 +35,8 @@ pub(crate) struct OpenFile {
     fenced: AtomicBool,
     /// The kernel may have pages of this file.
     cached: AtomicBool,
+    /// The version whose data replaced all others in the kernel when a lock was granted.
+    shown: Mutex<Option<DataVersion>>,
     /// If a call on this mount created the file and opened it, the inode as it was created, and whether the call may
     /// not have ended.
     created: OnceLock<Box<Inode>>,
@@ -56,6 +58,20 @@ pub(crate) struct FileData {
     pub(crate) session: SessionId,
     /// Held from the first dirty byte until all dirty data is committed.
     pub(crate) hold: Option<Hold>,
+}
+
+/// What changes with each change of a file's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataVersion {
+    size: u64,
+    mtime: Time,
+    ctime: Time,
+}
+
+impl DataVersion {
+    pub(crate) fn of(inode: &Inode) -> Self {
+        DataVersion { size: inode.size, mtime: inode.mtime, ctime: inode.ctime }
+    }
 }
 
 /// See [`FileData::in_doubt`].
@@ -95,6 +111,7 @@ impl OpenFile {
             orphan: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
             cached: AtomicBool::new(false),
+            shown: Mutex::default(),
             created: OnceLock::new(),
             is_opening: AtomicBool::new(false),
         }
@@ -162,6 +179,14 @@ impl OpenFile {
         if !self.cached.load(Ordering::Relaxed) {
             self.cached.store(true, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn shown(&self) -> Option<DataVersion> {
+        *host::lock(&self.shown)
+    }
+
+    pub(crate) fn set_shown(&self, version: Option<DataVersion>) {
+        *host::lock(&self.shown) = version;
     }
 
     /// Whether the kernel may have pages of this file. If a read called [`OpenFile::set_cached`], a thread

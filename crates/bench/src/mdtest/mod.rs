@@ -126,6 +126,10 @@ impl Kernel for NoKernel {
 
     fn forget_content(&self, _: Ino) {}
 
+    fn forget_content_then(&self, _: Ino, then: Box<dyn FnOnce() + Send>) {
+        then();
+    }
+
     fn forget_range(&self, _: Ino, _: u64, _: u64) {}
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}

@@ -121,6 +121,11 @@ impl Kernel for Memory {
         self.forget_attributes(ino);
     }
 
+    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+        self.forget_content(ino);
+        then();
+    }
+
     fn forget_range(&self, ino: Ino, _: u64, _: u64) {
         self.forget_attributes(ino);
     }

@@ -214,6 +214,7 @@ impl Program {
         }
         let before = self.vfs.session_loss();
         if self.vfs.locks.take_lock(ino, handle, lock, false) == Ok(Locked::Granted) {
+            self.vfs.locks.when_current(ino, || {});
             self.say(&format!("holds a lock on {ino}"));
             let bytes = some_bytes();
             if host::random().is_multiple_of(4) {

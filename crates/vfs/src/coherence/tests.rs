@@ -3,7 +3,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
-use meta::{Change, Engine, EngineError, MemEngine, RecordKey, Snapshot};
+use meta::{Change, Engine, EngineError, LockKind, MemEngine, RecordKey, Snapshot};
 use ops::{AclType, XattrMode};
 use types::{Errno, Mode};
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
 use crate::in_flight::REPLY_TRUSTED;
-use crate::{AttrChange, MakeKind, MakeRequest, Vfs};
+use crate::{AttrChange, LockRequest, Locked, MakeKind, MakeRequest, OpenFor, Vfs};
 
 /// Longer than any step takes, unless it hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,6 +68,11 @@ impl Kernel for Recorder {
 
     fn forget_content(&self, ino: Ino) {
         self.record(Event::Content(ino));
+    }
+
+    fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
+        self.forget_content(ino);
+        then();
     }
 
     fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
@@ -426,4 +431,53 @@ fn direct_write_drops_pages_that_were_read_through_the_cache() {
     pair.b.files.read_to_cache(file, 0, 1).unwrap();
     pair.b.files.forget_overwritten(file, 4096, 100);
     assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (1, 1));
+}
+
+#[test]
+fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
+    let pair = Pair::new(true);
+    // The other mount does not notice changes by itself.
+    pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    let ino = make(&pair.a, "f");
+    let any = OpenFor { read: true, write: true, execute: false, append: false };
+    for vfs in [&pair.a, &pair.b] {
+        vfs.files.open(&root(), ino, any).unwrap();
+    }
+    let wanted =
+        LockRequest { kind: LockKind::Flock, owner: 1, exclusive: true, start: 0, end: u64::MAX, pid: 1 };
+    let events = |vfs: &Vfs| {
+        pair.kernel.events.lock().unwrap().clear();
+        assert_eq!(vfs.locks.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
+        let kernel = Arc::clone(&pair.kernel);
+        vfs.locks.when_current(ino, move || kernel.record(Event::Reply));
+        vfs.locks.unlock(ino, wanted).unwrap();
+        pair.kernel.events.lock().unwrap().clone()
+    };
+    let write = |byte| {
+        pair.a.files.write(ino, 0, &[byte]).unwrap();
+        pair.a.files.flush(ino).unwrap();
+    };
+    write(b'1');
+    assert_eq!(events(&pair.b), [Event::Attributes(ino), Event::Reply], "the kernel has no pages");
+    assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"1");
+    assert_eq!(events(&pair.b), [Event::Reply], "nothing has changed");
+    write(b'2');
+    assert_eq!(events(&pair.b), [Event::Content(ino), Event::Reply]);
+    assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"2");
+    assert_eq!(events(&pair.b), [Event::Reply]);
+}
+
+#[test]
+fn notifications_about_a_file_wait_until_its_lock_is_used() {
+    let pair = Pair::watched();
+    let (file, other) = (make(&pair.a, "f"), make(&pair.a, "g"));
+    pair.b.caches.note_granted(file);
+    let granted = Instant::now();
+    let parts = [file, other].map(Invalidation::Data);
+    pair.b.caches.invalidate_or_postpone(parts.iter(), true);
+    pair.kernel.expect(&Event::Content(other), 0);
+    // A repetition for another reason keeps what was postponed.
+    pair.b.caches.forget_access();
+    pair.kernel.expect(&Event::Content(file), 0);
+    assert!(granted.elapsed() >= GRANT_SETTLES);
 }
