@@ -8,17 +8,20 @@ use std::fmt;
 use std::io::IoSlice;
 use std::mem;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse_proto::{NodeId, Notification};
 use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::Error;
+
+/// How often [`Notifier::wait_for_calls`] looks.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Queues notifications for the thread that writes them. It never waits, and can be used in handlers.
 ///
@@ -27,7 +30,7 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: SyncSender<Queued>,
-    excess: Arc<Excess>,
+    shared: Arc<Shared>,
     device: Weak<Device>,
 }
 
@@ -39,17 +42,26 @@ enum Queued {
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// What found no room in the queue. The thread reads this after each message, and a full queue has one.
 #[derive(Default)]
-struct Excess {
-    /// Whether a notification was lost, so that all names are to be expired.
+struct Shared {
+    /// Whether a notification found no room in the queue, so that all names are to be expired.
     overflowed: AtomicBool,
-    calls: Mutex<Vec<Call>>,
+    /// The calls that found no room. The thread makes them after each message.
+    late: Mutex<Vec<Call>>,
+    /// How many calls of [`Notifier::send_and_call`] were not made yet.
+    pending: AtomicUsize,
 }
 
-impl fmt::Debug for Excess {
+impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Excess").field("overflowed", &self.overflowed).finish_non_exhaustive()
+        f.debug_struct("Shared").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn make_late_calls(&self) {
+        let calls = mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
+        calls.into_iter().for_each(|call| call());
     }
 }
 
@@ -66,14 +78,14 @@ pub enum NotifyError {
 impl Notifier {
     pub(crate) fn start(device: Arc<Device>, capacity: NonZeroUsize) -> Result<Self, Error> {
         let (queue, waiting) = sync_channel(capacity.get());
-        let excess = Arc::<Excess>::default();
-        let shared = Arc::clone(&excess);
+        let shared = Arc::<Shared>::default();
+        let own_shared = Arc::clone(&shared);
         let own = Arc::downgrade(&device);
         thread::Builder::new()
             .name("limen-notify".into())
-            .spawn(move || run(&device, &waiting, &shared))
+            .spawn(move || run(&device, &waiting, &own_shared))
             .map_err(|e| Error::system("start the notifier thread", e))?;
-        Ok(Notifier { queue, excess, device: own })
+        Ok(Notifier { queue, shared, device: own })
     }
 
     /// Invalidates the attributes and ACLs of an inode in the kernel before this returns. The caller may hold
@@ -89,32 +101,46 @@ impl Notifier {
     pub fn flush(&self, timeout: Duration) -> bool {
         let (mark, written) = sync_channel(1);
         // If nobody waits any more, this does nothing.
-        self.call(Box::new(move || {
-            let _ = mark.try_send(());
-        }));
-        written.recv_timeout(timeout).is_ok()
+        let call: Call = Box::new(move || mark.try_send(()).unwrap_or_default());
+        self.queue.try_send(Queued::Call(call)).is_ok() && written.recv_timeout(timeout).is_ok()
     }
 
     /// Writes a notification on the notifier's thread, and then calls `then` there. Does both even if the queue is full;
     /// calls `then` at once if the file system is unmounted. Never waits.
     pub fn send_and_call(&self, notification: Notification, then: impl FnOnce() + Send + 'static) {
-        let device = self.device.clone();
-        self.call(Box::new(move || {
+        let (device, shared) = (self.device.clone(), Arc::clone(&self.shared));
+        shared.pending.fetch_add(1, Ordering::AcqRel);
+        let call = move || {
             if let Some(device) = device.upgrade() {
                 write(&device, &notification);
             }
             then();
-        }));
-    }
-
-    fn call(&self, call: Call) {
-        match self.queue.try_send(Queued::Call(call)) {
+            shared.pending.fetch_sub(1, Ordering::AcqRel);
+        };
+        match self.queue.try_send(Queued::Call(Box::new(call))) {
             Err(TrySendError::Full(Queued::Call(call))) => {
-                self.excess.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+                self.shared.late.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+                // The thread may have emptied the queue meanwhile, or ended.
+                if let Err(TrySendError::Disconnected(_)) = self.queue.try_send(Queued::Call(Box::new(|| {})))
+                {
+                    self.shared.make_late_calls();
+                }
             }
             Err(TrySendError::Disconnected(Queued::Call(call))) => call(),
             _ => {}
         }
+    }
+
+    /// Waits until all calls of [`Self::send_and_call`] were made, for at most `timeout`. Returns whether they were.
+    pub fn wait_for_calls(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        while self.shared.pending.load(Ordering::Acquire) > 0 {
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     /// Queues a notification.
@@ -124,7 +150,8 @@ impl Notifier {
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         self.queue.try_send(Queued::Notification(notification)).map_err(|error| match error {
             TrySendError::Full(_) => {
-                self.excess.overflowed.store(true, Ordering::Release);
+                // Because the queue is full, the thread will read this flag after a later message.
+                self.shared.overflowed.store(true, Ordering::Release);
                 NotifyError::Full
             }
             TrySendError::Disconnected(_) => NotifyError::Closed,
@@ -132,7 +159,7 @@ impl Notifier {
     }
 }
 
-fn run(device: &Device, waiting: &Receiver<Queued>, excess: &Excess) {
+fn run(device: &Device, waiting: &Receiver<Queued>, shared: &Shared) {
     while let Ok(queued) = waiting.recv() {
         let mut alive = match queued {
             Queued::Notification(notification) => write(device, &notification),
@@ -141,9 +168,8 @@ fn run(device: &Device, waiting: &Receiver<Queued>, excess: &Excess) {
                 true
             }
         };
-        let calls = mem::take(&mut *excess.calls.lock().unwrap_or_else(PoisonError::into_inner));
-        calls.into_iter().for_each(|call| call());
-        if excess.overflowed.swap(false, Ordering::AcqRel) {
+        shared.make_late_calls();
+        if shared.overflowed.swap(false, Ordering::AcqRel) {
             tracing::warn!("the queue of notifications overflowed; all names are expired");
             alive = write(device, &Notification::inc_epoch());
         }

@@ -127,9 +127,9 @@ impl Ring {
     }
 
     /// Leaves an entry to the thread that holds its reply, and lends another entry to the kernel in its
-    /// place. Returns false if the reply was already given.
+    /// place, unless the kernel has one. Returns false if the reply was already given.
     ///
-    /// Without the new entry the kernel could not send requests to this thread while the reply is
+    /// Without an entry the kernel could not send requests to this thread while the reply is
     /// outstanding, because each request needs an entry. The number of requests that wait for a lock is not
     /// bounded by the number of threads.
     ///
@@ -143,7 +143,7 @@ impl Ring {
             return Ok(false);
         }
         self.listen()?;
-        if self.entries.len() < MAX_ENTRIES {
+        if self.lent == 0 && self.entries.len() < MAX_ENTRIES {
             self.add()?;
             self.lend()?;
             if let Err(error) = self

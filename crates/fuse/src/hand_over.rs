@@ -130,6 +130,8 @@ impl Handle {
         }
         let root = self.open_root()?;
         let hand_over = self.vfs.begin_hand_over()?;
+        // Pages and names that requests lock can delay notifications, so they are written before requests have to wait.
+        self.notifier.flush(NOTIFIED_IN);
         if !self.control.pause(root, REQUESTS_END_IN).map_err(|error| error.to_string())? {
             return Err("a request did not end in time".into());
         }
@@ -137,8 +139,13 @@ impl Handle {
         if !self.waiters.pause(REQUESTS_END_IN) {
             return Err("a request for a lock did not end in time".into());
         }
-        // Requests for locks are answered after notifications.
-        if !self.notifier.flush(NOTIFIED_IN) {
+        // If the mount is not exclusive, the next process invalidates everything, but requests for locks are answered after
+        // notifications.
+        let are_notified = match self.vfs.is_exclusive() {
+            true => self.notifier.flush(NOTIFIED_IN),
+            false => self.notifier.wait_for_calls(NOTIFIED_IN),
+        };
+        if !are_notified {
             return Err("the kernel did not take the notifications in time".into());
         }
         let vfs = match &paused.hand_over {

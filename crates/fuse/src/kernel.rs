@@ -62,7 +62,6 @@ impl Kernel for KernelCaches {
     }
 
     fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>) {
-        self.forget_attributes(ino);
         self.notifier.send_and_call(Notification::inval_inode(self.node(ino), 0, 0), then);
     }
 

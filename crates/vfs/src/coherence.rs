@@ -13,12 +13,12 @@
 //! [`crate::in_flight`]. The kernel also checks permissions with the attributes that it has cached:
 //! [`crate::kernel_cache`] detects outdated ones, and `change_inodes` (`changes.rs`) then checks the caller.
 
-use host::{HashMap, Instant};
+use host::Instant;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,8 +29,9 @@ use types::{BootInstant, Ino, Name};
 use crate::access_check::AccessCheck;
 use crate::activity::Event;
 use crate::attr::{Attr, Lifetimes};
-use crate::in_flight::{Due, InFlight, Outdated, Repeats, ReplyGuard};
+use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
 use crate::kernel_cache::{Held, KernelCache};
+use crate::recent_grants::RecentGrants;
 use crate::stop::Stop;
 
 /// The kernel's caches. No method waits for a FUSE request to complete.
@@ -40,7 +41,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     fn forget_attributes(&self, ino: Ino);
     /// As [`Kernel::forget_attributes`]; also invalidates cached data, asynchronously.
     fn forget_content(&self, ino: Ino);
-    /// As [`Kernel::forget_content`], and calls `then` when the cached data has been invalidated.
+    /// Invalidates attributes and cached data, and then calls `then`. Asynchronous.
     fn forget_content_then(&self, ino: Ino, then: Box<dyn FnOnce() + Send>);
     /// As [`Kernel::forget_content`], for `len` bytes from `offset` on.
     fn forget_range(&self, ino: Ino, offset: u64, len: u64);
@@ -64,12 +65,6 @@ const GATHER_FOR: Duration = Duration::from_millis(1);
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How often [`Caches::wait_stream`] looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// For so long after a lock was granted, notifications about its file wait. The program that got the lock asks for the
-/// attributes first (read(2), lseek(2)), and the kernel drops the reply, new size included, if a notification arrives
-/// before it has applied it.
-const GRANT_SETTLES: Duration = Duration::from_millis(20);
-/// Locks that were granted lately are removed from memory when there are so many.
-const MAX_GRANTED: usize = 1024;
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 /// The kernel's lifetimes if no other client can change the volume.
@@ -116,8 +111,7 @@ pub struct Caches {
     in_flight: InFlight,
     repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    /// When locks were granted to this mount lately.
-    granted: Mutex<HashMap<Ino, Instant>>,
+    pub(crate) grants: RecentGrants,
     /// Whether the stream of changes was ever opened, or there is none.
     is_stream_open: AtomicBool,
     pub(crate) stream: StreamEvents,
@@ -141,7 +135,7 @@ impl Caches {
             in_flight: InFlight::default(),
             repeats: Repeats::default(),
             kernel: OnceLock::new(),
-            granted: Mutex::default(),
+            grants: RecentGrants::default(),
             is_stream_open: AtomicBool::new(false),
             stream: StreamEvents::default(),
         }
@@ -201,16 +195,6 @@ impl Caches {
             Some(kernel) => kernel.forget_content_then(ino, then),
             None => then(),
         }
-    }
-
-    /// Notes that a lock on a file was granted. The next notifications about the file are postponed: see [`GRANT_SETTLES`].
-    pub(crate) fn note_granted(&self, ino: Ino) {
-        let now = Instant::now();
-        let mut granted = host::lock(&self.granted);
-        if granted.len() >= MAX_GRANTED {
-            granted.retain(|_, granted| now.saturating_duration_since(*granted) < GRANT_SETTLES);
-        }
-        granted.insert(ino, now);
     }
 
     /// Drops the kernel's pages of a range, asynchronously.
@@ -362,7 +346,7 @@ impl Caches {
         }
         let outdated = Outdated::Parts(parts.iter().cloned().collect());
         if self.repeats.add(outdated, &self.in_flight) {
-            self.invalidate_or_postpone(parts.iter(), true);
+            parts.iter().for_each(|part| self.invalidate(part, true));
         } else {
             tracing::warn!("too many changes of other clients at once: all caches are invalidated");
             self.forget_all();
@@ -381,40 +365,15 @@ impl Caches {
 
     /// Repeats the invalidations whose effect a reply in flight may have undone.
     fn repeat(&self) {
-        for Due { outdated, content } in self.repeats.due(Instant::now(), &self.in_flight) {
+        for outdated in self.repeats.due(Instant::now(), &self.in_flight) {
             match &*outdated {
-                Outdated::Parts(parts) => self.invalidate_or_postpone(parts.iter(), content),
+                // Cached pages need no repetition: the kernel locks a page while it is being read, and drops
+                // it after that.
+                Outdated::Parts(parts) => parts.iter().for_each(|part| self.invalidate(part, false)),
                 Outdated::Everything => self.forget_in_kernel(false),
             }
         }
-    }
-
-    fn invalidate_or_postpone<'a>(&self, parts: impl Iterator<Item = &'a Invalidation>, content: bool) {
-        let later: Vec<_> =
-            parts.filter(|part| !self.invalidate_unless_settling(part, content)).cloned().collect();
-        if later.is_empty() {
-            return;
-        }
-        if let Err(parts) = self.repeats.postpone(later, GRANT_SETTLES, content) {
-            parts.iter().for_each(|part| self.invalidate(part, content));
-        }
-    }
-
-    /// Returns false, and sends nothing, if a lock on the file was granted a short time ago.
-    fn invalidate_unless_settling(&self, part: &Invalidation, content: bool) -> bool {
-        let (Invalidation::Data(ino) | Invalidation::Inode(ino) | Invalidation::Xattrs(ino)) = part else {
-            self.invalidate(part, content);
-            return true;
-        };
-        // No lock is granted between this look and the notification.
-        let granted = host::lock(&self.granted);
-        let is_settling = granted
-            .get(ino)
-            .is_some_and(|granted| Instant::now().saturating_duration_since(*granted) < GRANT_SETTLES);
-        if !is_settling {
-            self.invalidate(part, content);
-        }
-        !is_settling
+        self.grants.notify_settled(|ino, content| self.forget_inode(ino, content));
     }
 
     /// Invalidates this client's cache and the kernel's caches.
@@ -457,8 +416,10 @@ impl Caches {
 
     fn invalidate(&self, part: &Invalidation, content: bool) {
         match part {
-            Invalidation::Data(ino) => self.forget_inode(*ino, content),
-            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_inode(*ino, false),
+            Invalidation::Data(ino) => self.grants.notify(*ino, content, || self.forget_inode(*ino, content)),
+            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => {
+                self.grants.notify(*ino, false, || self.forget_inode(*ino, false));
+            }
             Invalidation::Dirent(parent, name) => {
                 self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));
             }

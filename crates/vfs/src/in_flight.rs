@@ -164,18 +164,8 @@ struct Batch {
     since: Instant,
     due: Instant,
     pause: Duration,
-    /// Whether cached pages are invalidated too. They need no repetition: the kernel locks a page while it is being read,
-    /// and drops it after that.
-    content: bool,
     /// How often the invalidation was repeated after the last of those requests was answered.
     settled: usize,
-}
-
-/// An invalidation that is to be sent now.
-#[derive(Debug)]
-pub(crate) struct Due {
-    pub(crate) outdated: Arc<Outdated>,
-    pub(crate) content: bool,
 }
 
 impl Batch {
@@ -211,14 +201,13 @@ impl Repeats {
         let now = Instant::now();
         let epoch = in_flight.end_epoch();
         let (due, pause) = (now + FIRST_PAUSE, FIRST_PAUSE);
-        let outdated = Arc::new(outdated);
-        let batch = Batch { outdated, epoch, since: now, due, pause, content: false, settled: 0 };
+        let batch = Batch { outdated: Arc::new(outdated), epoch, since: now, due, pause, settled: 0 };
         let is_all = *batch.outdated == Outdated::Everything;
         let fits = is_all || waiting.parts + batch.parts() <= MAX_WAITING;
         if is_all || !fits {
-            // Everything but pages is invalidated, now or by the caller, so the earlier invalidations need no repetition.
-            waiting.batches.retain(|batch| batch.content);
-            waiting.parts = waiting.batches.iter().map(Batch::parts).sum();
+            // Everything is invalidated, now or by the caller, so the earlier invalidations need no
+            // repetition.
+            *waiting = Waiting::default();
         }
         if fits {
             waiting.parts += batch.parts();
@@ -227,29 +216,6 @@ impl Repeats {
         drop(waiting);
         self.added.notify_one();
         fits
-    }
-
-    /// Adds an invalidation that is to be sent once, after `pause`.
-    ///
-    /// # Errors
-    /// Returns `parts` if there are too many.
-    pub(crate) fn postpone(
-        &self,
-        parts: Vec<Invalidation>,
-        pause: Duration,
-        content: bool,
-    ) -> Result<(), Vec<Invalidation>> {
-        let mut waiting = host::lock(&self.waiting);
-        if waiting.parts + parts.len() > MAX_WAITING {
-            return Err(parts);
-        }
-        waiting.parts += parts.len();
-        let (outdated, now, settled) = (Arc::new(Outdated::Parts(parts)), Instant::now(), SETTLE.len());
-        let due = now + pause;
-        waiting.batches.push_back(Batch { outdated, epoch: 0, since: now, due, pause, content, settled });
-        drop(waiting);
-        self.added.notify_one();
-        Ok(())
     }
 
     /// Waits until an invalidation is due, but at most for `timeout`.
@@ -268,13 +234,13 @@ impl Repeats {
     }
 
     /// The invalidations to be sent again now.
-    pub(crate) fn due(&self, now: Instant, in_flight: &InFlight) -> Vec<Due> {
+    pub(crate) fn due(&self, now: Instant, in_flight: &InFlight) -> Vec<Arc<Outdated>> {
         let mut waiting = host::lock(&self.waiting);
         let mut due = Vec::new();
         let mut parts = 0;
         waiting.batches.retain_mut(|batch| {
             let is_kept = batch.due > now || {
-                due.push(Due { outdated: Arc::clone(&batch.outdated), content: batch.content });
+                due.push(Arc::clone(&batch.outdated));
                 batch.schedule_next(now, in_flight)
             };
             parts += if is_kept { batch.parts() } else { 0 };
@@ -387,7 +353,6 @@ mod tests {
         assert!(!repeats.add(change(7), &in_flight), "everything must be invalidated");
         assert!(repeats.add(Outdated::Everything, &in_flight));
         let due = repeats.due(Instant::now() + FIRST_PAUSE, &in_flight);
-        let due: Vec<_> = due.into_iter().map(|due| due.outdated).collect();
         assert_eq!(due, [Arc::new(Outdated::Everything)]);
     }
 }

@@ -43,6 +43,7 @@ mod files;
 mod flush;
 mod ranges;
 mod readahead;
+mod recent_grants;
 mod rows;
 mod space;
 

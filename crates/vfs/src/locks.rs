@@ -318,36 +318,32 @@ impl Locks {
     }
 
     /// Calls `answer`, which answers the request for a lock that was granted, when the kernel has no data of the file from
-    /// before the lock. Never waits.
+    /// before the lock. Reads the inode, and does not wait for the kernel.
     ///
-    /// The kernel would drop its pages by itself when it is given another mtime or size, but it drops the attributes
+    /// The kernel would drop its pages by itself when it is given another mtime or size, but it ignores the attributes
     /// in a reply if it was given others, was notified, or wrote to the file meanwhile (`fuse_change_attributes`).
     pub fn when_current(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
         if self.base.meta.is_exclusive() {
             return answer();
         }
-        // The inode was read when the lock was granted.
+        // The last holder may have changed the file on another mount, and this mount may not be notified yet.
+        self.base.meta.outdate(ino);
         let version = self.base.attributes.inode(ino).ok().map(|inode| DataVersion::of(&inode));
         let file = self.base.open.get(ino);
-        let is_shown = file.as_ref().is_some_and(|file| version.is_some() && file.shown() == version);
-        let has_pages = file.as_ref().is_none_or(|file| file.is_cached());
+        let is_shown = version.is_some() && file.as_ref().is_some_and(|file| file.shown() == version);
+        let has_waited = self.base.caches.grants.begin(ino);
+        if is_shown && !has_waited {
+            return answer();
+        }
         let caches = Arc::clone(&self.base.caches);
-        caches.note_granted(ino);
         let answer = move || {
             if let Some(file) = file {
                 file.set_shown(version);
             }
-            caches.note_granted(ino);
+            caches.grants.renew(ino);
             answer();
         };
-        match (is_shown, has_pages) {
-            (true, _) => answer(),
-            (false, true) => self.base.caches.forget_content_then(ino, Box::new(answer)),
-            (false, false) => {
-                self.base.caches.forget_attributes(ino);
-                answer();
-            }
-        }
+        self.base.caches.forget_content_then(ino, Box::new(answer));
     }
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.
@@ -511,9 +507,6 @@ impl Locks {
             }
             return Err(errno);
         }
-        // The last holder may have changed the file on another mount, and this mount may not be notified yet. So the
-        // inode is read again, together with the locks.
-        self.base.meta.outdate(ino);
         let take = Within(session, &TakeLock { ino, lock, wait });
         let mut doubt = None;
         let mut outcome = self.base.meta.run_cancelable(&take, &BY_KERNEL, &mut doubt);

@@ -35,7 +35,7 @@ pub(crate) struct OpenFile {
     fenced: AtomicBool,
     /// The kernel may have pages of this file.
     cached: AtomicBool,
-    /// The version whose data replaced all others in the kernel when a lock was granted.
+    /// The version of the data when the kernel last dropped its pages because a lock was granted.
     shown: Mutex<Option<DataVersion>>,
     /// If a call on this mount created the file and opened it, the inode as it was created, and whether the call may
     /// not have ended.
@@ -60,7 +60,7 @@ pub(crate) struct FileData {
     pub(crate) hold: Option<Hold>,
 }
 
-/// What changes with each change of a file's data.
+/// Attributes that change with each change of a file's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataVersion {
     size: u64,
@@ -141,6 +141,8 @@ impl OpenFile {
         data.buffer.truncate(0);
         data.hold = None;
         self.set_clean();
+        // The kernel may have it in its pages.
+        self.set_shown(None);
     }
 
     pub(crate) fn set_clean(&self) {

@@ -11,6 +11,7 @@ use super::*;
 use crate::caller::{Caller, Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
 use crate::in_flight::REPLY_TRUSTED;
+use crate::recent_grants;
 use crate::{AttrChange, LockRequest, Locked, MakeKind, MakeRequest, OpenFor, Vfs};
 
 /// Longer than any step takes, unless it hangs.
@@ -458,26 +459,41 @@ fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
         pair.a.files.flush(ino).unwrap();
     };
     write(b'1');
-    assert_eq!(events(&pair.b), [Event::Attributes(ino), Event::Reply], "the kernel has no pages");
+    assert_eq!(events(&pair.b), [Event::Content(ino), Event::Reply]);
     assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"1");
     assert_eq!(events(&pair.b), [Event::Reply], "nothing has changed");
     write(b'2');
     assert_eq!(events(&pair.b), [Event::Content(ino), Event::Reply]);
     assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"2");
     assert_eq!(events(&pair.b), [Event::Reply]);
+    // The other mount locks, writes and unlocks between the read and the commit of the request.
+    let (is_read, go) = pair.slow.stall();
+    let events = std::thread::scope(|scope| {
+        let locking = scope.spawn(|| events(&pair.b));
+        is_read.recv().unwrap();
+        assert_eq!(pair.a.locks.take_lock(ino, 1, wanted, false), Ok(Locked::Granted));
+        write(b'3');
+        pair.a.locks.unlock(ino, wanted).unwrap();
+        go.send(()).unwrap();
+        locking.join().unwrap()
+    });
+    assert_eq!(events, [Event::Content(ino), Event::Reply]);
 }
 
 #[test]
 fn notifications_about_a_file_wait_until_its_lock_is_used() {
     let pair = Pair::watched();
     let (file, other) = (make(&pair.a, "f"), make(&pair.a, "g"));
-    pair.b.caches.note_granted(file);
+    let grants = &pair.b.caches.grants;
+    assert!(!grants.begin(file));
     let granted = Instant::now();
-    let parts = [file, other].map(Invalidation::Data);
-    pair.b.caches.invalidate_or_postpone(parts.iter(), true);
+    [file, other].map(Invalidation::Data).iter().for_each(|part| pair.b.caches.invalidate(part, true));
+    pair.b.caches.invalidate(&Invalidation::Inode(file), true);
     pair.kernel.expect(&Event::Content(other), 0);
-    // A repetition for another reason keeps what was postponed.
-    pair.b.caches.forget_access();
     pair.kernel.expect(&Event::Content(file), 0);
-    assert!(granted.elapsed() >= GRANT_SETTLES);
+    assert!(granted.elapsed() >= recent_grants::SETTLE);
+    assert!(!grants.begin(file));
+    pair.b.caches.invalidate(&Invalidation::Inode(file), true);
+    assert!(grants.begin(file), "the next grant notifies the kernel");
+    assert!(!grants.begin(file));
 }

@@ -1,0 +1,108 @@
+//! The files on which locks were granted a short time ago, and the notifications about them that wait.
+//!
+//! A program that has got a lock first asks for the attributes of the file (read(2), lseek(2)). If the kernel is notified
+//! of the inode before it has applied the reply, it ignores the attributes in it, also the new size
+//! (`fuse_change_attributes`). So notifications about the file wait for [`SETTLE`], or for the next lock: before that is
+//! granted, the kernel is told to forget everything about the file anyway.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use host::{HashMap, Instant};
+use types::Ino;
+
+/// For so long after a lock was granted, notifications about its file wait.
+pub(crate) const SETTLE: Duration = Duration::from_millis(20);
+/// The longest time for which a grant waits until a notification about its file is written.
+const WRITTEN_IN: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Default)]
+pub(crate) struct RecentGrants {
+    state: Mutex<State>,
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    grants: HashMap<Ino, Grant>,
+    /// The files about which the kernel is being notified.
+    notifying: Vec<Ino>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    at: Instant,
+    /// Whether a notification waits, and whether it is about the pages too.
+    waiting: Option<Content>,
+}
+
+/// Whether a notification is about the pages too.
+type Content = bool;
+
+impl RecentGrants {
+    /// From now on, notifications about the file wait. Returns whether one waited already: the caller then sends one.
+    pub(crate) fn begin(&self, ino: Ino) -> bool {
+        let until = Instant::now() + WRITTEN_IN;
+        let mut state = host::lock(&self.state);
+        loop {
+            let now = Instant::now();
+            if !state.notifying.contains(&ino) || now >= until {
+                let before = state.grants.insert(ino, Grant { at: now, waiting: None });
+                return before.is_some_and(|grant| grant.waiting.is_some());
+            }
+            state = host::wait_timeout(&self.written, &self.state, state, until - now);
+        }
+    }
+
+    /// Notifications wait for another [`SETTLE`] from now on.
+    pub(crate) fn renew(&self, ino: Ino) {
+        if let Some(grant) = host::lock(&self.state).grants.get_mut(&ino) {
+            grant.at = Instant::now();
+        }
+    }
+
+    /// Notifies the kernel now, unless the notification has to wait.
+    pub(crate) fn notify(&self, ino: Ino, content: Content, notify: impl FnOnce()) {
+        let mut state = host::lock(&self.state);
+        if let Some(grant) = state.grants.get_mut(&ino).filter(|grant| !grant.is_settled(Instant::now())) {
+            grant.waiting = Some(content || grant.waiting == Some(true));
+            return;
+        }
+        state.notifying.push(ino);
+        drop(state);
+        notify();
+        self.note_written(ino);
+    }
+
+    /// Sends the notifications that have waited for long enough.
+    pub(crate) fn notify_settled(&self, notify: impl Fn(Ino, Content)) {
+        let mut state = host::lock(&self.state);
+        let now = Instant::now();
+        let settled: Vec<(Ino, Content)> = state
+            .grants
+            .extract_if(|_, grant| grant.is_settled(now))
+            .filter_map(|(ino, grant)| Some((ino, grant.waiting?)))
+            .collect();
+        state.notifying.extend(settled.iter().map(|(ino, _)| *ino));
+        drop(state);
+        for (ino, content) in settled {
+            notify(ino, content);
+            self.note_written(ino);
+        }
+    }
+
+    fn note_written(&self, ino: Ino) {
+        let mut state = host::lock(&self.state);
+        if let Some(at) = state.notifying.iter().position(|one| *one == ino) {
+            state.notifying.swap_remove(at);
+        }
+        drop(state);
+        self.written.notify_all();
+    }
+}
+
+impl Grant {
+    fn is_settled(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) >= SETTLE
+    }
+}
