@@ -36,8 +36,12 @@ pub struct Notifier {
 
 enum Queued {
     Notification(Notification),
-    /// Is called when everything before it is written.
-    Call(Call),
+    /// Is called when the notification is written.
+    NotificationThen(Notification, Call),
+    /// Everything before this is written.
+    Mark(SyncSender<()>),
+    /// Wakes the thread.
+    Nothing,
 }
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -46,9 +50,9 @@ type Call = Box<dyn FnOnce() + Send>;
 struct Shared {
     /// Whether a notification found no room in the queue, so that all names are to be expired.
     overflowed: AtomicBool,
-    /// The calls that found no room. The thread makes them after each message.
-    late: Mutex<Vec<Call>>,
-    /// How many calls of [`Notifier::send_and_call`] were not made yet.
+    /// The notifications with calls that found no room. The thread writes them after each message.
+    late: Mutex<Vec<(Notification, Call)>>,
+    /// How many calls of [`Notifier::send_and_call`] were neither made nor dropped yet.
     pending: AtomicUsize,
 }
 
@@ -59,9 +63,24 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn make_late_calls(&self) {
-        let calls = mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
-        calls.into_iter().for_each(|call| call());
+    fn take_late(&self) -> Vec<(Notification, Call)> {
+        mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Counts a call in [`Shared::pending`] until it is dropped.
+struct Pending(Arc<Shared>);
+
+impl Pending {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.pending.fetch_add(1, Ordering::AcqRel);
+        Pending(Arc::clone(shared))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -100,33 +119,26 @@ impl Notifier {
     /// Waits until all notifications that were queued before are written, for at most `timeout`. Returns whether they are.
     pub fn flush(&self, timeout: Duration) -> bool {
         let (mark, written) = sync_channel(1);
-        // If nobody waits any more, this does nothing.
-        let call: Call = Box::new(move || mark.try_send(()).unwrap_or_default());
-        self.queue.try_send(Queued::Call(call)).is_ok() && written.recv_timeout(timeout).is_ok()
+        self.queue.try_send(Queued::Mark(mark)).is_ok() && written.recv_timeout(timeout).is_ok()
     }
 
     /// Writes a notification on the notifier's thread, and then calls `then` there. Does both even if the queue is full;
     /// calls `then` at once if the file system is unmounted. Never waits.
     pub fn send_and_call(&self, notification: Notification, then: impl FnOnce() + Send + 'static) {
-        let (device, shared) = (self.device.clone(), Arc::clone(&self.shared));
-        shared.pending.fetch_add(1, Ordering::AcqRel);
-        let call = move || {
-            if let Some(device) = device.upgrade() {
-                write(&device, &notification);
-            }
+        let pending = Pending::new(&self.shared);
+        let then = Box::new(move || {
             then();
-            shared.pending.fetch_sub(1, Ordering::AcqRel);
-        };
-        match self.queue.try_send(Queued::Call(Box::new(call))) {
-            Err(TrySendError::Full(Queued::Call(call))) => {
-                self.shared.late.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            drop(pending);
+        });
+        match self.queue.try_send(Queued::NotificationThen(notification, then)) {
+            Err(TrySendError::Full(Queued::NotificationThen(notification, then))) => {
+                self.shared.late.lock().unwrap_or_else(PoisonError::into_inner).push((notification, then));
                 // The thread may have emptied the queue meanwhile, or ended.
-                if let Err(TrySendError::Disconnected(_)) = self.queue.try_send(Queued::Call(Box::new(|| {})))
-                {
-                    self.shared.make_late_calls();
+                if let Err(TrySendError::Disconnected(_)) = self.queue.try_send(Queued::Nothing) {
+                    self.shared.take_late().into_iter().for_each(|(_, then)| then());
                 }
             }
-            Err(TrySendError::Disconnected(Queued::Call(call))) => call(),
+            Err(TrySendError::Disconnected(Queued::NotificationThen(_, then))) => then(),
             _ => {}
         }
     }
@@ -160,18 +172,28 @@ impl Notifier {
 }
 
 fn run(device: &Device, waiting: &Receiver<Queued>, shared: &Shared) {
+    let write_then = |(notification, then): (Notification, Call)| {
+        let alive = write(device, &notification);
+        then();
+        alive
+    };
     while let Ok(queued) = waiting.recv() {
         let mut alive = match queued {
             Queued::Notification(notification) => write(device, &notification),
-            Queued::Call(call) => {
-                call();
+            Queued::NotificationThen(notification, then) => write_then((notification, then)),
+            // If nobody waits any more, this does nothing.
+            Queued::Mark(mark) => {
+                let _ = mark.try_send(());
                 true
             }
+            Queued::Nothing => true,
         };
-        shared.make_late_calls();
+        for late in shared.take_late() {
+            alive &= write_then(late);
+        }
         if shared.overflowed.swap(false, Ordering::AcqRel) {
             tracing::warn!("the queue of notifications overflowed; all names are expired");
-            alive = write(device, &Notification::inc_epoch());
+            alive &= write(device, &Notification::inc_epoch());
         }
         if !alive {
             return;

@@ -127,7 +127,7 @@ impl Ring {
     }
 
     /// Leaves an entry to the thread that holds its reply, and lends another entry to the kernel in its
-    /// place, unless the kernel has one. Returns false if the reply was already given.
+    /// place, unless the kernel holds another one. Returns false if the reply was already given.
     ///
     /// Without an entry the kernel could not send requests to this thread while the reply is
     /// outstanding, because each request needs an entry. The number of requests that wait for a lock is not

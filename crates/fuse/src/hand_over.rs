@@ -130,7 +130,8 @@ impl Handle {
         }
         let root = self.open_root()?;
         let hand_over = self.vfs.begin_hand_over()?;
-        // Pages and names that requests lock can delay notifications, so they are written before requests have to wait.
+        // A notification can wait for a page or a name that a request in flight has locked. So most are written before
+        // requests have to wait; the rest is checked below.
         self.notifier.flush(NOTIFIED_IN);
         if !self.control.pause(root, REQUESTS_END_IN).map_err(|error| error.to_string())? {
             return Err("a request did not end in time".into());

@@ -31,7 +31,7 @@ use crate::activity::Event;
 use crate::attr::{Attr, Lifetimes};
 use crate::in_flight::{InFlight, Outdated, Repeats, ReplyGuard};
 use crate::kernel_cache::{Held, KernelCache};
-use crate::recent_grants::RecentGrants;
+use crate::recent_grants::{Part, RecentGrants};
 use crate::stop::Stop;
 
 /// The kernel's caches. No method waits for a FUSE request to complete.
@@ -316,6 +316,8 @@ impl Caches {
             self.stream.answers.add(1);
             self.stream.changes.add(received.len());
             self.apply(&received);
+            // Also here, so that none is late while the lease is renewed.
+            self.notify_settled();
             self.meta.set_current_until(polled + LEASE);
             if !received.is_empty() {
                 host::sleep(GATHER_FOR);
@@ -360,7 +362,9 @@ impl Caches {
         if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {
             return self.forget_all();
         }
-        parts.iter().for_each(|part| self.invalidate(part, true));
+        // This change is by this mount, which sees it at once.
+        self.forget_inode(parent, true);
+        self.notify(|kernel| kernel.expire_name(parent, name.as_bytes()));
     }
 
     /// Repeats the invalidations whose effect a reply in flight may have undone.
@@ -373,7 +377,12 @@ impl Caches {
                 Outdated::Everything => self.forget_in_kernel(false),
             }
         }
-        self.grants.notify_settled(|ino, content| self.forget_inode(ino, content));
+        self.notify_settled();
+    }
+
+    /// Sends the notifications that waited because a lock was granted.
+    fn notify_settled(&self) {
+        self.grants.notify_settled(|ino, part| self.forget_inode(ino, part == Part::Content));
     }
 
     /// Invalidates this client's cache and the kernel's caches.
@@ -416,9 +425,10 @@ impl Caches {
 
     fn invalidate(&self, part: &Invalidation, content: bool) {
         match part {
-            Invalidation::Data(ino) => self.grants.notify(*ino, content, || self.forget_inode(*ino, content)),
-            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => {
-                self.grants.notify(*ino, false, || self.forget_inode(*ino, false));
+            Invalidation::Data(ino) | Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => {
+                let is_content = content && matches!(part, Invalidation::Data(_));
+                let of = if is_content { Part::Content } else { Part::Attributes };
+                self.grants.notify(*ino, of, || self.forget_inode(*ino, is_content));
             }
             Invalidation::Dirent(parent, name) => {
                 self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));

@@ -187,7 +187,8 @@ impl Locks {
         self.request_lock(ino, request, wait)
     }
 
-    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`].
+    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`]. If the lock is granted,
+    /// [`Self::when_current`] answers it.
     ///
     /// # Errors
     /// EIO if the file was lost with the session; those of [`TakeLock`]. After an error the request is no
@@ -197,32 +198,36 @@ impl Locks {
     }
 
     /// Calls `answer`, which answers the request for a lock that was granted, when the kernel has no data of the file from
-    /// before the lock. Reads the inode, and does not wait for the kernel.
+    /// before the lock. Reads the inode. Does not wait for the kernel, but the answer does: the kernel waits for pages that
+    /// are being read.
     ///
     /// The kernel would drop its pages by itself when it is given another mtime or size, but it ignores the attributes
     /// in a reply if it was given others, was notified, or wrote to the file meanwhile (`fuse_change_attributes`).
     pub fn when_current(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
+        let caches = &self.base.caches;
         if self.base.meta.is_exclusive() {
             return answer();
         }
         // The last holder may have changed the file on another mount, and this mount may not be notified yet.
         self.base.meta.outdate(ino);
+        // A directory has no pages.
+        let Some(file) = self.base.open.get(ino) else {
+            caches.forget_attributes(ino);
+            return answer();
+        };
+        let before = file.dropped();
         let version = self.base.attributes.inode(ino).ok().map(|inode| DataVersion::of(&inode));
-        let file = self.base.open.get(ino);
-        let is_shown = version.is_some() && file.as_ref().is_some_and(|file| file.shown() == version);
-        let has_waited = self.base.caches.grants.begin(ino);
-        if is_shown && !has_waited {
+        let has_waited = caches.grants.begin(ino);
+        if version.is_some() && before.version == version && !has_waited {
             return answer();
         }
-        let caches = Arc::clone(&self.base.caches);
+        let all = Arc::clone(caches);
         let answer = move || {
-            if let Some(file) = file {
-                file.set_shown(version);
-            }
-            caches.grants.renew(ino);
+            file.note_dropped(version, before);
+            all.grants.renew(ino);
             answer();
         };
-        self.base.caches.forget_content_then(ino, Box::new(answer));
+        caches.forget_content_then(ino, Box::new(answer));
     }
 
     /// Cancels a request for which [`Self::take_lock`] returned [`Locked::Waiting`], without a request to the database.

@@ -35,8 +35,7 @@ pub(crate) struct OpenFile {
     fenced: AtomicBool,
     /// The kernel may have pages of this file.
     cached: AtomicBool,
-    /// The version of the data when the kernel last dropped its pages because a lock was granted.
-    shown: Mutex<Option<DataVersion>>,
+    dropped: Mutex<Dropped>,
     /// If a call on this mount created the file and opened it, the inode as it was created, and whether the call may
     /// not have ended.
     created: OnceLock<Box<Inode>>,
@@ -60,7 +59,16 @@ pub(crate) struct FileData {
     pub(crate) hold: Option<Hold>,
 }
 
-/// Attributes that change with each change of a file's data.
+/// When the kernel last dropped its pages of a file because a lock was granted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dropped {
+    /// The version of the data, if all pages are of this version or later.
+    pub(crate) version: Option<DataVersion>,
+    /// How often written data was lost, which the kernel may still have in its pages.
+    losses: u64,
+}
+
+/// Attributes that change with each change of a file's data by another mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataVersion {
     size: u64,
@@ -111,7 +119,7 @@ impl OpenFile {
             orphan: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
             cached: AtomicBool::new(false),
-            shown: Mutex::default(),
+            dropped: Mutex::default(),
             created: OnceLock::new(),
             is_opening: AtomicBool::new(false),
         }
@@ -141,8 +149,8 @@ impl OpenFile {
         data.buffer.truncate(0);
         data.hold = None;
         self.set_clean();
-        // The kernel may have it in its pages.
-        self.set_shown(None);
+        let mut dropped = host::lock(&self.dropped);
+        *dropped = Dropped { version: None, losses: dropped.losses + 1 };
     }
 
     pub(crate) fn set_clean(&self) {
@@ -183,12 +191,17 @@ impl OpenFile {
         }
     }
 
-    pub(crate) fn shown(&self) -> Option<DataVersion> {
-        *host::lock(&self.shown)
+    /// The state of the kernel's pages.
+    pub(crate) fn dropped(&self) -> Dropped {
+        *host::lock(&self.dropped)
     }
 
-    pub(crate) fn set_shown(&self, version: Option<DataVersion>) {
-        *host::lock(&self.shown) = version;
+    /// Notes that the kernel has dropped its pages, and that the data had this version `before` that.
+    pub(crate) fn note_dropped(&self, version: Option<DataVersion>, before: Dropped) {
+        let mut dropped = host::lock(&self.dropped);
+        if dropped.losses == before.losses {
+            dropped.version = version;
+        }
     }
 
     /// Whether the kernel may have pages of this file. If a read called [`OpenFile::set_cached`], a thread

@@ -2,7 +2,7 @@
 //!
 //! A program that has got a lock first asks for the attributes of the file (read(2), lseek(2)). If the kernel is notified
 //! of the inode before it has applied the reply, it ignores the attributes in it, also the new size
-//! (`fuse_change_attributes`). So notifications about the file wait for [`SETTLE`], or for the next lock: before that is
+//! (`fuse_change_attributes`). So notifications about the file wait for [`GRANT_SETTLES`], or for the next lock: before that is
 //! granted, the kernel is told to forget everything about the file anyway.
 
 use std::sync::{Condvar, Mutex};
@@ -12,7 +12,7 @@ use host::{HashMap, Instant};
 use types::Ino;
 
 /// For so long after a lock was granted, notifications about its file wait.
-pub(crate) const SETTLE: Duration = Duration::from_millis(20);
+pub(crate) const GRANT_SETTLES: Duration = Duration::from_millis(20);
 /// The longest time for which a grant waits until a notification about its file is written.
 const WRITTEN_IN: Duration = Duration::from_millis(10);
 
@@ -32,12 +32,16 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     at: Instant,
-    /// Whether a notification waits, and whether it is about the pages too.
-    waiting: Option<Content>,
+    /// The notification that waits.
+    waiting: Option<Part>,
 }
 
-/// Whether a notification is about the pages too.
-type Content = bool;
+/// What a notification about a file invalidates; the second one includes the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Attributes,
+    Content,
+}
 
 impl RecentGrants {
     /// From now on, notifications about the file wait. Returns whether one waited already: the caller then sends one.
@@ -54,18 +58,17 @@ impl RecentGrants {
         }
     }
 
-    /// Notifications wait for another [`SETTLE`] from now on.
+    /// Notifications wait for another [`GRANT_SETTLES`] from now on.
     pub(crate) fn renew(&self, ino: Ino) {
-        if let Some(grant) = host::lock(&self.state).grants.get_mut(&ino) {
-            grant.at = Instant::now();
-        }
+        let at = Instant::now();
+        host::lock(&self.state).grants.entry(ino).or_insert(Grant { at, waiting: None }).at = at;
     }
 
     /// Notifies the kernel now, unless the notification has to wait.
-    pub(crate) fn notify(&self, ino: Ino, content: Content, notify: impl FnOnce()) {
+    pub(crate) fn notify(&self, ino: Ino, part: Part, notify: impl FnOnce()) {
         let mut state = host::lock(&self.state);
         if let Some(grant) = state.grants.get_mut(&ino).filter(|grant| !grant.is_settled(Instant::now())) {
-            grant.waiting = Some(content || grant.waiting == Some(true));
+            grant.waiting = grant.waiting.max(Some(part));
             return;
         }
         state.notifying.push(ino);
@@ -75,18 +78,18 @@ impl RecentGrants {
     }
 
     /// Sends the notifications that have waited for long enough.
-    pub(crate) fn notify_settled(&self, notify: impl Fn(Ino, Content)) {
+    pub(crate) fn notify_settled(&self, notify: impl Fn(Ino, Part)) {
         let mut state = host::lock(&self.state);
         let now = Instant::now();
-        let settled: Vec<(Ino, Content)> = state
+        let settled: Vec<(Ino, Part)> = state
             .grants
             .extract_if(|_, grant| grant.is_settled(now))
             .filter_map(|(ino, grant)| Some((ino, grant.waiting?)))
             .collect();
         state.notifying.extend(settled.iter().map(|(ino, _)| *ino));
         drop(state);
-        for (ino, content) in settled {
-            notify(ino, content);
+        for (ino, part) in settled {
+            notify(ino, part);
             self.note_written(ino);
         }
     }
@@ -103,6 +106,6 @@ impl RecentGrants {
 
 impl Grant {
     fn is_settled(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.at) >= SETTLE
+        now.saturating_duration_since(self.at) >= GRANT_SETTLES
     }
 }

@@ -491,7 +491,7 @@ fn notifications_about_a_file_wait_until_its_lock_is_used() {
     pair.b.caches.invalidate(&Invalidation::Inode(file), true);
     pair.kernel.expect(&Event::Content(other), 0);
     pair.kernel.expect(&Event::Content(file), 0);
-    assert!(granted.elapsed() >= recent_grants::SETTLE);
+    assert!(granted.elapsed() >= recent_grants::GRANT_SETTLES);
     assert!(!grants.begin(file));
     pair.b.caches.invalidate(&Invalidation::Inode(file), true);
     assert!(grants.begin(file), "the next grant notifies the kernel");
