@@ -9,7 +9,7 @@ use types::{Ino, Slice};
 use crate::code;
 use crate::error::Malformed;
 use crate::read;
-use crate::request::{Answer, Request};
+use crate::request::{Reply, Request};
 use crate::rows;
 
 pub(crate) fn request(txns: &[Txn]) -> Request {
@@ -52,7 +52,7 @@ fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
     hashes
 }
 
-pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
+pub(crate) fn outcomes(txns: &[Txn], mut answer: Reply) -> Result<Vec<Outcome>, Malformed> {
     let mut changed_inodes = BTreeMap::new();
     for (first, inos) in hashes(txns) {
         for (_, last) in inos.into_iter().filter(|(is_only_read, _)| !is_only_read) {

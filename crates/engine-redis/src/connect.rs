@@ -14,7 +14,7 @@ use redis::{
 use crate::code;
 use crate::config::{Config, address};
 use crate::error::Failure;
-use crate::request::{Answer, Request, take};
+use crate::request::{Reply, Request, take};
 
 /// The scripts. Each one starts with the common part.
 static SCRIPTS: LazyLock<[String; 3]> = LazyLock::new(|| {
@@ -161,12 +161,7 @@ impl Connector {
 
 impl Conn {
     /// Runs a script. Loads it again if the server no longer has it.
-    pub(crate) fn run(
-        &mut self,
-        script: Script,
-        prefix: &[u8],
-        request: &Request,
-    ) -> Result<Answer, Failure> {
+    pub(crate) fn run(&mut self, script: Script, prefix: &[u8], request: &Request) -> Result<Reply, Failure> {
         let mut command = redis::cmd("EVALSHA");
         let name = self.names.get(script as usize).map_or("", String::as_str);
         command.arg(name).arg(1).arg(prefix);

@@ -7,7 +7,7 @@ use redis::{FromRedisValue, InfoDict, Pipeline};
 use crate::config::Config;
 use crate::connect::{Conn, Connector, Script};
 use crate::error::{Failure, Malformed};
-use crate::request::{Answer, Request};
+use crate::request::{Reply, Request};
 use crate::schema::VERSION;
 use crate::watch::Watcher;
 use crate::{commit, read, scan};
@@ -141,7 +141,7 @@ impl RedisEngine {
         script: Script,
         request: &Request,
         intent: Intent,
-        read: impl FnOnce(Answer) -> Result<T, Malformed>,
+        read: impl FnOnce(Reply) -> Result<T, Malformed>,
     ) -> Result<T, EngineError> {
         let prefix = &self.pool.connector().config.prefix;
         self.pool.request(intent, |conn: &mut Conn| -> Result<T, Failure> {

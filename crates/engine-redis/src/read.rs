@@ -7,7 +7,7 @@ use types::{AclId, Ino, Slice, XattrName};
 
 use crate::code;
 use crate::error::Malformed;
-use crate::request::{Answer, Request};
+use crate::request::{Reply, Request};
 use crate::rows;
 
 pub(crate) fn request(keys: &[RecordKey]) -> Request {
@@ -37,14 +37,14 @@ pub(crate) fn request(keys: &[RecordKey]) -> Request {
 }
 
 /// Decodes a sequence number and the answers to all record keys.
-pub(crate) fn snapshot(keys: &[RecordKey], answer: &mut Answer) -> Result<Snapshot, Malformed> {
+pub(crate) fn snapshot(keys: &[RecordKey], answer: &mut Reply) -> Result<Snapshot, Malformed> {
     let seq = Seq(answer.take()?);
     let mut records = Vec::new();
     keys.iter().try_for_each(|key| take(key, answer, &mut records))?;
     Ok(Snapshot { seq, records })
 }
 
-fn take(key: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
+fn take(key: &RecordKey, answer: &mut Reply, records: &mut Vec<Record>) -> Result<(), Malformed> {
     records.push(match key {
         RecordKey::Inode(ino) => return take_inode(*ino, answer, records),
         RecordKey::Dirent(parent, name) => {
@@ -74,7 +74,7 @@ fn take(key: &RecordKey, answer: &mut Answer, records: &mut Vec<Record>) -> Resu
     Ok(())
 }
 
-fn take_inode(ino: Ino, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
+fn take_inode(ino: Ino, answer: &mut Reply, records: &mut Vec<Record>) -> Result<(), Malformed> {
     let inode = answer.stored(|bytes| rows::inode(ino, bytes))?;
     records.push(Record::Inode(ino, inode));
     for id in inode.iter().flat_map(Inode::acls) {

@@ -61,20 +61,20 @@ impl Request {
     }
 }
 
-/// The elements of an answer, in order.
+/// The elements of a reply, in order.
 #[derive(Debug)]
-pub(crate) struct Answer(std::vec::IntoIter<Value>);
+pub(crate) struct Reply(std::vec::IntoIter<Value>);
 
-impl FromRedisValue for Answer {
+impl FromRedisValue for Reply {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         match value {
-            Value::Array(items) => Ok(Answer(items.into_iter())),
+            Value::Array(items) => Ok(Reply(items.into_iter())),
             _ => Err("an array was expected".into()),
         }
     }
 }
 
-impl Answer {
+impl Reply {
     /// Takes the next element and converts it.
     pub(crate) fn take<T: FromRedisValue>(&mut self) -> Result<T, Malformed> {
         take(self.0.next().ok_or(Malformed("it is too short"))?)

@@ -8,7 +8,7 @@ use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 use crate::code;
 use crate::error::Malformed;
 use crate::read;
-use crate::request::{Answer, Request};
+use crate::request::{Reply, Request};
 use crate::rows;
 
 /// The maximum number of rows (as in [`Scan::limit`]) that one scan returns. It is bounded because the server executes
@@ -43,10 +43,10 @@ pub(crate) fn request(scan: &Scan) -> Request {
     request
 }
 
-pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
+pub(crate) fn page(scan: &Scan, mut answer: Reply) -> Result<Page, Malformed> {
     let seq = Seq(answer.take()?);
     let more = answer.take::<i64>()? != 0;
-    let mut rows: Answer = answer.take()?;
+    let mut rows: Reply = answer.take()?;
     let mut acls: HashMap<[u8; 16], Option<String>> = answer.take()?;
     let mut records = Vec::new();
     while !rows.is_empty() {
@@ -70,7 +70,7 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
                 records.push(Record::Inode(ino, rows.stored(|bytes| rows::inode(ino, bytes))?));
             }
             Scan::Slices { ino, .. } => {
-                let mut chunk: Answer = rows.take()?;
+                let mut chunk: Reply = rows.take()?;
                 let number = ChunkIndex(chunk.id()?);
                 records.push(Record::Slices(*ino, number, read::slices(chunk.rest()?)?));
             }

@@ -59,15 +59,15 @@ const APPEND_ONLY: u64 = 1 << 63;
 
 /// The body of a reply: of fixed size, or any number of bytes. It is on the stack for a short time, never in
 /// a collection.
-enum Answer {
+enum ReplyBody {
     Body(Body),
     Bytes(Bytes),
     Listing(DirBuffer),
 }
 
-impl From<Body> for Answer {
+impl From<Body> for ReplyBody {
     fn from(body: Body) -> Self {
-        Answer::Body(body)
+        ReplyBody::Body(body)
     }
 }
 
@@ -124,14 +124,14 @@ impl Dispatch {
             meter.bytes.record(bytes as u64);
         }
         match answer {
-            Ok(Answer::Body(body)) => reply.ok(body.as_bytes()),
-            Ok(Answer::Bytes(bytes)) => reply.ok(&bytes),
-            Ok(Answer::Listing(dir)) => reply.ok(dir.as_bytes()),
+            Ok(ReplyBody::Body(body)) => reply.ok(body.as_bytes()),
+            Ok(ReplyBody::Bytes(bytes)) => reply.ok(&bytes),
+            Ok(ReplyBody::Listing(dir)) => reply.ok(dir.as_bytes()),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn answer(&self, request: &Request<'_>, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
+    fn answer(&self, request: &Request<'_>, guard: Option<&ReplyGuard<'_>>) -> Result<ReplyBody, Errno> {
         let vfs = &*self.vfs;
         let Vfs { access, attributes, names, files, listings, xattrs, locks, .. } = vfs;
         let ino = self.ino(request.header.nodeid);
@@ -166,7 +166,7 @@ impl Dispatch {
             Operation::ReadLink => {
                 let target = names.readlink(ino)?;
                 attributes.accessed(ino);
-                Ok(Answer::Bytes(target.to_vec().into()))
+                Ok(ReplyBody::Bytes(target.to_vec().into()))
             }
             Operation::Symlink { name, target } => make(name, MakeKind::Symlink(target.into()), 0o777, 0),
             Operation::MkNod { name, mode, rdev, umask } => {
@@ -216,7 +216,7 @@ impl Dispatch {
                     _ => files.read(ino, read.offset, read.size_bytes)?,
                 };
                 self.accessed(ino, read.flags);
-                Ok(Answer::Bytes(bytes))
+                Ok(ReplyBody::Bytes(bytes))
             }
             Operation::Write(write) => {
                 let appends = write.flags & O_APPEND != 0 && !write.from_cache;
@@ -345,7 +345,7 @@ impl Dispatch {
 
     /// Lists a directory. If `plus` is given, each entry has the attributes of its inode, with these
     /// lifetimes.
-    fn list(&self, ino: Ino, read: Read, plus: Option<Lifetimes>) -> Result<Answer, Errno> {
+    fn list(&self, ino: Ino, read: Read, plus: Option<Lifetimes>) -> Result<ReplyBody, Errno> {
         let mut dir = DirBuffer::new(read.size_bytes as usize);
         let mut take = |found: DirEntry<'_>| {
             let Some(lifetimes) = plus else {
@@ -368,14 +368,14 @@ impl Dispatch {
             &mut take,
         )?;
         self.accessed(ino, read.flags);
-        Ok(Answer::Listing(dir))
+        Ok(ReplyBody::Listing(dir))
     }
 
-    fn attr_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
+    fn attr_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<ReplyBody, Errno> {
         Ok(Body::attr(&attr(of), translate::attr_ttl(of, lifetimes(guard))).into())
     }
 
-    fn entry_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
+    fn entry_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<ReplyBody, Errno> {
         Ok(Body::entry(&self.entry(of, guard)).into())
     }
 
@@ -437,10 +437,10 @@ impl Dispatch {
 
 /// The number of bytes of data, of a listing or of an extended attribute that a request has read or written;
 /// `None` for other requests.
-fn transferred(operation: &Operation<'_>, answer: &Answer) -> Option<usize> {
+fn transferred(operation: &Operation<'_>, answer: &ReplyBody) -> Option<usize> {
     match (operation, answer) {
-        (_, Answer::Bytes(bytes)) => Some(bytes.len()),
-        (_, Answer::Listing(dir)) => Some(dir.as_bytes().len()),
+        (_, ReplyBody::Bytes(bytes)) => Some(bytes.len()),
+        (_, ReplyBody::Listing(dir)) => Some(dir.as_bytes().len()),
         (Operation::Write(write), _) => Some(write.data.len()),
         (Operation::SetXattr(set), _) => Some(set.value.len()),
         _ => None,
@@ -482,18 +482,18 @@ fn refuse_append_only(handle: Option<Fh>) -> Result<(), Errno> {
     if handle.is_some_and(is_append_only) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-fn done(result: Result<(), Errno>) -> Result<Answer, Errno> {
+fn done(result: Result<(), Errno>) -> Result<ReplyBody, Errno> {
     result.map(|()| Body::empty().into())
 }
 
 /// The reply to GETXATTR and LISTXATTR: the length of the value if `size` is 0; ERANGE if the value is longer
 /// than `size`.
-fn sized(value: &[u8], size: u32) -> Result<Answer, Errno> {
+fn sized(value: &[u8], size: u32) -> Result<ReplyBody, Errno> {
     let len = u32::try_from(value.len()).map_err(|_| Errno::E2BIG)?;
     match size {
         0 => Ok(Body::xattr_size(len).into()),
         _ if len > size => Err(Errno::ERANGE),
-        _ => Ok(Answer::Bytes(value.to_vec().into())),
+        _ => Ok(ReplyBody::Bytes(value.to_vec().into())),
     }
 }
 
