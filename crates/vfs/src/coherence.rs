@@ -403,7 +403,7 @@ impl Caches {
 
     fn forget_in_kernel(&self, content: bool) {
         self.notify(|kernel| kernel.expire_all());
-        self.cache.all().into_iter().for_each(|ino| self.forget_inode(ino, content));
+        self.cache.all().into_iter().for_each(|ino| self.forget_or_wait(ino, content));
     }
 
     /// How long the kernel may cache the reply to a request that begins now.
@@ -425,16 +425,19 @@ impl Caches {
 
     fn invalidate(&self, part: &Invalidation, content: bool) {
         match part {
-            Invalidation::Data(ino) | Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => {
-                let is_content = content && matches!(part, Invalidation::Data(_));
-                let of = if is_content { Part::Content } else { Part::Attributes };
-                self.grants.notify(*ino, of, || self.forget_inode(*ino, is_content));
-            }
+            Invalidation::Data(ino) => self.forget_or_wait(*ino, content),
+            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_or_wait(*ino, false),
             Invalidation::Dirent(parent, name) => {
                 self.notify(|kernel| kernel.expire_name(*parent, name.as_bytes()));
             }
             Invalidation::Locks(_) => {}
         }
+    }
+
+    /// As [`Self::forget_inode`], but waits if a lock on the file was granted a short time ago.
+    fn forget_or_wait(&self, ino: Ino, content: bool) {
+        let part = if content { Part::Content } else { Part::Attributes };
+        self.grants.notify(ino, part, || self.forget_inode(ino, content));
     }
 
     pub(crate) fn forget_inode(&self, ino: Ino, content: bool) {
