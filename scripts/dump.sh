@@ -31,7 +31,7 @@ records() { # DUMP
 "$limen" format "sqlite://$work/first.db" v --bucket "$work/objects" >/dev/null
 "$limen" mdtest "sqlite://$work/first.db" /t --depth 2 --dirs "$directories" --files 100 --threads 2 --write 100 --keep \
     >>"$work/log" 2>&1
-"$limen" dump "sqlite://$work/first.db" "$work/first" 2>>"$work/log"
+"$limen" dump "sqlite://$work/first.db" "$work/first" >>"$work/log" 2>&1
 server_start redis
 "$limen" load "$url" "$work/first" >>"$work/log" 2>&1
 echo "redis: dump $(cost "$limen" dump "$url" "$work/dump") s (MiB), $(($(stat -c %s "$work/dump") / 1000000)) MB"
