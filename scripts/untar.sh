@@ -7,7 +7,8 @@
 #
 # DELAY adds this many microseconds to each round trip to a server, TRANSPORT sets the transport of the mounts (default dev),
 # and TREE names another directory than /usr/include. PROGRAMS are some of tar, cp, git (clones REPOSITORY, by default this
-# one), pip (installs all packages of the directory WHEELS) and rm.
+# one), pip (installs all packages of the directory WHEELS) and rm. ENGINE is sqlite, redis, postgres, mariadb or etcd (default:
+# all), or `none`: the file system of the temporary directory itself, without limen.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -34,8 +35,9 @@ relay=
 trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; kill $relay 2>/dev/null || true; servers_clean' EXIT
 
 # One round: the times of the three programs. The next one begins when everything is committed.
-round() { # URL OPTION
-    "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
+round() { # URL|none OPTION
+    [ "$1" = none ] ||
+        "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null
     mkdir "$work/mnt/t"
     python3 - "$work" "$(basename "$tree")" "${REPOSITORY:-$top}" "${WHEELS:-}" "${programs[@]}" <<'PY'
 import glob, os, subprocess, sys, time
@@ -60,25 +62,30 @@ for program in programs:
 print(*times)
 PY
     rmdir "$work/mnt/t"
-    "$limen" umount "$work/mnt" >/dev/null
+    [ "$1" = none ] || "$limen" umount "$work/mnt" >/dev/null
 }
 
 for engine in "${engines[@]}"; do
     options=(sync_metadata noatime)
-    if [ "$engine" = sqlite ]; then
+    case $engine in
+    none)
+        url=none
+        options=(noatime)
+        ;;
+    sqlite)
         url=sqlite://$work/v.db
         options=(noatime)
-    else
-        server_start "$engine"
-    fi
-    if [ -n "${DELAY:-}" ] && [ "$engine" != sqlite ]; then
+        ;;
+    *) server_start "$engine" ;;
+    esac
+    if [ -n "${DELAY:-}" ] && [ -n "$server" ]; then
         # Below the ports that the kernel gives to clients.
         "$delay" $((port - 10000)) "$port" "$DELAY" &
         relay=$!
         url=${url/:$port/:$((port - 10000))}
         sleep 0.2
     fi
-    "$limen" format "$url" v --bucket "$work/objects-$engine" >/dev/null
+    [ "$url" = none ] || "$limen" format "$url" v --bucket "$work/objects-$engine" >/dev/null
     for option in "${options[@]}"; do : >"$work/$option"; done
     for _ in $(seq "$rounds"); do
         for option in "${options[@]}"; do round "$url" "$option" >>"$work/$option"; done

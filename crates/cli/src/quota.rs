@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use client::QuotaChange;
 use command::error::CliError;
 use command::output;
 use command::units::{parse_size, parse_whole, show_size};
@@ -28,8 +29,8 @@ use crate::users::Users;
 #[command(after_help = "\
 TARGET is a path on a mount, or META-URL:/PATH in a volume that need not be mounted.
 
-The volume may be in use, except on SQLite: there it must not be mounted to set the quota of a directory that has none, to
-delete that of a directory, and to set the first quota of any user or group. Limits can be changed at any time.
+The volume may be in use. If an SQLite volume is mounted, its mount counts the files, so the command must be given on the same
+machine, as root or the user that mounts it.
 
 Examples:
   limen quota set /mnt/projects/a --bytes 500G --inodes 1000000
@@ -159,12 +160,11 @@ fn set(args: &SetArgs) -> Result<(), CliError> {
         }
     };
     require_order(limits, &rule.unwrap_or_default()).map_err(|error| error.at(&target.shown))?;
-    let _lock = target.lock(!counted)?;
-    let key = target.walk(|meta, progress| match key {
-        Some(key) => meta.set_owner_quota(key, limits, progress).map(|()| key),
-        None => meta.set_directory_quota(target.ino, limits, progress).map(QuotaKey::Directory),
-    })?;
-    target.sync()?;
+    let change = match key {
+        Some(key) => QuotaChange::SetOwner { key, limits },
+        None => QuotaChange::SetDirectory { dir: target.ino, limits },
+    };
+    let key = target.change(change, !counted)?;
     let quotas = target.quotas()?;
     let set: Vec<_> = quotas.into_iter().filter(|(found, _)| *found == key).collect();
     show(&target, &set, args.json)
@@ -202,9 +202,7 @@ fn delete(args: &DeleteArgs) -> Result<(), CliError> {
             return Err(args.whose.without_quota(&target.shown));
         }
         let limits = QuotaLimits { max_inodes: NONE, max_blocks: NONE, soft_inodes: NONE, soft_blocks: NONE };
-        let _lock = target.lock(!target.counts_owners()?)?;
-        target.walk(|meta, progress| meta.set_owner_quota(key, limits, progress))?;
-        return target.sync();
+        return target.change(QuotaChange::SetOwner { key, limits }, !target.counts_owners()?).map(drop);
     }
     let id = match args.id.map(QuotaId) {
         None => target.directory_quota()?.map(|(id, _)| id),
@@ -213,9 +211,7 @@ fn delete(args: &DeleteArgs) -> Result<(), CliError> {
     let Some(id) = id else {
         return Err(no_quota(&target));
     };
-    let _lock = target.lock(true)?;
-    target.walk(|meta, progress| meta.remove_directory_quota(id, progress))?;
-    target.sync()
+    target.change(QuotaChange::RemoveDirectory(id), true).map(drop)
 }
 
 /// A limit as it is stored; 0 means no limit.

@@ -9,8 +9,10 @@ use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use common::{Place, Said, command, limen};
 use engine_sqlite::{Options, SqliteEngine};
@@ -80,10 +82,6 @@ fn a_directory_quota_is_enforced_and_shown_by_statfs() {
     );
     let shown = limen(&["quota", "list", &volume.place.url()]).ok();
     assert!(shown.contains("/d ") && shown.contains("above the soft limit"), "{shown}");
-    // These commands fail, because the mount would not see tags that another process changes.
-    limen(&["quota", "delete", volume.at("d").to_str().unwrap()]).failed(1, &["mounted", "unmount it first"]);
-    limen(&["quota", "set", volume.at("").to_str().unwrap(), "--inodes", "9"])
-        .failed(1, &["unmount it first"]);
     volume.place.umount(&[]).ok();
     limen(&["quota", "set", &format!("{}:/", volume.place.url()), "--inodes", "9"])
         .failed(1, &["/d below it"]);
@@ -126,19 +124,69 @@ fn a_user_quota_counts_existing_files_and_binds_the_user() {
     limen(&["fsck", &url]).ok();
 }
 
-/// On a database server, quotas are set and removed while the volume is mounted.
 #[test]
 fn a_quota_is_set_and_removed_in_use() {
     if !skip::is_root() {
         return;
     }
-    [Kind::Redis, Kind::Postgres, Kind::Mariadb].into_iter().for_each(set_and_remove_in_use);
+    for kind in [Kind::Redis, Kind::Postgres, Kind::Mariadb] {
+        let (server, place) = (Server::start(kind, false), Place::new());
+        limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
+        place.mount_url(&server.patient_url(), &[]).ok();
+        set_and_remove_in_use(&place, &server.patient_url());
+    }
 }
 
-fn set_and_remove_in_use(kind: Kind) {
-    let (server, place) = (Server::start(kind, false), Place::new());
-    limen(&["format", &server.patient_url(), "vol", "--bucket", &place.text("data")]).ok();
-    place.mount_url(&server.patient_url(), &[]).ok();
+/// On the embedded engine, the mount's process changes the quotas.
+#[test]
+fn a_quota_of_the_embedded_engine_is_set_and_removed_in_use() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    set_and_remove_in_use(&volume.place, &volume.place.url());
+    volume.place.mount(&["-o", "shared"]).ok();
+    let url = volume.place.url();
+    json(&["quota", "set", &format!("{url}:/d"), "--inodes", "150", "--json"]);
+    limen(&["quota", "delete", volume.at("d").to_str().unwrap()]).ok();
+    volume.place.umount(&[]).ok();
+    limen(&["fsck", &url]).ok();
+
+    // Another process has the database, and no mount is known here.
+    let engine = SqliteEngine::open(&volume.place.path("vol.db"), &Options::default()).unwrap();
+    let _lock = engine.lock_exclusive().unwrap();
+    limen(&["quota", "set", &format!("{url}:/d"), "--inodes", "150"])
+        .failed(1, &["another process uses the database", "on the machine"]);
+}
+
+#[test]
+fn an_interrupted_quota_of_a_mounted_volume_is_completed() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    for dir in ["d", "d/a", "d/b"] {
+        fs::create_dir(volume.at(dir)).unwrap();
+        (0..500).for_each(|n| drop(File::create(volume.at(&format!("{dir}/f{n}"))).unwrap()));
+    }
+    let (dir, root) = (volume.at("d"), volume.at(""));
+    let set = ["quota", "set", dir.to_str().unwrap(), "--inodes", "2000", "--json"];
+    let delete = ["quota", "delete", dir.to_str().unwrap()];
+    let owner = NOBODY.to_string();
+    let of_owner = ["quota", "set", root.to_str().unwrap(), "--user", &owner, "--inodes", "9", "--json"];
+    for wait in 0..10 {
+        for args in [&set[..], &delete[..], &of_owner[..]] {
+            let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            thread::sleep(Duration::from_millis(5 + 4 * wait));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        fs::write(volume.at(&format!("d/a/new{wait}")), "text").unwrap();
+    }
+    let _ = limen(&delete);
+    let set = json(&set);
+    assert_eq!((&set["quotas"][0]["inodes"], &set["quotas"][0]["state"]), (&1513.into(), &"complete".into()));
+    assert_eq!(json(&of_owner)["quotas"][0]["inodes"], 0);
+    limen(&["quota", "check", root.to_str().unwrap()]).ok();
+    volume.place.umount(&[]).ok();
+    limen(&["fsck", &volume.place.url()]).ok();
+}
+
+fn set_and_remove_in_use(place: &Place, url: &str) {
     let at = |name: &str| place.path("mnt").join(name);
     for dir in ["d", "d/x", "d/y"] {
         fs::create_dir(at(dir)).unwrap();
@@ -152,7 +200,7 @@ fn set_and_remove_in_use(kind: Kind) {
     refused(File::create(at("d/x/newer")), Errno::DQUOT);
     // A second quota is set inside the first. A rename out of its directory does not change the outer quota,
     // which is still full.
-    json(&["quota", "set", &format!("{}:/d/x", server.patient_url()), "--inodes", "1000", "--json"]);
+    json(&["quota", "set", &format!("{url}:/d/x"), "--inodes", "1000", "--json"]);
     refused(fs::rename(at("d/x/new"), at("d/y/other")).and(File::create(at("d/x/n"))), Errno::DQUOT);
     limen(&["quota", "delete", path]).failed(1, &["/d/x below it", "outside in"]);
     limen(&["quota", "delete", at("d/x").to_str().unwrap()]).ok();
@@ -162,8 +210,16 @@ fn set_and_remove_in_use(kind: Kind) {
     while_files_change(&at("d/y"), || {
         (0..3).for_each(|_| assert!(limen(&["quota", "check", path]).ok().contains("1 were compared")));
     });
+    while_files_change(&at("d/y"), || {
+        for _ in 0..3 {
+            limen(&["quota", "delete", path]).ok();
+            json(&["quota", "set", path, "--inodes", "200", "--json"]);
+        }
+        limen(&["quota", "check", path]).ok();
+    });
+    limen(&["quota", "delete", path]).ok();
     place.umount(&[]).ok();
-    limen(&["fsck", &server.patient_url()]).ok();
+    limen(&["fsck", url]).ok();
 }
 
 /// Creates, resizes and removes files in a directory while `work` runs.

@@ -39,6 +39,6 @@ pub use hand_over::SessionState;
 pub use held::MakeDurable;
 pub use listing::{Generation, WholeListing};
 pub use queue::QueueFate;
-pub use quotas::{QuotaError, Retagging};
+pub use quotas::{QuotaChange, QuotaError, Retagging};
 pub use readdir::{ListedEntry, Listing};
 pub use trash::{Emptied, Emptying, TrashedHour};

@@ -33,6 +33,17 @@ pub enum QuotaError {
     Failed(#[from] Failure),
 }
 
+/// A change of a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaChange {
+    /// Sets limits of a directory, as [`Meta::set_directory_quota`] does.
+    SetDirectory { dir: Ino, limits: QuotaLimits },
+    /// Sets limits of a user or group, as [`Meta::set_owner_quota`] does.
+    SetOwner { key: QuotaKey, limits: QuotaLimits },
+    /// Removes the quota of a directory, as [`Meta::remove_directory_quota`] does.
+    RemoveDirectory(QuotaId),
+}
+
 /// Called after each step of a walk. If it returns `false`, the walk ends.
 type Progress<'a> = &'a mut dyn FnMut(&Retagging) -> bool;
 
@@ -82,6 +93,24 @@ impl Meta {
             }));
         }
         Ok(quotas)
+    }
+
+    /// Changes a quota. Returns which.
+    ///
+    /// # Errors
+    /// Those of the function that [`QuotaChange`] names.
+    pub fn change_quota(&self, change: QuotaChange, progress: Progress<'_>) -> Result<QuotaKey, QuotaError> {
+        match change {
+            QuotaChange::SetDirectory { dir, limits } => {
+                self.set_directory_quota(dir, limits, progress).map(QuotaKey::Directory)
+            }
+            QuotaChange::SetOwner { key, limits } => {
+                self.set_owner_quota(key, limits, progress).map(|()| key)
+            }
+            QuotaChange::RemoveDirectory(id) => {
+                self.remove_directory_quota(id, progress).map(|()| QuotaKey::Directory(id))
+            }
+        }
     }
 
     /// Sets the limits of a directory's quota, which are in force at once. If the directory has no quota, this creates

@@ -9,7 +9,7 @@
 //! | `pool`, `remove` | tree walks by several threads; the removal of trees |
 //! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `registry` | which process serves which mount on this machine |
-//! | `clone`, `file_requests`, with `answers` | asks a mount to copy a tree; to do something with single files |
+//! | `clone`, `quotas`, `file_requests`, with `answers` | asks a mount to copy a tree; to change a quota; to do something with single files |
 //! | `counters`, `exported` | the counters of a mount; all its metrics as text |
 //! | `profile` | what the profilers of a mount record |
 //! | `statistics`, `exporter` | what a mount reports to other commands; its metrics over HTTP |
@@ -29,6 +29,7 @@ pub mod paths;
 pub mod pool;
 pub mod process;
 mod profile;
+pub mod quotas;
 pub mod registry;
 pub mod remove;
 pub mod statistics;

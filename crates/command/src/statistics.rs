@@ -3,8 +3,9 @@
 //!
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
-//! `profile` with a line of JSON each second until the client closes the connection, `clone`, `compact`,
-//! `cached` and `evict` as the modules `clone` and `file_requests` say, `hand-over` as the mount decides. Only the mount's user and root can connect.
+//! `profile` with a line of JSON each second until the client closes the connection, `clone`, `quota`, `compact`,
+//! `cached` and `evict` as the modules `clone`, `quotas` and `file_requests` say, `hand-over` as the mount decides. Only
+//! the mount's user and root can connect.
 //! `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use crate::exported;
 use crate::file_requests::{self, FileRequest};
 pub use crate::process::own_cpu;
 use crate::profile;
+use crate::quotas;
 use crate::registry::{Entry, TIMEOUT};
 
 const UNANSWERED: &str = "cannot get the mount's statistics";
@@ -314,6 +316,9 @@ fn answer(mut stream: UnixStream, counters: &Counters, hand_over: &Arc<OnHandOve
     let _ = BufReader::new(&stream).take(MAX_REQUEST_BYTES).read_line(&mut request);
     if let Some(request) = request.strip_prefix(clone::REQUEST) {
         return clone::start(stream, request, &counters.vfs);
+    }
+    if let Some(request) = request.strip_prefix(quotas::REQUEST) {
+        return quotas::start(stream, request, &counters.vfs);
     }
     if let Some(request) = FileRequest::from_line(request.trim_end()) {
         return file_requests::start(stream, request, &counters.vfs);

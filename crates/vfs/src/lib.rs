@@ -64,6 +64,7 @@ mod housekeeping;
 mod lifecycle;
 mod locks;
 pub mod process;
+mod quotas;
 mod session;
 mod soft_limits;
 mod tools;

@@ -1,11 +1,15 @@
 //! The volume and directory that the target of a quota command names.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use client::{Failure, Meta, QuotaError, Retagging};
-use command::error::CliError;
+use client::{Failure, Meta, QuotaChange, QuotaError, Retagging};
+use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
+use command::registry::{self, Entry};
 use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
 use ops::{Authority, GetInode, GetQuotas};
 use serde_json::Value;
@@ -14,7 +18,7 @@ use types::{Errno, Ino, Name, QuotaId};
 use crate::maintenance::require_none;
 use crate::records::usage;
 use crate::target::{Target, path_to_json, show_name};
-use crate::url::Database;
+use crate::url::{Database, MetaUrl};
 use crate::users::Users;
 
 pub(super) const BY_TOOL: Authority<'static> = Authority::Kernel { revisions: None };
@@ -49,17 +53,39 @@ impl QuotaTarget {
         Ok(QuotaTarget { shown, database: database.clone(), meta, ino: Ino::ROOT })
     }
 
-    /// Locks the database file if the command walks through inodes, so that this machine cannot mount the
-    /// volume meanwhile: a mount of the embedded engine would not see the changes.
-    pub(super) fn lock(&self, walks: bool) -> Result<Option<engine_sqlite::MountLock>, CliError> {
+    /// Changes a quota, and shows the progress. Ctrl-C ends the walk. `walks` says whether the change walks through inodes:
+    /// then a mount of the embedded engine makes it, because the mount would not see the changes of this process.
+    pub(super) fn change(&self, change: QuotaChange, walks: bool) -> Result<QuotaKey, CliError> {
         if !walks {
-            return Ok(None);
+            return self.change_here(change);
         }
-        self.database.lock(false).map_err(|_| {
-            CliError::new("the volume is mounted, and its database serves one process at a time")
-                .at(&self.shown)
-                .advise("unmount it first; limits of quotas that exist can be changed at any time")
-        })
+        match self.database.lock(false) {
+            Ok(_lock) => self.change_here(change),
+            Err(_) => match self.mount() {
+                Some(mount) => self.watch(|progress| command::quotas::request(&mount, change, progress)),
+                None => Err(CliError::new("another process uses the database, which serves one at a time")
+                    .at(&self.shown)
+                    .advise("give the command on the machine and as the user that mounts the volume")),
+            },
+        }
+    }
+
+    fn change_here(&self, change: QuotaChange) -> Result<QuotaKey, CliError> {
+        let key = self.watch(|progress| Ok(self.meta.change_quota(change, progress)))?;
+        self.sync()?;
+        Ok(key)
+    }
+
+    /// The mount of this machine that serves the volume of an embedded database.
+    fn mount(&self) -> Option<Entry> {
+        let Database::Sqlite(engine) = &self.database else { return None };
+        let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let own = file(engine.path())?;
+        let serves = |entry: &Entry| match MetaUrl::parse(&entry.url) {
+            Ok(MetaUrl::Sqlite(path)) => entry.process.is_alive() && file(&path) == Some(own),
+            _ => false,
+        };
+        registry::all().into_iter().find(serves)
     }
 
     pub(super) fn failed(&self, error: impl std::fmt::Display) -> CliError {
@@ -106,21 +132,21 @@ impl QuotaTarget {
         Ok(owners == Some(QuotaState::Settled))
     }
 
-    /// Runs `work`, which may walk through inodes, and shows its progress. Ctrl-C ends the walk.
-    pub(super) fn walk<T>(
+    /// Runs `work`, which calls its argument after each step of a walk, and shows the progress.
+    fn watch(
         &self,
-        work: impl FnOnce(&Meta, &mut dyn FnMut(&Retagging) -> bool) -> Result<T, QuotaError>,
-    ) -> Result<T, CliError> {
+        work: impl FnOnce(&mut dyn FnMut(&Retagging) -> bool) -> Result<Result<QuotaKey, QuotaError>, CliError>,
+    ) -> Result<QuotaKey, CliError> {
         let interrupt = Interrupt::install()?;
         // The number of inodes only estimates the time left.
         let inodes = usage(&*self.database.engine()).map_or(0, |usage| usage.inodes);
         let bar = output::progress_of("inodes", inodes);
-        let done = work(&self.meta, &mut |done| {
+        let done = work(&mut |done| {
             bar.set_position(done.seen);
             !interrupt.is_set()
         });
         bar.finish_and_clear();
-        done.map_err(|error| match error {
+        done.at(&self.shown)?.map_err(|error| match error {
             QuotaError::Inside { dir } => {
                 CliError::new(format!("{} below it has a quota", self.path(dir))).at(&self.shown).advise(
                     "delete that quota first, and set it again afterwards: quotas nest from the outside in",
