@@ -3,9 +3,9 @@
 #
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=1800] scripts/test-mount.sh [SUITE]...
 #
-# A suite is tests/NAME/run.sh or tests/NAME.sh. It runs on a volume on the embedded engine; NAME@redis runs
-# it on a volume on a private Redis server, NAME@sync_metadata in addition with this option, NAME@nfsv4 on a
-# volume with NFSv4 ACLs. Without arguments, the suites of `make test` run.
+# A suite is tests/NAME/run.sh or tests/NAME.sh. NAME runs it on a volume on the embedded engine, NAME@redis on a
+# volume on a private Redis server, NAME@sync_metadata on such a volume mounted with `-o sync_metadata`, and
+# NAME@nfsv4 on a volume on the embedded engine with NFSv4 ACLs. Without arguments, the suites of `make test` run.
 #
 # Prints one `counts:` line last. Cleans up even if it is interrupted.
 set -euo pipefail
@@ -37,17 +37,17 @@ trap 'exit 143' TERM HUP
 passed=0 failed=0 skipped=0
 for suite in "$@"; do
     say "--- $suite"
-    name=${suite%@*} engine=sqlite steps= options=()
-    if [ "$name" != "$suite" ]; then engine=${suite#*@}; fi
-    # The rules are the same on every engine, so a short run is enough to find differences of the engine.
-    if [ "$engine" = redis ] || [ "$engine" = sync_metadata ]; then steps=4000; fi
-    if [ "$engine" = sync_metadata ]; then options=(-o sync_metadata); fi
+    name=${suite%@*} variant=sqlite steps= options=()
+    if [ "$name" != "$suite" ]; then variant=${suite#*@}; fi
+    # The rules are the same on every engine, so a short run is enough to find differences between engines.
+    if [ "$variant" = redis ] || [ "$variant" = sync_metadata ]; then steps=4000; fi
+    if [ "$variant" = sync_metadata ]; then options=(-o sync_metadata); fi
     program="$top/tests/$name/run.sh"
     [ -x "$program" ] || program="$top/tests/$name.sh"
     [ -x "$program" ] || die "tests/ has no suite '$name'"
     # Each suite gets a new volume, so that suites do not affect each other.
     started=$SECONDS
-    if volume_create test "$engine" >"$log" 2>&1 && volume_mount "${options[@]}" >>"$log" 2>&1; then
+    if volume_create test "$variant" >"$log" 2>&1 && volume_mount "${options[@]}" >>"$log" 2>&1; then
         # Runs in the background, so that signals are handled at once.
         LIMEN="$limen" LIMEN_META="$meta" DIFFTEST_STEPS="${DIFFTEST_STEPS:-$steps}" timeout --kill-after=30 "${SUITE_SECONDS:-1800}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
         suite_process=$!

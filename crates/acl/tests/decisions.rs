@@ -1,4 +1,4 @@
-//! Compares four ways to decide, for random ACLs, callers and requests of both families: a naive implementation, the
+//! Compares four ways to decide, for random POSIX and NFSv4 ACLs, callers and requests: a naive implementation, the
 //! walk over the entries, the compiled ACL and the cache.
 //!
 //! The tests are quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that
@@ -19,7 +19,7 @@ use common::{Outcome, Rng, cases, cred, naive_nfs4, naive_nfs4_mode, naive_posix
 use types::{AclId, Caps, Cred, Mode};
 
 /// The number of ids, and the maximum number of entries of an NFSv4 ACL. With few ids, callers and entries
-/// match often; with many, the lists are long enough for filters and leaps; sixty ids are in between.
+/// match often; with many, the lists are long enough for Bloom filters and galloping search; 12 and 60 are in between.
 const SCALES: [(u32, u32); 4] = [(4, 6), (12, 12), (60, 40), (3000, 300)];
 const CALLERS: usize = 12;
 
@@ -47,7 +47,7 @@ fn posix_decisions_agree() {
         for (cred, sids) in callers(ids, &mut rng) {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
-            let by_name =
+            let by_value =
                 posix::FileAttrs { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
             let by_id = cache::FileAttrs { uid, gid, mode, is_dir: false, acl: id, sid_rules: 0 };
@@ -59,17 +59,17 @@ fn posix_decisions_agree() {
             let first = cache.posix(&caller, &by_id, &mut load).unwrap();
             let again =
                 cache.posix(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();
-            let context = || format!("{} {cred:?} {by_name:?}", rng.name());
-            let step_by_step = posix::decide(&cred, &by_name);
+            let context = || format!("{} {cred:?} {by_value:?}", rng.name());
+            let step_by_step = posix::decide(&cred, &by_value);
             assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
             for want in (0..8).map(Perm::new) {
-                let naive = naive_posix(&cred, want, &by_name);
+                let naive = naive_posix(&cred, want, &by_value);
                 assert_eq!(step_by_step.allows(want), naive, "{want} {}", context());
-                assert_eq!(posix::explain(&cred, want, &by_name).0, naive, "{want} {}", context());
+                assert_eq!(posix::explain(&cred, want, &by_value).0, naive, "{want} {}", context());
                 (compared, granted) = (compared + 1, granted + u64::from(naive));
             }
-            if posix::anyone_may_traverse(mode, by_name.acl) {
-                assert!(naive_posix(&cred, Perm::EXECUTE, &by_name), "{}", context());
+            if posix::anyone_may_traverse(mode, by_value.acl) {
+                assert!(naive_posix(&cred, Perm::EXECUTE, &by_value), "{}", context());
             }
         }
     }
@@ -90,7 +90,7 @@ fn nfs4_decisions_agree() {
         for (cred, sids) in callers(ids, &mut rng) {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
-            let by_name =
+            let by_value =
                 nfs4::FileAttrs { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
             let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: id, sid_rules: 0 };
@@ -99,8 +99,8 @@ fn nfs4_decisions_agree() {
             let first = cache.nfs4(&caller, &by_id, load).unwrap();
             let again =
                 cache.nfs4(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();
-            let context = || format!("{} {cred:?} {sids:?} {by_name:?}", rng.name());
-            let step_by_step = nfs4::decide(&cred, &sids, &by_name);
+            let context = || format!("{} {cred:?} {sids:?} {by_value:?}", rng.name());
+            let step_by_step = nfs4::decide(&cred, &sids, &by_value);
             assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
 
             let mut wants: Vec<Mask> = Mask::ALL.each().collect();
@@ -111,7 +111,7 @@ fn nfs4_decisions_agree() {
                 Mask::WRITE_DATA | Mask::APPEND_DATA,
             ]);
             for want in wants {
-                let outcome = match by_name.acl {
+                let outcome = match by_value.acl {
                     Some(acl) => naive_nfs4(&cred, &sids, uid, gid, acl, want),
                     None if naive_nfs4_mode(&cred, uid, gid, mode, is_dir) & want.bits() == want.bits() => {
                         Outcome::Allowed
@@ -131,7 +131,7 @@ fn nfs4_decisions_agree() {
                 granted += u64::from(outcome == Outcome::Allowed);
                 denied += u64::from(outcome == Outcome::Denied);
             }
-            for verdict in nfs4::explain(&cred, &sids, &by_name, Mask::ALL) {
+            for verdict in nfs4::explain(&cred, &sids, &by_value, Mask::ALL) {
                 assert_eq!(
                     verdict.granted,
                     step_by_step.allows(verdict.permission),
@@ -146,7 +146,7 @@ fn nfs4_decisions_agree() {
                 assert!(certain.denied.has(step_by_step.denied), "{certain:?} {}", context());
                 sure += u64::from(certain.granted == step_by_step.granted);
             }
-            if nfs4::anyone_may_traverse(mode, by_name.acl) {
+            if nfs4::anyone_may_traverse(mode, by_value.acl) {
                 assert!(step_by_step.allows(Mask::SEARCH), "{}", context());
             }
         }
@@ -174,11 +174,11 @@ fn decisions_agree_for_the_longest_lists() {
     let entries: Vec<nfs4::Entry> = entries.take(nfs4::Nfs4Acl::MAX_ENTRIES).collect();
     let acl = nfs4::Nfs4Acl::new(nfs4::AclFlags::NONE, entries).unwrap();
     let (uid, gid, mode, is_dir) = (1, 2, Mode::new(0), false);
-    let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let by_value = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
     let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let decision = cache::decide_nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled)).unwrap();
-    assert_eq!(decision, nfs4::decide(&cred, &[], &by_name), "{}", rng.name());
+    assert_eq!(decision, nfs4::decide(&cred, &[], &by_value), "{}", rng.name());
     assert_eq!(decision.granted | decision.denied, Mask::ALL, "every permission is decided by some entry");
     let shown = nfs4::project(&acl, uid, gid, is_dir);
     let shown_mode = Mode::new(shown.rwx);
@@ -189,7 +189,7 @@ fn decisions_agree_for_the_longest_lists() {
     }
 }
 
-/// Rules for both domains of [`sid`], with numbers among those of callers.
+/// Rules for both domains of [`sid`] that map SIDs to ids which callers may have.
 fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
     let mut rules = SidRules::default();
     for domain in [1, 2] {
@@ -207,9 +207,9 @@ fn sid_rules(ids: u32, rng: &mut Rng) -> SidRules {
     rules
 }
 
-/// Compares two callers: one that has only a uid and gids, by the mapped ACL, and one that also has the SIDs of
-/// these numbers, by the stored ACL. Both must get the same from the step-by-step, compiled and cached decision, and
-/// from the explanation.
+/// Compares two callers. One has only a uid and gids, and is checked by the mapped ACL. The other also has the SIDs of
+/// these ids, and is checked by the stored ACL. The first one's step-by-step, compiled and cached decisions must equal
+/// the second one's step-by-step decision, and both callers must get the same explanation.
 #[test]
 fn mapped_sids_decide_like_the_sids_of_the_caller() {
     let mut rng = Rng::new("mapped_sids_decide_like_the_sids_of_the_caller");

@@ -7,20 +7,21 @@ use dump::DumpError;
 use meta::Volume;
 use serde::{Deserialize, Serialize};
 
-/// The JSON object of a complete backup.
+/// The note of a complete backup, which is stored as a JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The version of the dump's format.
     pub(crate) version: u32,
-    /// The UUID and the name of the volume.
+    /// The UUID of the volume.
     pub volume: String,
+    /// The name of the volume.
     pub name: String,
     pub inodes: u64,
     /// The length of the dump in bytes.
     pub bytes: u64,
     /// [`Volume::encryption`].
     pub encryption: String,
-    /// [`Volume::loaded`] of the database that made it. Older notes do not have it.
+    /// [`Volume::loaded`] in the database that the backup was made from. Older notes lack this field.
     #[serde(default)]
     pub loaded: String,
 }
@@ -41,7 +42,8 @@ impl Note {
     /// The store fails; the note is damaged, or of a newer version of limen.
     pub fn read(store: &BlockStore, backup: BackupId) -> Result<Option<Note>, DumpError> {
         let Some(text) = store.backup_note(backup).map_err(io::Error::other)? else { return Ok(None) };
-        let damaged = |_| DumpError::Damaged { line: 0, what: format!("the note of backup {}", backup.0) };
+        let damaged =
+            |error: serde_json::Error| DumpError::DamagedNote { backup: backup.0, what: error.to_string() };
         // A newer version may have other fields.
         let value: serde_json::Value = serde_json::from_slice(&text).map_err(damaged)?;
         let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);

@@ -88,7 +88,7 @@ fn notes_that_are_newer_or_damaged_are_refused() {
     assert_eq!(Note::read(&store, backup).unwrap(), None);
     for damaged in ["", "{}", "[]", "{\"version\":1}"] {
         store.finish_backup(backup, damaged.to_owned()).unwrap();
-        assert!(matches!(Note::read(&store, backup), Err(DumpError::Damaged { .. })), "{damaged}");
+        assert!(matches!(Note::read(&store, backup), Err(DumpError::DamagedNote { .. })), "{damaged}");
     }
     store.finish_backup(backup, "{\"version\":9,\"new\":0}".to_owned()).unwrap();
     assert!(matches!(Note::read(&store, backup), Err(DumpError::Newer { found: 9 })));

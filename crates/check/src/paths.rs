@@ -14,8 +14,9 @@ const DEPTH: usize = 4096;
 /// The path of the trash, which no entry names.
 const TRASH: &[u8] = b"/.trash";
 
-/// For each of `inos` that has a name in `scope`, and for directories that have one elsewhere: a path from the volume's
-/// root, with a leading slash. For a file with several names, the first one found.
+/// Finds a path from the volume's root, with a leading slash, for each of `inos` that has a name in `scope`. If `scope`
+/// is a part of the volume, finds one for every other directory of `inos` too. A file with several names gets the path
+/// of the first name found. If a directory in it has no name, the path begins with `/#` and the directory's number.
 ///
 /// # Errors
 /// Those of the database.
@@ -60,7 +61,8 @@ pub fn find_paths(
     Ok(found)
 }
 
-/// The path of a directory without a trailing slash. The paths of its ancestors are stored in `known`.
+/// The path of a directory without a trailing slash. If a directory in it has no name, or it has more than
+/// [`DEPTH`] names, the path begins with `/#` and an inode number. The paths of the ancestors are stored in `known`.
 fn path_of_dir(
     engine: &dyn Engine,
     dir: Ino,

@@ -13,7 +13,7 @@ use super::{Problem, walk};
 #[derive(Debug, Default)]
 pub(crate) struct Counts(BTreeMap<QuotaKey, (i64, i64)>);
 
-/// The usage of an inode, which counts in its quotas.
+/// The usage of an inode: the quotas in which it counts, and its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InodeUsage {
     pub(crate) tag: QuotaTag,
@@ -32,9 +32,9 @@ impl From<&Inode> for InodeUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub key: QuotaKey,
-    /// The inodes and blocks that are stored; `None` if the quota does not exist, although inodes count in it.
+    /// The stored numbers of inodes and blocks; `None` if the quota does not exist, although inodes count in it.
     pub stored: Option<(i64, i64)>,
-    /// The inodes and blocks that its inodes count.
+    /// The number of inodes that count in the quota, and of their blocks.
     pub actual: (i64, i64),
 }
 
@@ -43,7 +43,7 @@ impl Counts {
         self.add_usage(&InodeUsage::from(inode), 1);
     }
 
-    /// Adds the usage of an inode, `sign` times.
+    /// Adds the usage of an inode if `sign` is 1; subtracts it if `sign` is -1.
     pub(crate) fn add_usage(&mut self, usage: &InodeUsage, sign: i64) {
         let used = (sign, sign.wrapping_mul(usage.blocks as i64));
         if usage.tag.directory() != QuotaId(0) {
@@ -84,7 +84,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The quotas whose counters differ from the usage of their inodes, in the order of their keys.
+/// The quotas whose counters differ from the usage of their inodes: first those that exist, then those that do not
+/// exist, each in the order of their keys.
 pub(crate) fn compare(counts: &Counts, quotas: &BTreeMap<QuotaKey, Quota>) -> Vec<Difference> {
     let mut actual = Counts::default();
     for (key, used) in &counts.0 {

@@ -16,7 +16,7 @@ pub const BLOCK_FORMAT: u32 = PACKED_FORMAT;
 /// The version of the packed format.
 pub(crate) const PACKED_FORMAT: u32 = 2;
 
-/// The first bytes of a header, and of the end of a trailer.
+/// The first bytes of a header, and of the footer that ends a trailer.
 pub(crate) const MAGIC: [u8; 4] = *b"LMBK";
 
 /// Why the bytes of an object are not the expected block.
@@ -24,7 +24,7 @@ pub(crate) const MAGIC: [u8; 4] = *b"LMBK";
 pub enum BlockFault {
     /// The trailer is missing, or does not match its own checksum.
     Trailer,
-    /// The trailer is intact, but of another format version.
+    /// The trailer or the header is intact, but of another format version.
     Format(u32),
     /// The trailer belongs to a block of another length in bytes.
     Length(u32),
@@ -32,7 +32,7 @@ pub enum BlockFault {
     Page(u32),
     /// The header is missing, or does not match its own checksum.
     Header,
-    /// The object is that of another block: of this slice, with this index.
+    /// The object holds another block: the block of this slice with this index.
     Other(SliceId, u32),
     /// The object is packed with a compression and a cipher of these numbers, and at least one of them is
     /// unknown.
@@ -41,7 +41,7 @@ pub enum BlockFault {
     Cipher { found: Option<Cipher>, wanted: Option<Cipher> },
     /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
     /// not encrypted for this position with the volume's key.
-    Sealed(u32),
+    Authentication(u32),
 }
 
 impl fmt::Display for BlockFault {
@@ -62,7 +62,7 @@ impl fmt::Display for BlockFault {
                 let name = |cipher: &Option<Cipher>| cipher.map_or("none", Cipher::name);
                 write!(f, "its encryption is {}, the volume's is {}", name(found), name(wanted))
             }
-            BlockFault::Sealed(at) => {
+            BlockFault::Authentication(at) => {
                 write!(f, "the page at offset {at} was not encrypted for this position with the volume's key")
             }
         }

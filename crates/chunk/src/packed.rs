@@ -187,7 +187,7 @@ impl Header {
             scratch.extend_from_slice(sealed);
             if let Some(sealer) = &sealer {
                 let unsealed = sealer.open(index, !page.is_raw, &mut scratch);
-                unsealed.ok_or(BlockFault::Sealed(index.saturating_mul(PAGE_BYTES)))?;
+                unsealed.ok_or(BlockFault::Authentication(index.saturating_mul(PAGE_BYTES)))?;
             }
             if page.is_raw {
                 data.extend_from_slice(&scratch);
@@ -457,7 +457,7 @@ mod tests {
                     forged[8..16].copy_from_slice(&other.id.0.to_le_bytes());
                     forged[16..20].copy_from_slice(&other.block.to_le_bytes());
                     forge(&mut forged, other.len);
-                    assert_eq!(unpack(&forged, other, &codec), Err(BlockFault::Sealed(0)));
+                    assert_eq!(unpack(&forged, other, &codec), Err(BlockFault::Authentication(0)));
                 }
             }
             if codec.encryption.is_some() {
@@ -467,7 +467,7 @@ mod tests {
                 swapped[start..].rotate_left(half);
                 assert_ne!(swapped, object, "equal pages must differ when encrypted");
                 forge(&mut swapped, data.len() as u32);
-                assert_eq!(unpack(&swapped, name(data.len()), &codec), Err(BlockFault::Sealed(0)));
+                assert_eq!(unpack(&swapped, name(data.len()), &codec), Err(BlockFault::Authentication(0)));
                 // Storing the same block twice gives different bytes.
                 assert_ne!(pack(name(data.len()), &data, &codec).unwrap()[start..], object[start..]);
             }
@@ -481,7 +481,7 @@ mod tests {
         let ours = codec(Cipher::Aes256Gcm);
         let object = pack(name(100), &data, &ours).unwrap();
         // Each volume key has its own salt, so the keys differ.
-        assert_eq!(unpack(&object, name(100), &codec(Cipher::Aes256Gcm)), Err(BlockFault::Sealed(0)));
+        assert_eq!(unpack(&object, name(100), &codec(Cipher::Aes256Gcm)), Err(BlockFault::Authentication(0)));
         let found = Some(Cipher::Aes256Gcm);
         for (codec, wanted) in
             [(codec(Cipher::XChaCha20Poly1305), Some(Cipher::XChaCha20Poly1305)), (Codec::default(), None)]

@@ -204,6 +204,7 @@ fn load_error(error: DumpError, url: &MetaUrl, input: &Input) -> CliError {
         DumpError::CutOff { .. } | DumpError::Damaged { .. } => {
             failed.at(input).advise("copy the dump again, or load another one; nothing was changed")
         }
+        DumpError::DamagedNote { .. } => failed.advise("load another backup; nothing was changed"),
         DumpError::Io(error) => CliError::new(format!("cannot read the dump: {error}")).at(input),
         DumpError::NotEmpty => {
             failed.at(url).advise("name an empty database, or another table_prefix; nothing was changed")

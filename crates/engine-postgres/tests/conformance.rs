@@ -16,7 +16,8 @@ mod delayed {
     });
 }
 
-/// The case of the suite also passes for an engine that cannot read as of an earlier moment. This engine can.
+/// The suite's case `frozen_records_stay_as_they_were` also passes for an engine that cannot read records as of an
+/// earlier moment. This engine can.
 #[test]
 fn records_of_one_moment_can_be_read() {
     let (engine, _place) = support::empty();

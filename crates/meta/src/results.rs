@@ -9,14 +9,14 @@ use types::{OpId, SessionId, Term};
 use crate::record::Seq;
 use crate::txn::{Effect, Txn};
 
-/// How many operation ids are kept that belong to no open term.
+/// The maximum number of stored results that no term keeps ([`Txn::kept_by`]).
 const REMEMBERED_OPS: usize = 16_384;
 
 /// The commit numbers by operation id, separately for each term.
 #[derive(Debug, Default)]
 pub struct Results {
     terms: BTreeMap<(SessionId, Term), HashMap<OpId, Seq>>,
-    /// The operations that no term keeps, oldest first. Some of them may have been dropped already.
+    /// The operations whose results no term keeps, oldest first. Some of these results may have been dropped already.
     order: VecDeque<OpId>,
 }
 

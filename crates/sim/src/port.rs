@@ -12,11 +12,11 @@ use crate::act::Order;
 /// The request of a thread.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// It has nothing to do.
+    /// The thread is idle and waits for its next order.
     Next,
-    /// It could go on, but lets other threads run first.
+    /// The thread could go on, but lets other threads run first.
     Pause,
-    /// It sleeps until this time.
+    /// The thread sleeps until this time.
     Sleep(Duration),
     Read(Vec<RecordKey>),
     Commit(Vec<Txn>),
@@ -87,7 +87,7 @@ pub(crate) fn pause() {
     ask(Ask::Pause);
 }
 
-/// The engine of a client: the scheduler decides about each request.
+/// The engine of a client. The scheduler decides when each request is answered, and whether it fails.
 #[derive(Debug)]
 pub(crate) struct SimEngine;
 

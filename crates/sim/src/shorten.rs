@@ -1,4 +1,4 @@
-//! Shorter histories: the same seed without some of its events.
+//! Shorter histories: the same seed without some decisions of the scheduler.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,13 @@ use crate::mounts;
 use crate::mutant::Mutant;
 use crate::schedule::{History, run_cut};
 
-/// The maximum number of histories that are run to shorten one, and the maximum time for that.
+/// The maximum number of histories that are run to shorten one.
 const MOST_RUNS: usize = 500;
+/// The time after which no further history is run.
 const MOST_TIME: Duration = Duration::from_secs(60);
 
-/// Shortens the history of a seed with a finding: removes decisions as long as some finding remains. Returns
-/// the given history if nothing can be removed.
+/// Shortens a history that has findings: leaves out decisions of the scheduler as long as at least one finding remains.
+/// Returns the given history if no decision can be left out.
 pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     let seed = history.seed;
     shorten_by(history, |cut| run_cut(seed, mutant, cut))
@@ -38,7 +39,7 @@ fn shorten_by(history: History, run: impl Fn(&Cut) -> History) -> History {
     let mut runs = 0;
     for kind in Kind::ALL {
         let count = shortest.decisions[kind as usize];
-        // Try to remove all of them, then halves, and so on down to single ones.
+        // Try to leave out all decisions of this kind, then halves of them, and so on down to single ones.
         let mut size = count;
         while size > 0 {
             for first in (0..count).step_by(size) {

@@ -92,8 +92,8 @@ impl Accesses {
             return Ok(());
         }
         self.commits.change(&Accessed(batch.clone()))?;
-        // Remove the times only after the commit: until then, getattr sees the times in both places rather than in
-        // neither.
+        // Remove the times only after the commit. In the other order, a getattr between the two would find them in
+        // neither place.
         let mut noted = host::lock(&self.noted);
         for (ino, time) in batch {
             if noted.get(&ino) == Some(&time) {

@@ -16,7 +16,7 @@ pub enum Seek {
     Hole,
 }
 
-/// Chunks whose rows are read in one request.
+/// The number of chunks whose rows are read in one request.
 const PAGE: usize = 64;
 
 impl Files {
@@ -54,7 +54,7 @@ impl Files {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        // The end of the last data found. A range without rows is a hole.
+        // The end of the last data found, or `offset` if none was found. A range without rows is a hole.
         let mut at = offset;
         let (mut from, _) = ChunkIndex::of(offset);
         loop {
@@ -81,7 +81,8 @@ impl Files {
         }
     }
 
-    /// Copies up to `len` bytes between open files by sharing their slices; returns the number of bytes.
+    /// Copies up to `len` bytes between open files: the target shares the slices of the source. Returns the number
+    /// of copied bytes.
     ///
     /// # Errors
     /// EBADF unless both files are open; those of [`KillPriv`], of [`Self::flush`] and of [`CopyRange`].
@@ -102,8 +103,8 @@ impl Files {
         self.base.commits.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
     }
 
-    /// Clears SUID, SGID and file capabilities before a write, if the caller lacks `CAP_FSETID`, which the
-    /// kernel reports as `kill_suidgid`.
+    /// Clears SUID, SGID and file capabilities before a write if the caller lacks `CAP_FSETID`. In that case, the
+    /// kernel sets `kill_suidgid`.
     ///
     /// # Errors
     /// Those of [`KillPriv`].
@@ -112,16 +113,16 @@ impl Files {
         if kill_suidgid || self.base.access.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 
-    /// As [`Self::kill_priv_of_writer`], for FALLOCATE and COPY_FILE_RANGE. Unlike WRITE and SETATTR, they do
-    /// not say whether the caller has `CAP_FSETID`, although the kernel leaves `file_modified` to the server.
-    /// User 0 is assumed to have it unless it is squashed.
+    /// As [`Self::kill_priv_of_writer`], for FALLOCATE and COPY_FILE_RANGE. Unlike WRITE and SETATTR, these requests
+    /// do not say whether the caller has `CAP_FSETID`, although the kernel leaves `file_modified` to the server.
+    /// User 0 is assumed to have this capability unless it is squashed.
     fn kill_priv_unless_root(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
         if caller.is_superuser { Ok(()) } else { self.kill_priv(ino) }
     }
 
-    /// Clears the bits, and makes the kernel read the mode again. After a write, it reads only size and times
-    /// again (`FUSE_STATX_MODSIZE`): `stat(2)` and `execve(2)` would use the old mode until its lifetime
-    /// ends.
+    /// Clears SUID, SGID and file capabilities, and makes the kernel read the mode again. After a write, the kernel
+    /// reads only size and times again (`FUSE_STATX_MODSIZE`), so without this, `stat(2)` and `execve(2)` would use the
+    /// old mode until the lifetime of the attributes ends.
     fn kill_priv(&self, ino: Ino) -> Result<(), Errno> {
         let changed = self.base.commits.change(&KillPriv(ino));
         // After an error of the database, the mode may have changed.

@@ -27,8 +27,8 @@ fuzz_target!(|input: &[u8]| {
     let sids: Vec<Id> = groups.first().and_then(|rid| format!("1-{rid}").parse().ok()).into_iter().collect();
     let (uid, gid, mode, is_dir) = (u32::from(*uid), u32::from(*gid), Mode::new(0o640), is_dir & 1 == 1);
 
-    let by_name = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
-    let step_by_step = nfs4::decide(&cred, &sids, &by_name);
+    let by_value = nfs4::FileAttrs { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let step_by_step = nfs4::decide(&cred, &sids, &by_value);
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
     let by_id = cache::FileAttrs { uid, gid, mode, is_dir, acl: compiled.id(), sid_rules: 0 };
     let caller = Credentials::new(1 << 10).intern(&cred, &sids);
@@ -37,7 +37,7 @@ fuzz_target!(|input: &[u8]| {
         let cached = cache.nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled.clone()));
         assert_eq!(cached, Ok(step_by_step));
     }
-    for verdict in nfs4::explain(&cred, &sids, &by_name, Mask::ALL) {
+    for verdict in nfs4::explain(&cred, &sids, &by_value, Mask::ALL) {
         assert_eq!(verdict.granted, step_by_step.allows(verdict.permission));
     }
 

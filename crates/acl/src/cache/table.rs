@@ -19,7 +19,7 @@ pub(super) type Key = [u64; 4];
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Slot {
-    /// Even if no writer is in the slot; 0 if the slot is empty.
+    /// An even number if no writer is in the slot; 0 if the slot is empty.
     sequence: AtomicU64,
     value: AtomicU64,
     key: [AtomicU64; 4],
@@ -52,8 +52,8 @@ impl Table {
     pub(super) fn put(&self, key: &Key, value: u64) {
         let [Some(first), Some(second)] = self.places(key) else { return };
         // Choose the slot with fewer writes, so that the two alternate.
-        let of = |slot: &Slot| slot.sequence.load(Ordering::Relaxed);
-        let slot = if of(first) <= of(second) { first } else { second };
+        let writes = |slot: &Slot| slot.sequence.load(Ordering::Relaxed);
+        let slot = if writes(first) <= writes(second) { first } else { second };
         slot.put(key, value);
     }
 }
@@ -79,7 +79,7 @@ impl Slot {
         {
             return;
         }
-        // Orders the stores below after that of the odd number.
+        // Orders the stores below after the store of the odd number.
         fence(Ordering::Release);
         self.value.store(value, Ordering::Relaxed);
         for (slot, part) in self.key.iter().zip(key) {
@@ -115,7 +115,7 @@ mod tests {
         assert!(found.iter().all(|number| table.get(&key(*number)) == Some(*number)));
         assert!(found.len() <= 1 << 10 && found.len() > 1 << 9, "{}", found.len());
         assert_eq!(table.get(&[1, 1 << 32, 8, 0]), None);
-        assert_eq!(Table::new(0).get(&[0; 4]), None, "an empty slot holds no entry, not even that of zeros");
+        assert_eq!(Table::new(0).get(&[0; 4]), None, "an empty slot has no entry for a key of zeros");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A tree with every kind of file and attribute, and what programs can see of it.
+//! A tree with many kinds of files and attributes, and a description of what programs see of it.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -21,7 +21,7 @@ fn run(tool: &str, args: &[&str]) {
     assert!(done.status.success(), "{tool} {args:?}: {done:?}");
 }
 
-/// Creates a tree with every kind of file and attribute. `nfs4` tells whether the ACLs are NFSv4 ACLs.
+/// Creates a tree with many kinds of files and attributes. Its ACLs are NFSv4 ACLs if `nfs4` is set, else POSIX ACLs.
 pub(crate) fn make_tree(top: &Path, nfs4: bool) {
     let at = |name: &str| top.join(name);
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
@@ -64,30 +64,31 @@ pub(crate) fn make_tree(top: &Path, nfs4: bool) {
         run("setfacl", &["-d", "-m", "u:4712:rwx", &text("a/b")]);
         fs::create_dir(at("a/b/inherits")).unwrap();
     }
-    // The copy shares blocks with the first file.
+    // The copy shares slices with `a/large`.
     let copied = Command::new("cp").args(["--reflink=auto", &text("a/large"), &text("a/copy")]).status();
     assert!(copied.unwrap().success());
 }
 
-/// The state of each file below `top` that a program can see, without the access time.
+/// Describes each file below `top`, by its relative path, as programs see it: its attributes without the access time
+/// and the number of blocks, its extended attributes, and its content or target.
 pub(crate) fn walk(top: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut seen = BTreeMap::new();
     let mut left = vec![top.to_owned()];
     while let Some(path) = left.pop() {
-        let is = fs::symlink_metadata(&path).unwrap();
-        let mut says = format!(
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let mut state = format!(
             "{} {:o} {} {} {} {} {} {}.{} {}.{}",
-            is.ino(),
-            is.mode(),
-            is.uid(),
-            is.gid(),
-            is.nlink(),
-            is.rdev(),
-            is.size(),
-            is.mtime(),
-            is.mtime_nsec(),
-            is.ctime(),
-            is.ctime_nsec(),
+            metadata.ino(),
+            metadata.mode(),
+            metadata.uid(),
+            metadata.gid(),
+            metadata.nlink(),
+            metadata.rdev(),
+            metadata.size(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+            metadata.ctime(),
+            metadata.ctime_nsec(),
         );
         let mut names = vec![0; 65536];
         let len = rustix::fs::llistxattr(&path, &mut names[..]).unwrap();
@@ -97,26 +98,26 @@ pub(crate) fn walk(top: &Path) -> BTreeMap<Vec<u8>, String> {
         for name in names {
             let mut value = vec![0; 65536];
             let len = rustix::fs::lgetxattr(&path, name, &mut value[..]).unwrap();
-            says += &format!(" {}={}", name.escape_ascii(), sum_of(&value[..len]));
+            state += &format!(" {}={}", name.escape_ascii(), sum_of(&value[..len]));
         }
-        if is.is_symlink() {
-            says += &format!(" -> {:?}", fs::read_link(&path).unwrap());
-        } else if is.is_dir() {
+        if metadata.is_symlink() {
+            state += &format!(" -> {:?}", fs::read_link(&path).unwrap());
+        } else if metadata.is_dir() {
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if is.is_file() {
-            says += &format!(" {}", content(&path, is.size()));
+        } else if metadata.is_file() {
+            state += &format!(" {}", content_sum(&path, metadata.size()));
         }
         if path == top {
             continue;
         }
         let below = path.strip_prefix(top).unwrap().as_os_str().as_bytes().to_vec();
-        assert_eq!(seen.insert(below, says), None);
+        assert_eq!(seen.insert(below, state), None);
     }
     seen
 }
 
 /// A checksum of a file's content. Only some parts of a large file are read.
-fn content(path: &Path, size: u64) -> u64 {
+fn content_sum(path: &Path, size: u64) -> u64 {
     let mut file = File::open(path).unwrap();
     let mut sum: u64 = 0;
     for start in (0..size).step_by(10 * MIB as usize) {

@@ -99,7 +99,7 @@ fn records_are_read_again_when_the_stream_is_late(factory: Factory<'_>) {
     assert!(!a.meta.is_current());
 }
 
-/// A client that receives changes needs no round trip to know that a name is free in its own directory.
+/// A client that receives changes needs no round trip to know that a name is free in a directory that it created.
 fn a_directory_stays_cached_as_a_whole(factory: Factory<'_>) {
     let (a, b, mut changes) = notified(factory);
     let counting = Arc::new(Counting::new(Arc::clone(a.engine())));
@@ -121,17 +121,17 @@ fn a_directory_stays_cached_as_a_whole(factory: Factory<'_>) {
     assert_eq!((counting.counts() - before).round_trips(), 0, "the other names are still known to be free");
 }
 
-/// Other clients see the change before this client repeats its request.
+/// The client receives its own change, and reads the inode, before it repeats its request.
 fn an_unanswered_commit_is_not_hidden_by_the_cache(factory: Factory<'_>) {
     let (a, _, mut changes) = notified(factory);
     let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, FaultRates::default()));
     let own = Arc::new(client(&(Arc::clone(&faulty) as Arc<dyn Engine>)));
     own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     let f = own.create(ROOT, "f").unwrap();
-    let other = Arc::clone(&own);
+    let reader = Arc::clone(&own);
     faulty.set_rival(move |_| {
-        catch_up(&other, &mut *changes, &Invalidation::Inode(f));
-        assert_eq!(other.inode(f).mode, Mode::new(0o600));
+        catch_up(&reader, &mut *changes, &Invalidation::Inode(f));
+        assert_eq!(reader.inode(f).mode, Mode::new(0o600));
     });
     faulty.script([Fault::After, Fault::Rival]);
     faulty.arm(true);
@@ -139,7 +139,7 @@ fn an_unanswered_commit_is_not_hidden_by_the_cache(factory: Factory<'_>) {
     assert_eq!(own.inode(f).mode, Mode::new(0o600));
 }
 
-/// Another client receives the new directory, and creates a file in it, before its creator gets the reply.
+/// Another client finds the new directory, and creates a file in it, before the directory's creator gets the reply.
 fn a_new_directory_filled_by_another_client_is_not_cached_as_empty(factory: Factory<'_>) {
     let (a, _, mut changes) = notified(factory);
     let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, FaultRates::default()));
@@ -161,7 +161,7 @@ fn a_new_directory_filled_by_another_client_is_not_cached_as_empty(factory: Fact
     assert_eq!(own.lookup(d, "g"), Ok(None));
 }
 
-/// A failed operation takes effect after its caller stopped waiting.
+/// An operation that failed takes effect after its caller has stopped waiting.
 fn late_commits_are_seen_once_delivered(factory: Factory<'_>) {
     let (a, _, mut changes) = notified(factory);
     let faulty = Arc::new(Faulty::new(
