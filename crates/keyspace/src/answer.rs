@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Beside, CONDEMNED, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
+use meta::{Beside, CONDEMNED, Counter, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
@@ -54,6 +54,11 @@ pub(crate) fn implied_inode_row(keys: &Keyspace, key: &[u8], value: &[u8]) -> Op
 
 /// The maximum number of keys that are requested at once when a range is read in parts.
 const PART: usize = 4096;
+
+/// How many inode numbers a page of inodes looks at first, for each inode that it may have: more than one, because some
+/// numbers are not used or not used any more.
+const INODE_NUMBERS: u64 = 2;
+const MIN_INODE_NUMBERS: u64 = 64;
 
 struct Reader<'a> {
     keys: &'a Keyspace,
@@ -392,18 +397,43 @@ impl Reader<'_> {
         if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }
     }
 
+    /// etcd visits all keys of a range, to count them, although it returns only a few (`treeIndex.Revisions` in
+    /// server/storage/mvcc). So after the first page, a range ends where the page probably does, and not at the end of the
+    /// table: otherwise the time of a whole scan would grow with the square of the number of inodes.
     fn inodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let mut inos = Vec::new();
-        let mut more =
-            self.visit(keys.after_inode_row(after), keys.table(b'n').end, limit, |_, key, _| {
-                let rest = keys.rest(key, b'n').unwrap_or_default();
-                let ino = rest.first_chunk().map(|ino| Ino(u64::from_be_bytes(*ino)));
-                let ino = ino.ok_or_else(|| Damaged::new("a key that is not valid", key))?;
-                let is_row = rest.len() == 8;
-                inos.extend(Some(ino).filter(|_| is_row));
-                Ok(is_row)
-            })?;
+        let visitor = |inos: &mut Vec<Ino>, key: &[u8]| {
+            let rest = keys.rest(key, b'n').unwrap_or_default();
+            let ino = rest.first_chunk().map(|ino| Ino(u64::from_be_bytes(*ino)));
+            let ino = ino.ok_or_else(|| Damaged::new("a key that is not valid", key))?;
+            let is_row = rest.len() == 8;
+            inos.extend(Some(ino).filter(|_| is_row));
+            Ok(is_row)
+        };
+        // Almost all numbers are below the counter.
+        let used = match after.0 {
+            0 => Ok(Some(0)),
+            _ => self.at(keys.counter(Counter::Ino), decode_u64),
+        };
+        let used = match used {
+            Err(ReadStop::Missing) => u64::MAX,
+            used => used?.unwrap_or(0),
+        };
+        let (mut start, mut from) = (keys.after_inode_row(after), after.0);
+        let mut width = (limit as u64).saturating_mul(INODE_NUMBERS).max(MIN_INODE_NUMBERS);
+        let mut more = loop {
+            let until = from.saturating_add(width);
+            let is_last = until >= used;
+            let end = if is_last { keys.table(b'n').end } else { keys.inode_row(Ino(until)) };
+            let left = limit.saturating_sub(inos.len());
+            let more = self.visit(start, end.clone(), left, |_, key, _| visitor(&mut inos, key))?;
+            if more || is_last {
+                break more;
+            }
+            (start, from) = (end, until);
+            width = width.saturating_mul(4);
+        };
         more |= inos.len() > limit;
         inos.truncate(limit);
         let mut records = Vec::with_capacity(inos.len());

@@ -1,5 +1,6 @@
 //! The conformance suite on a minimal store: an ordered map with one lock.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +8,11 @@ use bytes::Bytes;
 use keyspace::{
     Batch, Claim, Done, KeyQuery, KeyWrite, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue,
 };
-use meta::{Engine, EngineError, Guard, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
+use meta::{
+    Counter, Effect, Engine, EngineError, Guard, Inode, Outcome, Page, Record, RecordKey, Scan, Seq,
+    Snapshot, Txn,
+};
+use types::{FileType, Ino, Mode, OpId, Time};
 
 #[derive(Debug)]
 struct Store {
@@ -21,6 +26,8 @@ struct Store {
 struct State {
     revision: u64,
     keys: BTreeMap<Vec<u8>, StoredValue>,
+    /// The keys in all ranges that were read. etcd visits all of them, however few it returns.
+    visited: Cell<usize>,
 }
 
 impl State {
@@ -31,7 +38,11 @@ impl State {
 
     fn read(&self, query: &KeyQuery, into: &mut ReadSet) {
         let found = match (query, query.span()) {
-            (_, Some(span)) => self.find(&span),
+            (_, Some(span)) => {
+                let visited = self.keys.range(span.start.clone()..span.end.clone()).count();
+                self.visited.set(self.visited.get() + visited);
+                self.find(&span)
+            }
             (query, None) => {
                 let keys = query.keys().into_iter();
                 keys.filter_map(|key| self.keys.get(&key).map(|held| (key.into(), held.clone()))).collect()
@@ -185,6 +196,39 @@ impl Engine for Store {
         state.revision += 1;
         state.keys.clear();
         Ok(())
+    }
+}
+
+/// Inodes in three groups with wide gaps between them, and one beyond the counter.
+#[test]
+fn a_scan_of_all_inodes_visits_few_keys_beyond_each_page() {
+    let (store, ()) = Store::new(true);
+    let numbers: Vec<u64> = (2..3000)
+        .chain((10_000..40_000).step_by(7))
+        .chain(1 << 40..(1 << 40) + 3000)
+        .chain([1 << 52])
+        .collect();
+    let put = |ino: &u64| {
+        Effect::PutInode(Inode::new(Ino(*ino), FileType::Regular, Mode::new(0o644), Time::from_nanos(1)))
+    };
+    let raise = Effect::SetCounter { counter: Counter::Ino, value: (1 << 40) + 5000 };
+    let effects: Vec<Effect> = numbers.iter().map(put).chain([raise]).collect();
+    let outcomes = store.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]));
+    for limit in [1, 10, 256] {
+        store.state().visited.set(0);
+        let pages = Scan::Inodes { after: Ino(0), limit }.pages(|scan| store.scan(scan));
+        let found: Vec<u64> = pages
+            .flat_map(|page| page.unwrap())
+            .filter_map(|record| match record {
+                Record::Inode(ino, Some(_)) => Some(ino.0),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(found, numbers);
+        // The first page and the one that looks for the end of a gap visit many keys.
+        let visited = store.state().visited.get();
+        assert!(visited < 8 * numbers.len() + 200 * numbers.len() / limit, "limit {limit}: {visited} keys");
     }
 }
 
