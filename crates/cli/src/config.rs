@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use acl::nfs4::{AclInherit, AclMode};
-use chunk::MEMORY;
+use chunk::{MEMORY, StorageConfig};
 use command::error::{CliError, ErrorAt};
 use command::output::{self, HumanDuration, Table};
 use command::units::{parse_size, parse_whole, show_size};
@@ -14,6 +14,7 @@ use types::{Errno, Ino};
 
 use crate::adopt::{adopt_store, configure};
 use crate::maintenance::Tool;
+use crate::move_store::move_store;
 use crate::parse::{Choice, one_of, parse_inline, parse_on_off, parse_span};
 use crate::records::{usage, used_bytes};
 use crate::target::volume_url;
@@ -29,7 +30,9 @@ Examples:
       turns ACLs on; each mount shows files that get an ACL as closed to
       all but their owner until it is unmounted and mounted again
   limen config sqlite:///var/lib/limen/home.db --abe on
-      mounts apply a change within about ten seconds")]
+      mounts apply a change within about ten seconds
+  limen config redis://db.example/ --bucket https://s3-new.example/mybucket/home
+      docs/stores.md says how to move a volume to another store")]
 pub(crate) struct ConfigArgs {
     /// Where the volume's metadata is, or a path on a mount of the volume
     #[arg(value_name = "META-URL|PATH")]
@@ -68,18 +71,21 @@ pub(crate) struct ConfigArgs {
     /// you know that it is
     #[arg(long)]
     adopt_store: bool,
+    /// The new address of the volume's objects: another address of the same store, or a complete copy of the objects;
+    /// for a copy, the volume must not be mounted
+    #[arg(long, value_name = "PLACE", conflicts_with = "adopt_store")]
+    bucket: Option<String>,
+    /// With --bucket, the kind of the new store [default: that of the present one]
+    #[arg(long, value_name = "KIND", requires = "bucket")]
+    storage: Option<String>,
     /// With --adopt-store, take the store over although a mount of this machine uses it by another database; that
-    /// mount can no longer store data. Also wait 90 seconds, and remove sessions that are not renewed in that time
-    #[arg(long, requires = "adopt_store")]
+    /// mount can no longer store data. With --bucket, do not compare the copy with the old store, which may be lost. Also
+    /// wait 90 seconds, and remove sessions that are not renewed in that time
+    #[arg(long)]
     force: bool,
     /// Turn POSIX ACLs on, on a volume without ACLs; they cannot be turned off
     #[arg(long, value_name = "posix")]
     acl: Option<String>,
-    /// Settings that cannot change: accepted, so that the error message can say why.
-    #[arg(long, hide = true)]
-    storage: Option<String>,
-    #[arg(long, hide = true)]
-    bucket: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -113,6 +119,9 @@ const ACL_INHERITS: &[Choice<AclInherit>] = &[
 pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, mut volume) = url.open_volume()?;
+    if args.force && !args.adopt_store && args.bucket.is_none() {
+        return Err(CliError::usage("--force needs --adopt-store or --bucket").at(&url));
+    }
     let change = Configure {
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
@@ -137,6 +146,11 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         let tool = Tool { name: "limen config --adopt-store", force: Some(args.force) };
         volume = adopt_store(&url, &database, &volume, tool)?;
         output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
+    }
+    if let Some(bucket) = &args.bucket {
+        let storage = args.storage.as_ref().unwrap_or(&volume.storage).clone();
+        let to = StorageConfig { storage, bucket: bucket.clone() };
+        volume = move_store(&url, &database, &volume, to, args.force)?;
     }
     // The root of the trash is a new inode. A mount on the embedded engine would not learn of it, and not count it.
     let lock = match args.trash_days {
@@ -171,32 +185,19 @@ fn explain(error: CliError, args: &ConfigArgs, url: &MetaUrl) -> CliError {
         .advise("rename it; nothing was changed")
 }
 
-/// Refuses to change settings that are fixed. Naming their current value is allowed.
+/// Refuses to change the kind of the ACLs, but for turning POSIX ACLs on. Naming the present kind is allowed.
 fn refuse_fixed(args: &ConfigArgs, volume: &Volume, change: &Configure) -> Result<(), CliError> {
-    let fixed = [
-        (
-            "acl",
-            &args.acl,
-            volume.acl.name(),
-            match volume.acl {
-                AclKind::Off => "only POSIX ACLs can be turned on, by --acl posix",
-                _ => "files have ACLs of this kind, and a change would grant access that they deny",
-            },
-        ),
-        ("storage", &args.storage, &volume.storage, "the volume's data is stored there"),
-        ("bucket", &args.bucket, &volume.bucket, "the volume's data is stored there"),
-    ];
-    for (name, asked, is, why) in fixed {
-        if let Some(asked) = asked
-            && asked != is
-            && !(name == "acl" && change.posix_acls)
-        {
-            return Err(CliError::usage(format!("{name} is '{is}' and cannot be changed: {why}"))
-                .at(format!("--{name} {asked}"))
-                .advise("create another volume with limen format and copy the files; nothing was changed"));
-        }
-    }
-    Ok(())
+    let is = volume.acl.name();
+    let Some(asked) = args.acl.as_deref().filter(|asked| *asked != is && !change.posix_acls) else {
+        return Ok(());
+    };
+    let why = match volume.acl {
+        AclKind::Off => "only POSIX ACLs can be turned on, by --acl posix",
+        _ => "files have ACLs of this kind, and a change would grant access that they deny",
+    };
+    Err(CliError::usage(format!("acl is '{is}' and cannot be changed: {why}"))
+        .at(format!("--acl {asked}"))
+        .advise("create another volume with limen format and copy the files; nothing was changed"))
 }
 
 fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), CliError> {
@@ -229,9 +230,9 @@ fn to_text(volume: &Volume) -> String {
         table.row("aclmode", volume.policy.mode.name());
         table.row("aclinherit", volume.policy.inherit.name());
     }
-    table.row("storage", format!("{} (fixed)", volume.storage));
+    table.row("storage", &volume.storage);
     if !volume.bucket.is_empty() {
-        table.row("bucket", format!("{} (fixed)", volume.bucket));
+        table.row("bucket", &volume.bucket);
     }
     table.render()
 }

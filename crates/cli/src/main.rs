@@ -74,6 +74,7 @@ mod marker;
 mod mdtest;
 mod modes;
 mod mount;
+mod move_store;
 mod network;
 mod objbench;
 mod open;

@@ -304,9 +304,8 @@ fn config_changes_mutable_settings_only() {
     assert_eq!(json(limen(&["config", &url, "--json"])), value);
     let status = place.status();
     assert_eq!((&status["inline_bytes"], &status["max_inodes"]), (&0.into(), &5.into()));
-    for (option, says) in [("--acl=off", "ACLs"), ("--storage=memory", "data"), ("--bucket=/x", "data")] {
-        limen(&["config", &url, option]).failed(2, &["cannot be changed", says, "limen format"]);
-    }
+    limen(&["config", &url, "--acl=off"]).failed(2, &["cannot be changed", "ACLs", "limen format"]);
+    limen(&["config", &url, "--storage=memory"]).failed(2, &["--bucket"]);
     limen(&["config", &url, "--acl=posix"]).ok();
 
     place.mount(&[]).ok();

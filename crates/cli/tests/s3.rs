@@ -85,6 +85,33 @@ fn bucket_with_a_foreign_or_missing_marker_is_refused() {
 }
 
 #[test]
+fn volume_moves_from_a_directory_to_a_bucket_and_to_another_endpoint() {
+    let Some((bucket, dir)) = bucket("mount-moved") else { return };
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
+    place.umount(&[]).ok();
+    let to = |bucket: &str| limen(&["config", &place.url(), "--storage", "s3", "--bucket", bucket]);
+    to(&bucket).failed(1, &["limen-volume is missing"]);
+    let copied = std::process::Command::new("cp").arg("-r").arg(place.path("vol.data")).arg(&dir).status();
+    assert!(copied.unwrap().success());
+    to(&bucket).ok();
+    fs::remove_dir_all(place.path("vol.data")).unwrap();
+    place.mount(&[]).ok();
+    let other = bucket.replace("127.0.0.1", "localhost");
+    assert_ne!(bucket, other);
+    assert!(to(&other).err.contains("both addresses lead to the same objects"));
+    fs::write(place.path("mnt/g"), vec![8; 100_000]).unwrap();
+    place.umount(&[]).ok();
+    assert_eq!(place.status()["bucket"], other);
+    limen(&["fsck", "--data", &place.url()]).ok();
+    place.mount(&[]).ok();
+    assert_eq!(fs::read(place.path("mnt/f")).unwrap(), vec![7; 100_000]);
+    place.umount(&[]).ok();
+    limen(&["destroy", "--yes", &place.url()]).ok();
+}
+
+#[test]
 fn unreferenced_objects_are_removed_after_the_grace_period() {
     let Some((bucket, dir)) = bucket("mount-strays") else { return };
     let place = formatted(&bucket);

@@ -4,7 +4,8 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use client::Meta;
@@ -213,4 +214,89 @@ fn full_store_can_be_mounted_to_remove_files() {
     verify(&place);
     fs::remove_file(place.path("mnt/f")).unwrap();
     place.umount(&[]).ok();
+}
+
+/// Copies a directory with everything below it.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+/// The objects of blocks below the directory of a store.
+fn objects(store: &Path) -> Vec<PathBuf> {
+    let listed = Command::new("find").arg(store.join("chunks")).args(["-type", "f"]).output().unwrap();
+    String::from_utf8(listed.stdout).unwrap().lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn objects_move_to_a_complete_copy() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let (data, copied, url) = (place.path("vol.data"), place.path("copied"), place.url());
+    place.mount(&[]).ok();
+    write(&place);
+    for n in 0..20 {
+        fs::write(place.path(&format!("mnt/g{n}")), vec![n; 5000]).unwrap();
+    }
+    place.umount(&[]).ok();
+    let to = |bucket: &str| limen(&["config", &url, "--bucket", &place.text(bucket)]);
+    to("copied").failed(1, &["copied"]);
+    fs::create_dir(&copied).unwrap();
+    to("copied").failed(1, &["limen-volume is missing", "rclone"]);
+    fs::remove_dir(&copied).unwrap();
+    copy(&data, &copied);
+    let lost = objects(&copied).pop().unwrap();
+    let bytes = fs::read(&lost).unwrap();
+    fs::remove_file(&lost).unwrap();
+    to("copied").failed(1, &["lacks 1 of ", lost.file_name().unwrap().to_str().unwrap()]);
+    fs::write(&lost, bytes).unwrap();
+    place.mount(&[]).ok();
+    to("copied").failed(1, &["mounted"]);
+    place.umount(&[]).ok();
+    assert_eq!(place.status()["bucket"], place.text("vol.data"));
+    assert_eq!(entries(&data.join("tmp")) + entries(&copied.join("tmp")), 0);
+
+    to("copied").ok();
+    assert_eq!(place.status()["bucket"], place.text("copied"));
+    fs::rename(&data, place.path("old")).unwrap();
+    place.mount(&[]).ok();
+    verify(&place);
+    fs::write(place.path("mnt/new"), vec![9; 70_000]).unwrap();
+    place.umount(&[]).ok();
+    limen(&["fsck", "--data", &url]).ok();
+
+    // The store is lost, but for a copy.
+    fs::rename(&copied, place.path("copy of it")).unwrap();
+    to("copy of it").failed(1, &["copied", "--force"]);
+    limen(&["config", &url, "--bucket", &place.text("copy of it"), "--force"]).ok();
+    limen(&["fsck", "--data", &url]).ok();
+    limen(&["config", &url, "--force"]).failed(2, &["--adopt-store"]);
+    limen(&["config", &url, "--bucket", "/x", "--storage", "memory"]).failed(2, &["memory"]);
+    // The volume from before has other objects now.
+    to("old").failed(1, &["lacks 1 of 22 objects"]);
+}
+
+#[test]
+fn another_address_of_the_store_is_set_while_the_volume_is_mounted() {
+    if !skip::is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let url = place.url();
+    symlink("vol.data", place.path("link")).unwrap();
+    place.mount(&[]).ok();
+    write(&place);
+    let said = limen(&["config", &place.mnt(), "--bucket", &place.text("link")]);
+    assert!(said.err.contains("both addresses lead to the same objects"), "{said:?}");
+    // The mount re-reads the settings of the volume every few seconds.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    fs::write(place.path("mnt/later"), vec![3; 50_000]).unwrap();
+    verify(&place);
+    place.umount(&[]).ok();
+    assert_eq!(place.status()["bucket"], place.text("link"));
+    place.mount(&[]).ok();
+    verify(&place);
+    place.umount(&[]).ok();
+    limen(&["fsck", "--data", &url]).ok();
 }

@@ -318,7 +318,11 @@ impl Volume {
             store_marker,
             ..
         } = *earlier;
+        // `limen config --bucket` gives the objects another address.
+        let (storage, bucket) = (earlier.storage.clone(), earlier.bucket.clone());
         let changed = Volume {
+            storage,
+            bucket,
             capacity_bytes,
             max_inodes,
             inline_bytes,

@@ -83,6 +83,25 @@ impl Op for Configure {
     }
 }
 
+/// Changes where the volume's objects are. Mounts use the store with which they were started until they end.
+#[derive(Clone, Copy, Debug)]
+pub struct MoveStore<'a> {
+    /// The kind of the store.
+    pub storage: &'a str,
+    pub bucket: &'a str,
+}
+
+impl Op for MoveStore<'_> {
+    type Reply = ();
+    const NAME: &'static str = "move store";
+
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let set = |name, value: &str| Effect::PutSetting { name, value: value.to_owned() };
+        let effects = vec![set("storage", self.storage), set("bucket", self.bucket)];
+        Ok(Plan { reply: (), effects })
+    }
+}
+
 /// The stored form of a flag.
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }

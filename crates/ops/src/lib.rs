@@ -54,7 +54,7 @@ pub use clone::{
     BeginClone, CLONED_CHUNKS, CloneChunks, CloneEntries, CloneEntry, CloneSource, ClonedEntry, EndClone,
     Prune,
 };
-pub use configure::Configure;
+pub use configure::{Configure, MoveStore};
 pub use credential_source::CredentialSource;
 pub use domains::{GetDomains, Numbering, domains_in, reserve_domains};
 pub use known::{Acl, Heir, Key, KnownRecords, OwnReads, Value, known};
