@@ -40,7 +40,7 @@ if [ ${#suites[@]} -gt 0 ]; then
     "$top/scripts/test-mount.sh" "${suites[@]}" 2>&1 | tee -a "$top/target/test-long.log"
 fi
 if [ -n "$servers" ]; then
-    for tests in "cli --features tikv --test network" "cli --features tikv --test live_tools" "engine-tikv --features client --test server" "engine-postgres --test writers" "engine-mysql --test writers"; do
+    for tests in "cli --features tikv --test network" "cli --features tikv --test live_tools" "cli --test dump" "engine-tikv --features client --test server" "engine-postgres --test writers" "engine-mysql --test writers"; do
         # shellcheck disable=SC2086 # they are words
         LIMEN_LONG=1 cargo test --package $tests -- --nocapture --test-threads=1 2>&1 | tee -a "$top/target/test-long.log"
     done

@@ -76,7 +76,7 @@ struct Whose {
 struct SetArgs {
     #[command(flatten)]
     whose: Whose,
-    /// The maximum total size of files, e.g. 500G; 0 for no limit
+    /// The maximum total size of files, e.g. 500G, rounded up to whole blocks of 4 KiB; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     bytes: Option<u64>,
     /// The maximum number of files and directories; 0 for no limit

@@ -54,8 +54,13 @@ impl Sids {
         let mut sids = Sids { target: Some(target), ..Sids::default() };
         let Some(path) = names else { return Ok(sids) };
         let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
+        let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
         read.at(path.display())?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(CliError::usage(format!("the file has more than {MAX_FILE_BYTES} bytes"))
+                .at(path.display())
+                .advise("give a file with the names of this volume's domains only"));
+        }
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {

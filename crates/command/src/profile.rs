@@ -8,13 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::Meta;
-use fuse::{Profiled, Profiler};
+use fuse::{ProfileKey, Profiled, Profiler, Sums};
 use serde_json::{Value, json};
 use types::{Ino, Name};
 use vfs::Vfs;
 
 /// The time between two lines.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// The most bytes of a line, which are fewer than a client reads.
+const MAX_LINE_BYTES: usize = 3 << 20;
 
 /// The maximum number of names that are kept for the next line.
 const MAX_NAMES: usize = 20_000;
@@ -31,16 +34,32 @@ pub(crate) fn serve(mut stream: UnixStream, profiler: &Profiler, vfs: &Weak<Vfs>
         let line = {
             let Some(vfs) = vfs.upgrade() else { return Ok(()) };
             paths.add_missing(vfs.meta(), &profiled);
-            to_json(&profiled, &paths)
+            to_line(&profiled, &paths)
         };
-        stream.write_all(format!("{line}\n").as_bytes())?;
+        stream.write_all(line.as_bytes())?;
         thread::sleep(EVERY.saturating_sub(began.elapsed()));
     }
 }
 
-fn to_json(profiled: &Profiled, paths: &Paths) -> Value {
-    let rows = profiled.rows.iter().map(|(key, sums)| {
-        json!({
+/// A line of JSON. The requests of rows for which it has no room count as left out.
+fn to_line(profiled: &Profiled, paths: &Paths) -> String {
+    let (mut line, mut left_out) = ("{\"rows\":[".to_owned(), profiled.left_out);
+    let mut comma = "";
+    for (key, sums) in &profiled.rows {
+        let row = to_json(key, sums, paths).to_string();
+        if line.len() + row.len() > MAX_LINE_BYTES {
+            left_out += sums.count;
+            continue;
+        }
+        line += comma;
+        line += &row;
+        comma = ",";
+    }
+    line + &format!("],\"left_out\":{left_out}}}\n")
+}
+
+fn to_json(key: &ProfileKey, sums: &Sums, paths: &Paths) -> Value {
+    json!({
             "op": key.opcode.to_string().to_lowercase(),
             "uid": key.uid,
             "pid": key.process.pid,
@@ -53,9 +72,7 @@ fn to_json(profiled: &Profiled, paths: &Paths) -> Value {
             "engine_ns": nanos(sums.engine),
             "store_ns": nanos(sums.store),
             "bytes": sums.bytes,
-        })
-    });
-    json!({ "rows": rows.collect::<Vec<_>>(), "left_out": profiled.left_out })
+    })
 }
 
 fn nanos(time: Duration) -> u64 {

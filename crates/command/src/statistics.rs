@@ -17,6 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const MAX_REQUEST_BYTES: u64 = 1024;
+/// The pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 const RING: &str = "ring";
 
 /// The counters at one moment, or the difference between two moments.
@@ -83,6 +86,7 @@ pub const HAND_OVER: &str = "hand-over";
 #[derive(Debug)]
 pub struct Endpoint {
     listener: UnixListener,
+    is_ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -101,20 +105,32 @@ impl Endpoint {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let incoming = listener.try_clone()?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = Arc::clone(&is_ending);
         let thread = thread::Builder::new().name("limen-stats".into()).spawn(move || {
-            // accept(2) fails only when the endpoint is dropped.
-            while let Ok((stream, _)) = incoming.accept() {
-                if let Err(error) = answer(stream, &counters, &hand_over) {
-                    tracing::debug!(%error, "cannot send the statistics");
+            while !ending.load(Ordering::Acquire) {
+                match incoming.accept() {
+                    Ok((stream, _)) => {
+                        if let Err(error) = answer(stream, &counters, &hand_over) {
+                            tracing::debug!(%error, "cannot send the statistics");
+                        }
+                    }
+                    // The endpoint is dropped, or this process has too many open files, for example.
+                    Err(error) if !ending.load(Ordering::Acquire) => {
+                        tracing::debug!(%error, "cannot accept a connection of another command");
+                        thread::sleep(PAUSE);
+                    }
+                    Err(_) => {}
                 }
             }
         })?;
-        Ok(Endpoint { listener, thread: Some(thread) })
+        Ok(Endpoint { listener, is_ending, thread: Some(thread) })
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Release);
         // Wakes the thread from accept(2).
         if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
             && let Some(thread) = self.thread.take()

@@ -61,8 +61,9 @@ impl Vfs {
     /// Why the mount cannot be handed over now. It continues here.
     pub fn begin_hand_over(self: &Arc<Self>) -> Result<HandOver<'_>, String> {
         let tools = self.lifecycle.tools.try_write();
-        let tools =
-            tools.map_err(|_| "a tool copies a tree or compacts a file through this mount".to_owned())?;
+        let tools = tools.map_err(|_| {
+            "a tool copies a tree, compacts a file or counts a quota through this mount".to_owned()
+        })?;
         let hand_over = HandOver { vfs: self, _tools: tools };
         hand_over.within(STORED_IN, |lifecycle| lifecycle.settle_all())?;
         if !self.lifecycle.pause_threads(false, THREADS_END_IN) {

@@ -53,16 +53,15 @@ impl QuotaTarget {
         Ok(QuotaTarget { shown, database: database.clone(), meta, ino: Ino::ROOT })
     }
 
-    /// Changes a quota, and shows the progress. Ctrl-C ends the walk. `walks` says whether the change walks through inodes:
-    /// then a mount of the embedded engine makes it, because the mount would not see the changes of this process.
+    /// Changes a quota, and shows the progress. Ctrl-C ends the walk. A mount of the embedded engine makes the change itself,
+    /// because it would not see inodes that this process changes. `walks` says whether the change walks through inodes.
     pub(super) fn change(&self, change: QuotaChange, walks: bool) -> Result<QuotaKey, CliError> {
-        if !walks {
-            return self.change_here(change);
-        }
         match self.database.lock(false) {
             Ok(_lock) => self.change_here(change),
             Err(_) => match self.mount() {
                 Some(mount) => self.watch(|progress| command::quotas::request(&mount, change, progress)),
+                // A change of limits alone needs no walk, and the mount reads them from the database.
+                None if !walks => self.change_here(change),
                 None => Err(CliError::new("another process uses the database, which serves one at a time")
                     .at(&self.shown)
                     .advise("give the command on the machine and as the user that mounts the volume")),
