@@ -34,7 +34,9 @@ trap clean EXIT
 mkdir "$work/mnt"
 mkdir -m 777 "$work/out"
 group=4712
-as_user=(setpriv --reuid 4711 --regid 4711 --groups "10,11,12,13,14,15,16,17,18,19,$group")
+# The user, and its groups.
+ids=(4711 10 11 12 13 14 15 16 17 18 19 "$group")
+as_user=(setpriv --reuid 4711 --regid 4711 --groups "$(IFS=,; echo "${ids[*]:1}")")
 trees=(everybody group denied)
 port=$((20000 + $$ % 10000))
 
@@ -86,8 +88,11 @@ find "$work/mnt/denied" -type d -exec nfs4_setfacl -s "A::OWNER@:rwaxD,D:g:20:x,
 "$limen" umount "$work/mnt" >/dev/null
 
 stat_loop() { # TREE: microseconds of one stat
-    "${as_user[@]}" python3 - "$work/mnt/$1/deep" <<'PY'
+    python3 - "$work/mnt/$1/deep" "${ids[@]}" <<'PY'
 import os, sys, time
+os.setgroups([int(gid) for gid in sys.argv[3:]])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
 path = os.path.join(sys.argv[1], *(f"level{n}" for n in range(20)), "file")
 os.stat(path)
 count, began = 0, time.monotonic()
@@ -122,8 +127,11 @@ counted() { # COMMAND...
     echo "$before $(counters)" | awk '{ printf "%d (%d, %d)", $4 - $1, $5 - $2, $6 - $3 }'
 }
 stat_1000() { # TREE
-    "${as_user[@]}" python3 - "$work/mnt/$1/deep" <<'PY'
+    python3 - "$work/mnt/$1/deep" "${ids[@]}" <<'PY'
 import os, sys
+os.setgroups([int(gid) for gid in sys.argv[3:]])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
 path = os.path.join(sys.argv[1], *(f"level{n}" for n in range(20)), "file")
 for _ in range(1000):
     os.stat(path)
