@@ -375,12 +375,14 @@ fn tls_trusts_only_the_given_authority() {
 
 #[test]
 fn cluster_stores_a_volume_on_one_node() {
-    let nodes = [(); 2].map(|()| Server::start(&["--cluster-enabled", "yes"]));
+    // The default bus port, the port plus 10,000, is one that the kernel gives to clients.
+    let bus = [(); 2].map(|()| servers::free_port().to_string());
+    let nodes = bus.each_ref().map(|bus| Server::start(&["--cluster-enabled", "yes", "--cluster-port", bus]));
     // All hash slots belong to the second node; the first one redirects to it.
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     let slots = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
     nodes[1].ask(&slots.collect::<Vec<_>>());
-    nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &nodes[1].port.to_string()]);
+    nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &nodes[1].port.to_string(), &bus[1]]);
     let deadline = Instant::now() + Duration::from_secs(60);
     let engine = loop {
         match RedisEngine::open(&nodes[0].url("?table_prefix=on_a_cluster_"), true) {
