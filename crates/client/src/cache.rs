@@ -2,8 +2,8 @@
 //!
 //! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
 //! after it. So each slot has the [`Seq`] of its value, and an older value never replaces it. When a record is
-//! evicted, the floor of its shard rises to the record's `Seq` at least. A shard accepts no new record below
-//! its floor.
+//! evicted, the floor of its shard rises at least to the record's `Seq`. A shard accepts no new record with a `Seq`
+//! below its floor.
 //!
 //! While a client has the volume exclusively, or is notified of all changes by others, it knows a directory
 //! completely after it has created or listed it: a name that is not in the cache is not in the directory, and no
@@ -12,12 +12,12 @@
 //! counts these losses. Each mark stores the count from before the read or creation that it describes
 //! ([`DirCounters`]), and is valid while the counter still has that value.
 //!
-//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`]
-//! below that of a read that did not see it. So an invalidation drops any value of the record that came from
-//! a read, and bars all reads of it that began earlier. It does not drop a value from a later commit of this
-//! client, because the `Seq` of a commit is its exact position in the server's order. A directory is not marked
-//! if an invalidation of one of its names arrives while it is read or created, because the read may have missed
-//! that name.
+//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`] below that
+//! of a read that did not see it. So an invalidation drops any value of the record that came from a read, and bars
+//! all reads of it that began earlier: their answers are not cached. It does not drop a value from a later commit of
+//! this client, because the `Seq` of a commit is its exact position in the server's order. A directory is not marked
+//! if an invalidation of one of its names arrives while it is read or created, because the read may have missed that
+//! name.
 //!
 //! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
 //! began earlier.
@@ -68,7 +68,8 @@ pub(crate) struct Cache {
 struct Counters {
     /// Entries lost from the cache. Counted under the lock of the shard that lost them.
     losses: AtomicU64,
-    /// Invalidations received while the directory had no mark. Counted under the lock of the mark's shard.
+    /// Invalidations of names that were received while the directory had no mark, counted under the lock of the mark's
+    /// shard. Each clear of the cache also counts.
     invalidations: AtomicU64,
 }
 
@@ -395,7 +396,7 @@ impl Cache {
         self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
     }
 
-    /// As [`Cache::outdate`], for a change that this client may have made. Drops every cached value of the record.
+    /// As [`Cache::outdate`], for a change whose `Seq` is not known. Drops every cached value of the record.
     pub(crate) fn doubt(&self, key: Key) {
         self.outdate_unless(key, Seq::default(), |_| false);
     }

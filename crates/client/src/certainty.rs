@@ -15,7 +15,7 @@ pub(crate) enum Decided {
     Stale,
 }
 
-/// The facts about the records that the plan has used.
+/// The properties of the operation, and of the records that the plan has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     /// An earlier attempt of the operation may have been committed.
@@ -35,11 +35,11 @@ pub(crate) struct Evidence {
 /// The next step after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It is the answer.
+    /// The decision is the answer of the operation.
     Answer,
     /// Read all records again, and plan again.
     ReadAgain,
-    /// Commit its guards and effects. If the guards hold, it is the answer.
+    /// Commit the guards and effects of the plan. If the guards hold, the decision is the answer.
     Commit,
 }
 

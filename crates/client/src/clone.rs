@@ -1,9 +1,10 @@
 //! Copies trees by reference. `ops/src/clone.rs` says how a copy is built and why nobody sees a part of it.
 //!
-//! Several threads take tasks from a stack: directories to list, of which the directory in the copy exists. A thread
-//! lists directories until it has entries for one transaction, copies them, and adds their subdirectories to the stack. So
-//! a transaction has many entries even if directories are small. The newest task is taken first, so few tasks wait:
-//! memory depends on the depth of the tree and the number of files with several names, not on the number of files.
+//! Several threads take tasks from a stack. A task is a directory of the source whose copy exists, but whose entries
+//! are not copied yet. A thread lists directories until it has entries for one transaction, copies the entries, and
+//! adds the subdirectories among them to the stack. So a transaction has many entries even if directories are small.
+//! The newest task is taken first, so few tasks wait: memory depends on the depth of the tree and the number of files
+//! with several names, not on the number of files.
 //!
 //! Lock order: `tasks`, `numbers` and `links` are never held together, nor during a request, except `numbers` during
 //! the request for more numbers.
@@ -23,7 +24,7 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Name, SessionId};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// The records that one transaction copies: entries, rows of files and blocks of extended attributes.
+/// About how many records one transaction copies: entries, rows of files and blocks of extended attributes.
 const RECORDS_AT_ONCE: usize = 512;
 /// Entries that are listed at a time.
 const PAGE: usize = 512;
@@ -61,8 +62,8 @@ pub enum CloneError {
     Failed(#[from] Failure),
 }
 
-/// A copy that was not made, and whether all of its parts are removed. If not, they are removed when the session
-/// has ended.
+/// The error of a copy, and whether all of its parts are certainly removed. If not, they are removed when the session
+/// has ended, unless a commit in doubt has given the copy its name.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CloneFailure {
@@ -72,8 +73,9 @@ pub struct CloneFailure {
 
 impl Meta {
     /// Copies a file, or a directory with everything below it, by reference. The copy appears under its name at one
-    /// moment. `stop` ends the work. The parts that were already copied are then removed until `leave` returns true;
-    /// the clean-up after the session removes the rest.
+    /// moment. If `stop` returns true, the copy ends with [`CloneError::Interrupted`]. After an error, the parts that
+    /// were already copied are removed. If `leave` returns true, the removal ends, and the clean-up after the session
+    /// removes the rest.
     ///
     /// # Errors
     /// Those of [`BeginClone`], [`CloneEntries`], [`CloneChunks`] and [`EndClone`]; [`CloneError`].
@@ -85,7 +87,7 @@ impl Meta {
         leave: &dyn Fn() -> bool,
     ) -> Result<Inode, CloneFailure> {
         let kept = |error| CloneFailure { error, is_removed: true };
-        // The copy reads everything from the engine.
+        // The copy reads everything from the engine, so the engine must have the held records.
         self.give_back().map_err(|failure| kept(failure.into()))?;
         let source = self.clone_source(request.source).map_err(|failure| kept(failure.into()))?;
         let numbers = Numbers::default();
@@ -195,7 +197,7 @@ struct Cloner<'a> {
     session: SessionId,
     root: Ino,
     numbers: Numbers,
-    /// The copies of files with several names, and how many names of each were not met yet.
+    /// For each file with several names: its copy, and how many of its names were not met yet.
     links: Mutex<HashMap<Ino, (Ino, u32)>>,
     tasks: Mutex<Tasks>,
     changed: Condvar,
@@ -294,8 +296,8 @@ impl Cloner<'_> {
         }
     }
 
-    /// Copies the content of a directory, and of other waiting directories, as much as fits into one transaction, or
-    /// one page if that is more.
+    /// Copies the next entries of a directory, and then of other waiting directories, until there are enough for one
+    /// transaction. Directories are listed in whole pages, so there may be more.
     fn copy_from(&self, first: Task) -> Result<(), CloneError> {
         let mut gathered = Gathered::default();
         let mut next = Some(first);

@@ -97,8 +97,8 @@ impl Meta {
         Ok(settled.map(|doubt| doubt.orphans_of(committed)))
     }
 
-    /// Whether the engine may have dropped the operation's id, so that nobody can find out any more whether
-    /// the operation happened.
+    /// Whether the engine may have dropped the operation's id. It can then no longer tell whether the operation
+    /// happened.
     pub fn is_forgotten(&self, doubt: &Doubt) -> bool {
         self.may_be_forgotten(&doubt.txn, doubt.since)
     }
@@ -117,7 +117,8 @@ impl Meta {
         self.conclude(done, doubt)
     }
 
-    /// What every call returns whose operation may be in doubt.
+    /// Makes the result of a call whose operation may be in doubt. An engine's error becomes indeterminate if there is
+    /// a doubt.
     fn conclude<T>(&self, done: Result<T, Failure>, doubt: &Option<Doubt>) -> Result<T, Failure> {
         self.begin_term_if_due();
         match (done, doubt) {
@@ -215,7 +216,8 @@ impl Meta {
         Ok(plan)
     }
 
-    /// Removes the mark of an operation that is no longer in doubt. If this fails, it is removed together with the session.
+    /// Removes the mark of an operation that is no longer in doubt. If this fails, a mount removes the mark later:
+    /// after the session was removed, or, if no term guards the operation, after [`MARK_NEEDED`].
     pub(crate) fn drop_mark(&self, id: OpId) {
         if let Ok(ticket) = self.terms.next_op(self.session()) {
             let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();

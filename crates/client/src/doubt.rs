@@ -135,9 +135,10 @@ pub fn is_mark_without_term(wait: &LockWait) -> bool {
     id.term() == Term::NONE && read_mark(id, wait).is_some()
 }
 
-/// For how long an operation that no term guards may read its mark: it is sent for the last time [`REPEAT_FOR`] after the
-/// first attempt, which was before the mark was stored, and the last answer needs some time to arrive. If it comes later,
-/// because the tool was stopped, a missing mark says nothing.
+/// How long the mark of an operation that no term guards is needed, from the first attempt on. The mark is stored after
+/// the first attempt. The operation is sent for the last time [`REPEAT_FOR`] after the first attempt, and the last
+/// answer needs some time to arrive. If the mark is read later, because the tool was stopped, it may have been removed,
+/// so a missing mark does not say which plan was committed.
 pub const MARK_NEEDED: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -153,8 +154,9 @@ mod tests {
     use crate::driver::{BY_KERNEL, Meta};
     use crate::failure::Failure;
 
-    /// A change that was canceled, so that it never happens. The answer to that is lost. Then a mount removes the mark, and the
-    /// session before it, between the two requests by which the client learns the result.
+    /// Cancels a change in doubt. The cancellation is committed, but its answer is lost. When it is retried, a mount
+    /// removes the session, if there is one, and the mark, between the two requests by which the client learns the
+    /// result. Returns the error of the retry.
     fn cancel_without_mark(has_session: bool, since: impl Fn(BootInstant) -> BootInstant) -> Failure {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         Volume::in_memory("test").format(&*engine).unwrap();

@@ -219,9 +219,9 @@ impl Meta {
         Duration::from_nanos(until.saturating_sub(BootInstant::now().nanos()))
     }
 
-    /// Renews the lease on cached records until `until`. The caller declares that it has passed all changes
-    /// which were committed before its last query of the change stream to [`Meta::apply_remote`]. The time of the
-    /// lease includes suspends, because other clients go on during a suspend of this machine.
+    /// Renews the lease on cached records until `until`. The caller must have called [`Meta::apply_remote`] with every
+    /// change that was committed before its last query of the change stream began. The time of the lease includes
+    /// suspends, because other clients go on during a suspend of this machine.
     pub fn set_current_until(&self, until: BootInstant) {
         let query_began = self.query_began.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
         self.delivered_to.store(query_began, Ordering::Release);
@@ -239,9 +239,10 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Whether the cache may lack this change: a change by another client, or, after an indeterminate operation,
-    /// any change until every change that the operation may have caused was delivered. The numbers of the delivered
-    /// changes decide this, not the present time, because changes are delivered late if this process was stopped.
+    /// Whether the cache may lack this change. It may lack any change by another client. After an indeterminate
+    /// operation, it may also lack this client's own changes, until every change that the operation may have caused was
+    /// delivered. This depends on the time up to which changes were delivered (`delivered_to`), not on the present
+    /// time, because changes are delivered late if this process was stopped.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
@@ -323,7 +324,7 @@ impl Meta {
         self.retry(|| self.engine.scan(scan))
     }
 
-    /// Returns when everything that was committed survives a loss of power.
+    /// Commits everything that was answered, and returns when it survives a loss of power.
     ///
     /// # Errors
     /// Those of the database.

@@ -3,7 +3,7 @@
 use meta::{EngineError, VolumeError};
 use types::{Errno, SessionId};
 
-/// Why an operation did not happen, or may not have happened.
+/// Why an operation did not happen, or why it is not known whether it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The operation's rules do not allow it.
@@ -12,7 +12,8 @@ pub enum Failure {
     /// The database failed, and the retries failed too.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The operation did not happen, because another client removed the session under which it was planned.
+    /// The operation did not happen, because the session under which it was planned was removed, usually by another
+    /// client.
     #[error("session {0} was removed by another client, which considered this client dead")]
     Fenced(SessionId),
 }

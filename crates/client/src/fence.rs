@@ -1,4 +1,4 @@
-//! The client's session: how it guards the client's changes, and how the client learns that it has lost it.
+//! The client's session: how it guards the client's changes, and how the client learns of the session's removal.
 //!
 //! A client that shares a volume is registered by one record. Another client may remove that record if it considers
 //! the registered client dead. Each change of a registered client carries [`Guard::Term`](meta::Guard::Term), so none

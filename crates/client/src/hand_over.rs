@@ -11,7 +11,7 @@ use types::{BootInstant, Ino, SessionId, Term};
 
 use crate::driver::Meta;
 
-/// The session is valid for less time than this after a renewal, so a later time is wrong.
+/// After a renewal, a session is valid for less time than this. A `valid_until` that is later is wrong.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(3600);
 
 /// The session of a client.

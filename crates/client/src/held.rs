@@ -7,16 +7,18 @@
 //!
 //! While a directory is held, its current state is in memory: `records` has the inodes, entries and rows of everything
 //! that was created in held directories. A transaction that concerns only these is applied to `records`, queued, and
-//! answered. The queue is committed in order, several transactions in a request. As nobody else changes held records,
-//! no guard of a queued transaction can fail, except the one of the session.
+//! answered. The queue is committed in order, several transactions in a request. Nobody else changes held records, so
+//! the guards of a queued transaction still hold when it is committed. Only the guard of its term fails, if the session
+//! was removed. Exceptions are the transactions that give directories back: their guards may fail
+//! ([`Queued::is_optional`]).
 //!
-//! All other transactions are sent to the engine at once. If such a transaction changes files at all, the queue is
-//! committed first, so the order of all changes is kept. If it also concerns something that is held, for example because
-//! it moves a file out of a held directory, nothing else happens to `records` meanwhile, and its effects are applied
-//! to `records` after it.
+//! All other transactions are not queued but sent to the engine. If such a transaction changes files at all, the queue
+//! is committed first, so the order of all changes is kept. If it also concerns something that is held, for example
+//! because it moves a file out of a held directory, no other transaction changes `records` meanwhile, and its effects
+//! are applied to `records` after its commit.
 //!
-//! To give everything back, the queue is committed, `records` is dropped, and then the session is removed from the
-//! directories' records. If the session is lost, the queue is lost too.
+//! To give everything back, the queue is committed, `records` is dropped, and then the directories' records are changed
+//! so that they no longer name the session. If the session is lost, the queue is lost too.
 //!
 //! Before a transaction is answered, it is also written to the journal of the session (the crate `journal`). If this
 //! process is killed, the next mount on this machine commits the transactions in the journal (`replay.rs`).
@@ -52,14 +54,16 @@ pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 pub(crate) const MAX_ACL_TEXTS: usize = 64;
 /// If more inodes are held, all are given back.
 pub(crate) const MAX_INODES: usize = 100_000;
-/// How long no directory is held after another client has recalled one. It doubles with each recall that follows soon.
+/// How long no new directory is held after another client has recalled one. If the next recall follows within four
+/// times this time, the time doubles, up to [`LONGEST_BREAK`].
 pub(crate) const FIRST_BREAK: Duration = Duration::from_secs(1);
 pub(crate) const LONGEST_BREAK: Duration = Duration::from_secs(600);
-/// How long a short queue waits for more, because a request with many transactions costs little more than one with few.
+/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued. A
+/// request with many transactions costs little more than one with few.
 pub(crate) const GATHER_FOR: Duration = Duration::from_millis(3);
 /// How long the thread that commits the queue waits after it has given up for a retry timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// How often a waiting thread looks at the state again.
+/// How often a waiting thread checks the state again, even if it is not notified.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Makes the blocks of slices durable, before a row that names them is committed.
@@ -83,12 +87,12 @@ pub(crate) struct Held {
     pub(crate) is_ending: AtomicBool,
     /// How often a part of the queue was sent without success.
     pub(crate) failures: AtomicU64,
-    /// Whether changes that were answered were lost with a session, and no caller of sync knows yet.
+    /// Whether changes that were answered were lost with a session, and no fsync has reported that yet.
     pub(crate) has_lost: AtomicBool,
     /// Texts of ACLs that queued transactions store, because new files often have the same ACL.
     pub(crate) acl_texts: Mutex<HashMap<AclId, Arc<str>>>,
     pub(crate) state: Mutex<State>,
-    /// Notified when the queue, or `is_closing` or `is_alone`, changes.
+    /// Notified when anything in `state` changes that a thread waits for.
     pub(crate) changed: Condvar,
     /// Held by the thread that sends a part of the queue: the request that was sent and is not known to be committed.
     pub(crate) sending: Mutex<Option<Sent>>,
@@ -98,7 +102,7 @@ pub(crate) struct Held {
 pub(crate) struct State {
     pub(crate) records: MemEngine,
     pub(crate) directories: HashSet<Ino>,
-    /// The inodes that are or were in `records`.
+    /// The held inodes: those in `records`, and those that were deleted from it.
     pub(crate) inodes: HashSet<Ino>,
     /// Directories that are being created at the engine, and will be held.
     pub(crate) births: HashSet<Ino>,
@@ -164,7 +168,8 @@ pub(crate) enum HeldRead {
     All(Snapshot),
     /// As `All`, but entries among them lead to these inodes, which are not held.
     Linked(Snapshot, Vec<RecordKey>),
-    /// Some are held. All queued changes have been committed, so the engine can be asked.
+    /// Some are held, or all are but this client may not answer from memory. All queued changes have been committed, so
+    /// the engine has the current records.
     Some,
 }
 
@@ -205,7 +210,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Entered<'_> {
-    /// Whether the transaction concerns held records, so that the engine has every change that was answered.
+    /// Whether the transaction concerns held records. If so, the engine has every change that was answered.
     pub(crate) fn is_alone(&self) -> bool {
         self.is_alone
     }
@@ -249,7 +254,7 @@ impl State {
             | Guard::Size { ino, .. }
             | Guard::Rows { ino, .. } => self.inodes.contains(ino),
             Guard::Term { session, .. } => *session == own,
-            // An effect replaces this guard.
+            // `Meta::with_acls` replaces this guard by an effect.
             Guard::Acl { .. } => true,
             _ => false,
         }
@@ -283,7 +288,7 @@ impl State {
         }
     }
 
-    /// Whether the transaction concerns a directory that is being created by another one.
+    /// Whether the transaction concerns a directory that another transaction is creating.
     pub(crate) fn touches_birth(&self, txn: &Txn) -> bool {
         let is_born = |part: Part<'_>| part.inode().is_some_and(|ino| self.births.contains(&ino));
         !self.births.is_empty()
@@ -303,7 +308,8 @@ impl State {
         txn.guards.iter().any(|guard| self.is_held(&guard.key())) || txn.effects.iter().any(by_effect)
     }
 
-    /// Whether `records` has the truth about this record.
+    /// Whether the record belongs to a held inode or directory. Its current value is then in `records`, unless it is a
+    /// record of locks: the engine has those.
     pub(crate) fn is_held(&self, key: &RecordKey) -> bool {
         match key {
             RecordKey::Inode(ino)
@@ -390,7 +396,8 @@ impl State {
     /// Removes the first transactions of the queue, which are committed. `sent` is the rest of the request.
     pub(crate) fn pop(&mut self, count: usize, sent: &[Merged]) {
         self.committed += count as u64;
-        // Do this before the tickets are dropped: then their terms can end, and a replay could not send them again.
+        // The journal must know this before the tickets are dropped. After that, their terms can end, and the database
+        // would reject these transactions if a replay sent them again.
         if let Some(journal) = &mut self.journal {
             let left = self.queue.range(count.min(self.queue.len())..);
             journal.committed(count, left.map(|queued| (&queued.txn, queued.is_optional)), &counts(sent));
@@ -398,7 +405,7 @@ impl State {
         self.queue.drain(..count);
     }
 
-    /// Notes in the journal how the transactions are merged that are about to be sent.
+    /// Notes in the journal how the transactions of the next request are merged, before it is sent.
     pub(crate) fn note_sent(&mut self, sent: &[Merged]) {
         if let Some(journal) = &mut self.journal {
             journal.sent(&counts(sent));
@@ -461,7 +468,8 @@ impl State {
         self.only_held(self.records.read(keys).unwrap_or_default())
     }
 
-    /// Removes the records that come along: ACLs, and inodes that are not held.
+    /// Removes the records that the engine in memory returns in addition to the requested ones: ACLs, and inodes that
+    /// are not held.
     pub(crate) fn only_held(&self, mut snapshot: Snapshot) -> Snapshot {
         snapshot.records.retain(|record| match record {
             Record::Acl(..) => false,
@@ -471,7 +479,7 @@ impl State {
         snapshot
     }
 
-    /// Holds no new directory for a while. Returns for how long.
+    /// Notes a recall. Returns how long this client is to hold no new directory.
     pub(crate) fn take_a_break(&mut self) -> Duration {
         let now = Instant::now();
         let time = match self.last_break {

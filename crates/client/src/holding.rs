@@ -21,8 +21,8 @@ use crate::held::{
 use crate::ticket::Ticket;
 
 impl Meta {
-    /// From the next session on, holds the directories that this client creates. A thread must call
-    /// [`Meta::commit_queued`] in a loop. `make_durable` is called before a row is committed that names slices.
+    /// From the next session on, holds the directories that this client creates. A thread must run
+    /// [`Meta::commit_queued`]. `make_durable` is called before a row that names slices is committed.
     /// Changes that are answered before they are committed are written to a journal. Only the first call has an effect.
     pub fn hold_new_directories(&self, make_durable: MakeDurable, journals: Arc<dyn Journals>) {
         let _ = self.held.journals.set(journals);
@@ -69,7 +69,8 @@ impl Meta {
         self.held.make_durable.get().is_some()
     }
 
-    /// Whether the session has a journal. Its lock tells others on this machine whether the process has ended.
+    /// Whether the session has a journal. The lock on the journal tells others on this machine whether the process has
+    /// ended.
     pub fn has_journal(&self) -> bool {
         self.held.has_journal.load(Ordering::Acquire)
     }
@@ -95,8 +96,8 @@ impl Meta {
         Known { held: &self.held, cache: &self.cache, kind: self.volume().acl, may_be_held }
     }
 
-    /// Whether anything is held, and this client may answer from it: others may have removed a session that was not renewed
-    /// for a long time, and changed its directories.
+    /// Whether anything is held, and this client may answer from it. It may not if its session was not renewed for a
+    /// long time: other clients may then have removed the session and changed its directories.
     fn may_answer_held(&self) -> bool {
         !self.held.is_idle()
             && !self.held.is_ending.load(Ordering::Acquire)
@@ -112,8 +113,8 @@ impl Meta {
         state.queue.iter().flat_map(|queued| slices_of(&queued.txn)).min()
     }
 
-    /// Applies a transaction to the held records, and queues it. `None` if it concerns anything else: it must then be
-    /// sent to the engine.
+    /// Applies a transaction to the held records, and queues it. `None` if it must be sent to the engine instead, for
+    /// example because it concerns anything that is not held, or because the journal cannot take it.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; [`Failure::Engine`] if the database has not accepted earlier transactions for too long.
@@ -203,7 +204,7 @@ impl Meta {
     }
 
     /// Prepares for a transaction that is to be sent to the engine. If it changes files, everything that is queued is
-    /// committed first. If it concerns held records, nothing else changes them as long as the result exists.
+    /// committed first. If it concerns held records, no other transaction changes them until the result is dropped.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -253,15 +254,15 @@ impl Meta {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
-            // Recalls of a directory that was created meanwhile may have been missed.
+            // If the change stream was interrupted, a recall of a new directory may have been missed.
             state.must_give_back |= !entered.births.is_empty() && !self.is_current();
             if state.directories.is_empty() && state.queue.is_empty() {
                 // Nothing is held or queued, so `records` is not needed.
                 drop(state.drop_records(&self.held.drops));
             }
         } else {
-            // A directory that is not held may name this session. If the transaction concerned held records, that may
-            // have changed.
+            // The records of the new directories may name this session, although the directories are not held. If the
+            // transaction concerned held records, `records` may be out of date, so it is dropped.
             state.strays.extend(&entered.births);
             if entered.is_alone {
                 let directories = state.drop_records(&self.held.drops);
@@ -288,7 +289,8 @@ impl Meta {
         }
     }
 
-    /// Reads records that an operation needs, if all of them are held.
+    /// Reads records that an operation needs, if all of them are held. Otherwise prepares for reading them from the
+    /// engine.
     ///
     /// # Errors
     /// Those of [`Meta::settle_held`].
@@ -323,8 +325,8 @@ impl Meta {
         Ok(if held > 0 { HeldRead::Some } else { HeldRead::Nothing })
     }
 
-    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns the
-    /// number of moments from which the records are.
+    /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns how many
+    /// moments the records are from.
     ///
     /// # Errors
     /// Those of the database.
@@ -348,7 +350,8 @@ impl Meta {
             let began = Instant::now();
             let snapshot = self.retry(|| self.engine.read(&keys))?;
             let snapshot = self.without_held(snapshot);
-            // The answer may be older than changes that were held when it was read, and were committed since.
+            // If held records were dropped meanwhile, they are still in this answer, which may be older than their last
+            // commit.
             if self.held_drops() != drops {
                 continue;
             }

@@ -1,11 +1,11 @@
-//! Merges transactions that follow each other into one.
+//! Merges queued transactions that follow each other into one.
 //!
-//! A program that makes a file changes it several times. The transactions of these changes depend on each other, so most
-//! servers would commit them one after another, with a sync for each. Merged, they are one: it creates the inode in its last
-//! state. As all of it is committed or nothing, the order of the changes is kept.
+//! A program that makes a file changes it several times. The transactions of these changes depend on each other, so
+//! most servers would commit them one after another, with a sync for each. The merged transaction creates the inode in
+//! its last state. It is committed completely or not at all, so no change is visible without the changes before it.
 //!
 //! An earlier transaction may change the record that a guard of a later one checks. Such a guard was checked in memory,
-//! and is left out. A transaction that cannot be merged begins the next one.
+//! and is left out. A transaction that cannot be merged begins the next merged transaction.
 
 use meta::{Effect, Guard, Inode, Part, Txn};
 use types::Ino;
@@ -34,7 +34,7 @@ fn is_changed(effects: &[Effect], guard: &Guard) -> bool {
         let changed = effect.footprint().part;
         match (part, changed) {
             _ if part == changed => true,
-            // All that is stored with a new inode is new.
+            // The creation or removal of an inode changes everything that is stored with it.
             (_, Part::Existence(ino)) => part.inode() == Some(ino),
             (Part::Entries(dir), Part::Dirent(parent, _)) => dir == parent,
             _ => false,
@@ -42,7 +42,7 @@ fn is_changed(effects: &[Effect], guard: &Guard) -> bool {
     })
 }
 
-/// The inode that these effects create.
+/// The new inode with this number, if these effects create it.
 fn made(effects: &mut [Effect], ino: Ino) -> Option<&mut Inode> {
     effects.iter_mut().find_map(|effect| match effect {
         Effect::PutInode(inode) if inode.ino == ino => Some(inode),
@@ -50,7 +50,7 @@ fn made(effects: &mut [Effect], ino: Ino) -> Option<&mut Inode> {
     })
 }
 
-/// Adds an effect, so that all of them can be applied at once. `None` if that is not possible.
+/// Adds an effect to those of one transaction. `None` if one transaction cannot have all of them.
 fn add(effects: &mut Vec<Effect>, effect: &Effect) -> Option<()> {
     let part = effect.footprint().part;
     if let Some(ino) = part.field_of()

@@ -1,4 +1,4 @@
-//! Opens a volume, and changes records that need no session.
+//! Opens a volume, reads its settings again, and makes small changes that need no session.
 
 use std::sync::Arc;
 

@@ -48,7 +48,8 @@ impl Meta {
         }
     }
 
-    /// Sends the first part of the queue, with retries, unless the transactions before `target` are committed.
+    /// Sends the first part of the queue, with retries, unless the first `target` transactions that were ever queued
+    /// are committed.
     pub(crate) fn send_queued(&self, target: u64) -> Result<(), Failure> {
         let own = self.session();
         self.retry(|| {
@@ -74,7 +75,8 @@ impl Meta {
             }
             let Some(first) = state.queue.front() else { return Ok(()) };
             let first = first.txn.op_id;
-            // Unless this request was sent before, a new one is made. A request of a lost session is not sent again.
+            // If a request that begins with the first queued transaction was sent before, it is sent again. A request
+            // that begins with another transaction is from a lost session, and is not sent again.
             if sending.as_ref().is_none_or(|sent| sent.txns[0].op_id != first) {
                 let group = state.first_group();
                 state.note_sent(&group.merged);
@@ -125,7 +127,8 @@ impl Meta {
             state.pop(count, &sent.merged[done..]);
         }
         for ((txn, merged), outcome) in sent.txns.iter().zip(&sent.merged).zip(&outcomes) {
-            // If the guard failed, a request that arrives late may still create the directory.
+            // The directory remains a stray if the guard failed, because a request that arrives late may still create
+            // it.
             if let (Outcome::Committed { .. }, [Effect::SetSize { ino, .. }], true) =
                 (outcome, &txn.effects[..], merged.is_optional)
             {
@@ -178,7 +181,8 @@ impl Meta {
     /// Commits everything that is queued, and gives all directories back.
     ///
     /// # Errors
-    /// Those of the database; everything is then still held. [`Failure::Fenced`]: the session is lost.
+    /// Those of the database. Then either everything is still held, or nothing is held, but changes of the directories'
+    /// records are still queued. [`Failure::Fenced`]: the session is lost.
     pub fn give_back(&self) -> Result<(), Failure> {
         let mut state = host::lock(&self.held.state);
         while state.is_alone || state.is_closing {
@@ -195,7 +199,7 @@ impl Meta {
         if settled.is_ok() {
             let directories = state.drop_records(&self.held.drops);
             state.strays.extend(directories.iter().copied());
-            // The order of their numbers makes runs of the simulator repeatable.
+            // They are sorted so that runs of the simulator are repeatable.
             let mut directories: Vec<Ino> = directories.into_iter().collect();
             directories.sort_unstable();
             self.queue_free(&mut state, directories);
@@ -207,8 +211,9 @@ impl Meta {
         self.settle_held()
     }
 
-    /// Another client has asked for a directory, or has changed its locks. If it is held, the thread that commits the
-    /// queue gives everything back.
+    /// Handles a change of an inode's locks by another client, which may be a recall (`recall.rs`). If the inode is a
+    /// held directory, the thread that commits the queue gives everything back. If it is a directory that is not held,
+    /// but whose record may name this session, the change of the record is queued.
     pub fn recalled(&self, ino: Ino) {
         if !self.is_holding() {
             return;

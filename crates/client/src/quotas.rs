@@ -95,7 +95,7 @@ impl Meta {
         Ok(quotas)
     }
 
-    /// Changes a quota. Returns which.
+    /// Changes a quota. Returns the key of the quota.
     ///
     /// # Errors
     /// Those of the function that [`QuotaChange`] names.
@@ -180,7 +180,7 @@ impl Meta {
     /// # Errors
     /// [`QuotaError`].
     pub fn remove_directory_quota(&self, id: QuotaId, progress: Progress<'_>) -> Result<(), QuotaError> {
-        // Usually this finds the quotas inside, and nothing is changed.
+        // If there are quotas inside, this usually finds them before anything is changed.
         self.require_none_inside(id)?;
         let rule = loop {
             let rule = self.directory_quota(id)?.rule;
@@ -192,7 +192,8 @@ impl Meta {
         };
         // From here on no quota can be created inside.
         if let Err(inside) = self.require_none_inside(id) {
-            // Another tool may have taken some inodes out of the quota meanwhile, so it is incomplete now.
+            // Another tool may have taken some inodes out of this quota meanwhile, so the quota may be incomplete. A
+            // walk must count its inodes again.
             if rule.state != QuotaState::Removing {
                 self.change_state(id, QuotaState::Removing, QuotaState::Building)?;
             }

@@ -9,7 +9,8 @@ use types::{Errno, Ino, Name};
 use crate::driver::{BY_KERNEL, Meta};
 use crate::failure::Failure;
 
-/// Entries that one commit removes. If the engine accepts no transaction of that size, fewer.
+/// The most entries that one commit removes. If the engine does not accept a transaction of that size, the number is
+/// halved.
 const PRUNED_AT_ONCE: usize = 256;
 
 impl Meta {
@@ -35,10 +36,11 @@ impl Meta {
         done
     }
 
-    /// Removes everything below a directory that no path leads to, and to which nobody adds entries.
+    /// Removes everything below the root of an unfinished copy. No path leads there, and only a commit of the copy that
+    /// was in doubt can still add entries.
     fn prune_tree(&self, root: Ino, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
         match self.retry(|| self.engine().read(&[RecordKey::Inode(root)]))?.records.first() {
-            // Otherwise the copy has just got its name.
+            // If the link count is not 0, the copy has just got its name.
             Some(Record::Inode(_, Some(inode))) if inode.kind.is_dir() && inode.nlink == 0 => {}
             _ => return Ok(()),
         }

@@ -1,7 +1,7 @@
-//! Recalls: this client wants a directory that another session holds (`held.rs`).
+//! Recalls: this client makes another session give back a directory that the other session holds (`held.rs`).
 //!
-//! The change stream notifies the holder: the directory's locks are written again, unchanged. A holder whose session
-//! has been removed holds nothing; the directory's record is then corrected here.
+//! This client writes the directory's locks again, unchanged, so that the change stream notifies the holder. If the
+//! holder's session has been removed, this client itself removes the session from the directory's record.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pauses between reads of the directory's record.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// How long a holder may take before the operation fails. Other mounts remove the session of a holder that has stopped
-/// after 90 seconds.
+/// How long a holder may take before the operation fails. It is longer than [`SILENT`], so a holder that has stopped
+/// does not make the operation fail.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(180);
 /// A session whose heartbeat has not changed for this long is removed, as other mounts do (`SessionTimes` of the crate
 /// `vfs`).
 const SILENT: Duration = Duration::from_secs(90);
-/// The longest time between two reads of the heartbeat that counts as silence.
+/// The most time that counts as silence for two successive reads of the same heartbeat.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 impl Meta {
@@ -47,7 +47,7 @@ impl Meta {
                 Record::Session(id, Some(session)) => Some((*id, session.heartbeat)),
                 _ => None,
             });
-            // The time during which this client or the database was suspended does not count.
+            // If this client or the database was suspended, only `LONGEST_GAP` of that time counts.
             let gap = looked.elapsed().min(LONGEST_GAP);
             looked = BootInstant::now();
             heard = match (heartbeat, heard) {

@@ -18,12 +18,12 @@ use crate::held::{MakeDurable, Queued};
 use crate::open::random_session;
 use crate::ticket::{OpenTerm, Ticket};
 
-/// A replay takes a few seconds at most. Its client reads nothing from its cache.
+/// How long the session counts as valid for answers from memory. A replay gives no such answers.
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl Meta {
     /// Commits the changes in the journals of this volume whose processes have ended, and removes their sessions.
-    /// Returns whether a session was removed.
+    /// Returns whether a journal is finished because its session was removed, now or earlier.
     ///
     /// # Errors
     /// [`Failure::Engine`]: a journal cannot be read, or is from another version of limen; errors of the database. The
@@ -84,8 +84,8 @@ impl Meta {
         let is_same_boot = unfinished.header.boot_id == host::boot_id();
         let record = self.session_record(&unfinished)?;
         if record.is_some() && !is_same_boot {
-            // Parts of the journal may have been lost with the machine. A different boot does not prove that the
-            // session has ended, because machines may share the directory.
+            // Parts of the journal may have been lost when the machine stopped. A different boot does not prove that
+            // the session has ended, because several machines may share the directory of journals.
             return Ok(false);
         }
         let journal = Journal::resume(storage, &unfinished.header, unfinished.len).map_err(|error| {
@@ -164,13 +164,13 @@ impl Meta {
                 let message = "the journal of a mount whose process has ended contradicts itself, so it is left as it is; give its changes up with limen fsck --repair --force";
                 EngineError::permanent(message)
             })?;
+            // No other thread has this client, so the lock order (`held.rs`) does not matter.
             *host::lock(&client.held.sending) = Some(sent);
         }
         client.held.note(&state);
         drop(state);
-        // The renewal keeps others from removing the session. It uses ids of its own: the process that has ended may
-        // have used the ids that this client would give, and the database answers an id that it knows without doing
-        // anything.
+        // The renewal keeps others from removing the session. It uses ids of another client: the process that has ended
+        // may have used the ids that `client` would give, and the database does nothing for an id that it knows.
         let visitor = Meta::new(Arc::clone(&self.engine), self.volume().clone(), random_session(), 1);
         visitor.set_retry_timeout(self.retry_timeout());
         let began = BootInstant::now();

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::held::{Entered, is_determinate};
 use crate::ticket::Ticket;
 
-/// How many conflicts a plan may meet before the operation fails with EIO.
+/// How many conflicts an operation may meet before it fails with EIO.
 const MAX_CONFLICTS: u32 = 64;
 /// After each of the first conflicts, up to this many, the operation retries at once. Later it pauses first.
 const PROMPT_CONFLICTS: u32 = 3;
@@ -79,7 +79,8 @@ struct Run<'a, O: Op> {
     replies: Vec<(u32, O::Reply)>,
     /// The operation gets its id when it first has something to commit, and keeps it.
     ticket: Option<Ticket>,
-    /// The records that the operation has read, in `reads` requests.
+    /// The records that the operation has read. They are from `reads` moments. `all_reads` also counts reads whose
+    /// records were discarded.
     fresh: OwnReads,
     reads: u32,
     all_reads: u32,
@@ -342,8 +343,8 @@ impl<'a, O: Op> Run<'a, O> {
         };
         match outcome {
             Outcome::Committed { inodes, .. } if may_be_earlier(self.doubt, &inodes) => {
-                // An earlier plan with other effects may have been committed, so this commit says nothing about
-                // the records that it changes.
+                // The engine may have answered for an earlier plan with other effects, so the present values of the
+                // records that this plan changes are not known.
                 meta.forget(&txn);
                 meta.leave(entered, &txn, false);
                 let last = self.last_plan();
@@ -400,7 +401,8 @@ impl<'a, O: Op> Run<'a, O> {
                 if meta.held_drops() == drops {
                     self.fresh = self.take(&snapshot, began).into_iter().collect();
                 } else {
-                    // A hold ended meanwhile, so the database may have newer records than this snapshot.
+                    // The held records were dropped meanwhile, so the database may have newer records than this
+                    // snapshot.
                     self.forget_reads();
                 }
                 self.conflicted();

@@ -133,14 +133,14 @@ impl Terms {
         Ok(Ticket { id: OpId::new(session, term.term, count), term })
     }
 
-    /// Whether the next term should begin. If so, only one caller is told.
+    /// Whether the next term should begin. Returns true to one caller only.
     pub(crate) fn take_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
     }
 
-    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, if
-    /// no open term has had more than one operation, because the begin of a term is one itself, or if another thread
-    /// has taken the change and has not yet called [`Terms::note`].
+    /// The change that begins the next term, or the one that is in doubt. `None` if this client is not registered, or
+    /// if another thread has taken the change and has not yet called [`Terms::note`]. Also `None` if no open term has
+    /// had more than one operation (the change that begins a term is one) and no operation was given up in doubt.
     pub(crate) fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
         let mut past = self.past();
         let current = self.current();
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(open_terms(&meta), [1], "there was no operation in it");
         change(&meta, true).unwrap();
         change(&meta, false).unwrap();
-        // One operation is in flight while the next term begins, and the one after that.
+        // One operation is in flight while the next two terms begin.
         faulty.set_rival({
             let meta = Arc::downgrade(&meta);
             move |_| {
@@ -320,7 +320,7 @@ mod tests {
         let (meta, _, engine) = start();
         change(&meta, true).unwrap();
         change(&meta, false).unwrap();
-        // The second one ends the term with the changes.
+        // The second of the two new terms ends the first term, which has the changes.
         (0..2).for_each(|_| meta.begin_next_term().unwrap());
         assert_eq!(open_terms(&meta), [2, 3]);
         let before = engine.counts();

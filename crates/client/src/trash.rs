@@ -21,7 +21,7 @@ const PAGE: usize = 1024;
 /// The most directories of hours that one call empties.
 const MAX_HOURS: usize = 4096;
 
-/// The directory of an hour in the trash.
+/// An entry of a user's directory in the trash: the directory of an hour, or anything else that was put there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashedHour {
     pub hour: TrashHour,
@@ -60,7 +60,7 @@ impl fmt::Debug for Emptying<'_> {
 /// The result of [`Meta::empty_trash`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emptied {
-    /// The number of entries, without the directories of hours and users.
+    /// The number of deleted entries, without the directories of hours and users.
     pub entries: u64,
     /// Whether nothing is left that could be deleted.
     pub is_done: bool,
@@ -207,7 +207,7 @@ impl Meta {
                         () => names.push(name),
                     }
                 }
-                // Entries that stay are not counted, because one user's open files could use up every call.
+                // Entries that stay are not counted. Otherwise the open files of one user could use up every call.
                 *left = left.saturating_sub(names.len() as u64);
                 is_empty &= self.delete(parent, names, what, at_once, emptied)?;
                 if *left == 0 || (what.stop)() {

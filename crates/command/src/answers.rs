@@ -1,4 +1,4 @@
-//! The lines of JSON by which a mount answers a request that may take long.
+//! The lines of JSON with which a mount answers a request that may take long.
 
 use std::io::{BufRead, ErrorKind};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// The timeout of reads on the connection, after which `idle` is called.
 pub(crate) const IDLE_EVERY: Duration = Duration::from_millis(200);
 
-/// The mount may need long for one step, such as the removal of a copy that was interrupted.
+/// How long to wait for the next line. One step, such as the removal of a copy that was interrupted, may take long.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Reads the lines of a connection whose timeout is [`IDLE_EVERY`].

@@ -1,13 +1,13 @@
 //! `limen clone` on a mount: the mount's process makes the copy, because it knows what programs have written, has a
 //! session, and may have the volume exclusively.
 //!
-//! The client sends a line with the request to the mount's socket ([`crate::statistics`]). The mount answers with lines of
-//! JSON: the progress, several times a second, and at the end the result. If the client closes the connection or only its
-//! sending side, the mount removes what it has copied.
+//! The client sends a line with the request to the mount's socket ([`crate::statistics`]). The mount answers with lines
+//! of JSON: the progress, several times a second, and at the end the result. If the client closes the connection or
+//! only its sending side before the end, the mount removes the files that it has copied.
 //!
-//! The kernel may still believe that the new name does not exist, because a lookup was in flight when the name was added.
-//! So the client looks the name up. If it does not find the copy, it sends a line, and the mount makes the kernel forget
-//! the name again.
+//! The kernel may still have a negative entry for the new name, because a lookup was in flight when the name was added.
+//! So the client looks the name up. If it does not find the copy, it sends a line, and the mount makes the kernel
+//! forget the name again.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -42,7 +42,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// How long the mount waits for the next line of a client that looks the name up.
 const LOOK_FOR: Duration = Duration::from_secs(10);
-/// How often the client looks the name up.
+/// The largest number of times that the client looks the name up.
 const MAX_LOOKS: u32 = 200;
 
 /// The size of a copy, so far or in the end.
@@ -157,7 +157,7 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
     thread::scope(|scope| {
         scope.spawn(move || {
             let lines = BufReader::new(stream.take(u64::from(MAX_LOOKS))).lines();
-            // If nobody receives the event, the client is served.
+            // An event that is not received is not needed: the client has its last answer then.
             lines.map_while(Result::ok).for_each(|_| _ = of_reader.send(Event::Line));
             let _ = of_reader.send(Event::Closed);
         });
@@ -176,7 +176,7 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
                         stop.store(true, Ordering::Release);
                     }
                 }
-                // The thread has panicked.
+                // The thread that makes the copy has panicked.
                 Err(RecvTimeoutError::Disconnected) => break None,
             }
         };
@@ -217,8 +217,8 @@ fn expire(
 ) -> io::Result<()> {
     loop {
         let event = events.recv_timeout(LOOK_FOR);
-        // Do this once more at the end: the kernel may have read the attributes of the directory before the copy was
-        // there, and stored them after that.
+        // Do this once more at the end: the kernel may have read the attributes of the directory before the copy
+        // appeared, and stored them after that.
         if let Some(vfs) = vfs.upgrade() {
             vfs.expire_entry(request.parent, &request.name);
         }
@@ -233,11 +233,11 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
     stream.write_all(format!("{value}\n").as_bytes())
 }
 
-/// Lets the mount that is registered as `entry` make a copy, which is to appear at `path`. `seen` gets the progress. The
-/// copy is abandoned when `stop` returns true.
+/// Lets the mount that is registered as `entry` make a copy, which is to appear at `path`. `seen` gets the progress.
+/// The copy is abandoned when `stop` returns true.
 ///
 /// # Errors
-/// The copy was not made; the mount does not answer.
+/// The copy was not made, or the mount does not answer.
 pub fn request(
     entry: &Entry,
     request: &CloneRequest,

@@ -139,7 +139,7 @@ impl Drop for Exporter {
             _ => {}
         }
         let Some(thread) = self.thread.take() else { return };
-        // Another process may have the port too, and take a connection.
+        // Connect more than once, because another process may listen on the same port and accept the connection.
         let until = Instant::now() + DEADLINE;
         while !thread.is_finished() && Instant::now() < until {
             if TcpStream::connect_timeout(&address, DEADLINE).is_err() {

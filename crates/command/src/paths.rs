@@ -33,8 +33,8 @@ pub fn lasting_directory(name: &str) -> Option<PathBuf> {
     Some(parent.join(name))
 }
 
-/// The absolute path of a mount point, without symbolic links. This function sends no request to the file
-/// system that is mounted there, because that file system may be dead or hang.
+/// The absolute path of a mount point, without symbolic links. The file system that is mounted there may be dead. So
+/// only the parent directory is resolved, and an error of lstat(2) on the mount point is ignored.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.

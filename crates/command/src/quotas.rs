@@ -1,8 +1,8 @@
-//! `limen quota` on a volume whose database serves one process at a time. While the volume is mounted, the mount's process
-//! changes the quotas, because it would not see the changes of another process.
+//! `limen quota` on a volume whose database serves one process at a time. While the volume is mounted, the mount's
+//! process changes the quotas, because it would not see the changes of another process.
 //!
-//! The client sends a line with the change to the mount's socket ([`crate::statistics`]). The mount answers with lines of
-//! JSON: how many inodes it has met, several times a second, and at the end the result. If the client closes the
+//! The client sends a line with the change to the mount's socket ([`crate::statistics`]). The mount answers with lines
+//! of JSON: how many inodes it has visited, several times a second, and at the end the result. If the client closes the
 //! connection, the mount ends the walk, and another request continues it.
 
 use std::io::{self, BufReader, ErrorKind, Write};
@@ -75,7 +75,7 @@ fn send(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
 }
 
 /// Lets the mount that is registered as `entry` change a quota. `progress` is called several times a second with the
-/// number of inodes that were met; if it returns `false`, the mount ends the walk.
+/// number of inodes that were visited; if it returns `false`, the mount ends the walk.
 ///
 /// # Errors
 /// The mount does not answer, or its database failed; the inner error is that of the change.
@@ -195,7 +195,7 @@ fn result_from(value: &Value) -> Result<Result<QuotaKey, QuotaError>, CliError> 
     Ok(Err(error))
 }
 
-/// The mount did not understand the request, and sent its statistics.
+/// The error if the mount did not understand the request, and sent its statistics.
 fn older() -> CliError {
     CliError::new("the mount belongs to an older version of limen").advise("mount it again")
 }

@@ -4,9 +4,8 @@
 //! Each mount listens on a socket next to its registry entry. From each connection it reads one line that
 //! names the request, and answers: `statistics` with one line of JSON, `metrics` with the Prometheus text,
 //! `profile` with a line of JSON each second until the client closes the connection, `clone`, `quota`, `compact`,
-//! `cached` and `evict` as the modules `clone`, `quotas` and `file_requests` say, `hand-over` as the mount decides. Only
-//! the mount's user and root can connect.
-//! `limen bench` uses the difference of two answers.
+//! `cached` and `evict` as described in the modules `clone`, `quotas` and `file_requests`. For `hand-over` it calls its
+//! [`OnHandOver`]. Only the mount's user and root can connect. `limen bench` uses the difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -43,7 +42,7 @@ const UNKNOWN: &str = "its answer has an unknown format";
 
 /// Timeout of the wait for a profiler's line. The mount sends a line each second.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client of an older version sends no request, and wants the statistics.
+/// How long to wait for the request. A client of an older version sends none, and gets the statistics.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 /// The statistics have about 1,500 bytes, the metrics up to 200,000.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
@@ -76,7 +75,7 @@ pub struct Statistics {
     pub metrics: Option<SocketAddr>,
 }
 
-/// What a mount does with the connection of a process that wants to take it over. It checks who that is.
+/// Called with the connection of a process that wants to take the mount over. It must check the user of that process.
 pub type OnHandOver = dyn Fn(UnixStream) + Send + Sync;
 
 /// The request for which a mount calls its [`OnHandOver`].
@@ -115,7 +114,7 @@ impl Endpoint {
                             tracing::debug!(%error, "cannot send the statistics");
                         }
                     }
-                    // The endpoint is dropped, or this process has too many open files, for example.
+                    // This process has too many open files, for example.
                     Err(error) if !ending.load(Ordering::Acquire) => {
                         tracing::debug!(%error, "cannot accept a connection of another command");
                         thread::sleep(PAUSE);

@@ -57,8 +57,8 @@ const XATTR_REPLACE: u32 = 2;
 /// The file is opened with direct I/O, because a shared mapping could write at any offset.
 const APPEND_ONLY: u64 = 1 << 63;
 
-/// The body of a reply: of fixed size, or any number of bytes. It is on the stack for a short time, never in
-/// a collection.
+/// The body of a reply: of fixed size, or any number of bytes. The difference in size of the variants does not matter,
+/// because a value is on the stack for a short time, never in a collection.
 enum ReplyBody {
     Body(Body),
     Bytes(Bytes),
@@ -284,7 +284,8 @@ impl Dispatch {
             Operation::RemoveXattr { name } => done(xattrs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
                 let DirHandle(fh) = listings.opendir(caller, ino)?;
-                // The kernel must not cache a listing that depends on the caller, or that removals elsewhere change.
+                // The kernel must not cache a listing that depends on the caller, or a listing of the trash, to which
+                // removals in other directories add entries.
                 let is_cached = vfs.is_exclusive() && !listings.hides_unreadable() && !access.is_squashing();
                 let flags = match is_cached && !names.is_in_trash(ino) {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
@@ -336,7 +337,7 @@ impl Dispatch {
         }
     }
 
-    /// Limits the length to the largest count that both reply formats can hold.
+    /// Limits the length, so that the count fits in both reply formats (32 and 64 bits).
     fn copy(&self, caller: &Caller<'_>, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
         refuse_append_only(Some(copy.fh_out))?;
         let to = (self.ino(copy.node_out), copy.offset_out);
@@ -465,7 +466,8 @@ fn is_reply_cached(operation: &Operation<'_>) -> bool {
     )
 }
 
-/// [`Lifetimes::NONE`] if the request was not counted: the kernel must not cache the reply then.
+/// How long the kernel may cache a reply. Without a guard it is [`Lifetimes::NONE`], because no invalidation is
+/// repeated after such a reply.
 fn lifetimes(guard: Option<&ReplyGuard<'_>>) -> Lifetimes {
     guard.map_or(Lifetimes::NONE, ReplyGuard::lifetimes)
 }

@@ -2,15 +2,15 @@
 //!
 //! One process pauses its workers, describes the mount ([`Handle::pause`]), and sends the description and its devices.
 //! The other one prepares everything ([`TakenOver::prepare`]), and serves as soon as the first one has promised not to
-//! continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the next process, on the device that it
-//! was read from.
+//! continue ([`TakenOver::serve`]). A request that waits for a lock is answered by the next process, on the device from
+//! which the request was read.
 //!
 //! Mounts whose requests come through io_uring are not handed over (`fs/fuse/dev_uring.c` of Linux 6.18). An entry of a
 //! queue is memory of the process that registered it, and the kernel takes no entry back on request: a commit always
 //! fetches the next request. When the process ends, an entry without a request is canceled, but a request that was just
-//! assigned to one stays without an answer (`fuse_uring_send_in_task`), and `FUSE_NOTIFY_RESEND` finds only requests that
-//! were read from devices (`fuse_resend`). Requests that arrive while a queue has no entry wait there until an entry is
-//! committed: a new process that registers its own does not get them (`fuse_uring_do_register`).
+//! assigned to an entry is never answered (`fuse_uring_send_in_task`), and `FUSE_NOTIFY_RESEND` finds only requests
+//! that were read from devices (`fuse_resend`). Requests that arrive while a queue has no entry wait there until an
+//! entry is committed: a new process that registers entries does not get these requests (`fuse_uring_do_register`).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ use crate::{Channel, root};
 /// Changes with each change of [`State`], or of anything in it.
 pub const FORMAT: u32 = 1 << 16 | vfs::HAND_OVER_FORMAT;
 
-/// How long requests may take that are handled when the workers are to pause. Other requests wait meanwhile.
+/// How long a pause waits for the requests that are being handled. New requests wait meanwhile.
 const REQUESTS_END_IN: Duration = Duration::from_secs(10);
-/// How long notifications may take that the kernel gets before the workers pause.
+/// How long a hand-over waits for queued notifications to be written, before and again after the workers pause.
 const NOTIFIED_IN: Duration = Duration::from_secs(2);
-/// How long the next process waits until the stream of other clients' changes is open, before it serves without it.
+/// How long the next process waits for the stream of other clients' changes. Then it serves without the stream.
 const STREAM_IN: Duration = Duration::from_secs(2);
 
 /// A mount, as one process describes it to the next.
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// What hands a mount over to another process.
+/// The parts of a served mount that are needed to hand it over to another process.
 #[derive(Clone, Debug)]
 pub struct Handle {
     vfs: Arc<Vfs>,
@@ -98,7 +98,7 @@ pub struct Paused<'a> {
 }
 
 impl Handle {
-    /// What hands `mounted` over.
+    /// The handle of `mounted`.
     pub fn of(mounted: &Mounted) -> Self {
         let Mounted { mount, serving } = mounted;
         Handle {
@@ -115,7 +115,7 @@ impl Handle {
         }
     }
 
-    /// Stores what the mount has in memory, pauses it, and describes it.
+    /// Stores the data that the mount has in memory, pauses the mount, and describes it.
     ///
     /// # Errors
     /// Why the mount cannot be handed over now. It continues here.
@@ -140,8 +140,8 @@ impl Handle {
         if !self.waiters.pause(REQUESTS_END_IN) {
             return Err("a request for a lock did not end in time".into());
         }
-        // If the mount is not exclusive, the next process invalidates everything, but requests for locks are answered after
-        // notifications.
+        // If the mount is not exclusive, only notifications with a call matter: the call answers a request for a lock.
+        // The others need not be written, because the next process invalidates everything.
         let are_notified = match self.vfs.is_exclusive() {
             true => self.notifier.flush(NOTIFIED_IN),
             false => self.notifier.wait_for_calls(NOTIFIED_IN),
@@ -194,8 +194,8 @@ impl Paused<'_> {
         self.handle.control.devices()
     }
 
-    /// Another process serves the mount. Nothing here may continue, so this process must end without unwinding: no
-    /// destructor may unmount or end the session.
+    /// Completes the hand-over, because another process serves the mount. Nothing here may continue, and this process
+    /// must end without unwinding: no destructor may unmount or end the session.
     pub fn complete(mut self) {
         if let Some(hand_over) = self.hand_over.take() {
             hand_over.complete();
@@ -206,7 +206,7 @@ impl Paused<'_> {
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        // The threads of the session first, because requests may wait for them.
+        // This starts the threads of the session again. They come first, because requests may wait for them.
         self.hand_over = None;
         self.handle.waiters.resume();
         self.handle.control.resume();
@@ -275,7 +275,7 @@ impl TakenOver {
             .map_err(|source| Error::System { what: "start a thread of the session".into(), source })?;
         let serving = server.start(&Options { channel: Channel::Device, ..options.clone() })?;
         if !has_stream {
-            // The kernel may have what other clients have changed since.
+            // The kernel may have cached records that other clients have changed meanwhile.
             vfs.caches.forget_all();
         }
         Ok(Mounted { mount: Mount::take_over(&mountpoint, dev, placement), serving })

@@ -107,7 +107,7 @@ pub(crate) struct Server {
     notifier: Notifier,
 }
 
-/// The threads that serve requests, and what they share with others.
+/// The threads that serve requests, and the state that they share with the rest of the mount.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) vfs: Arc<Vfs>,

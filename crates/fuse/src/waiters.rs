@@ -22,8 +22,8 @@ const MAX_WAITING: usize = 10_000;
 /// The limit for one user, so that one user cannot take all places.
 const MAX_WAITING_OF_USER: usize = 1_000;
 
-/// The limit of stored interrupts, which covers all waiting requests. Almost all interrupts are for other
-/// requests.
+/// The limit of stored interrupts: one for each request that may wait. Almost all interrupts are for requests that
+/// never wait here, so newer interrupts replace the oldest ones.
 const MAX_INTERRUPTS: usize = MAX_WAITING;
 
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ struct State {
     has_ended_waits: bool,
     /// Whether the thread retries a request or removes records now.
     is_busy: bool,
-    /// Whether the thread begins nothing, because another process is about to take the requests over.
+    /// Whether the thread must not begin new work, because another process is about to take the requests over.
     is_paused: bool,
     ended: bool,
 }
@@ -130,8 +130,8 @@ impl Waiters {
         self.notify(state);
     }
 
-    /// Handles INTERRUPT: if the request waits here, it fails with EINTR. That needs no request to the database, so no
-    /// interrupt waits while the database is away.
+    /// Handles INTERRUPT: if the request waits here, it fails with EINTR. This sends no request to the database, so an
+    /// interrupt never waits for a database that does not answer.
     pub(crate) fn interrupt(&self, vfs: &Vfs, unique: Unique) {
         let mut state = self.lock();
         if let Some(waiting) = state.take(unique) {
@@ -155,7 +155,7 @@ impl Waiters {
         self.notify(self.lock());
     }
 
-    /// Pauses the thread. Waits until it has finished what it does, for at most `timeout`; returns whether it has.
+    /// Pauses the thread. Waits for at most `timeout` until the thread is not busy; returns whether it is not.
     pub(crate) fn pause(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
         state.is_paused = true;
@@ -182,7 +182,7 @@ impl Waiters {
         Some(WaiterState { waiting, interrupted: state.interrupted.iter().map(|unique| unique.0).collect() })
     }
 
-    /// Takes what another process has described, before the thread is started.
+    /// Takes over the requests and the interrupts that another process has described, before the thread is started.
     pub(crate) fn restore(&self, described: WaiterState, control: &WorkerControl) {
         let mut state = self.lock();
         state.interrupted.extend(described.interrupted.into_iter().map(Unique));
@@ -207,7 +207,8 @@ impl Waiters {
         thread::Builder::new().name("limen-locks".into()).spawn(move || waiters.run(&vfs))
     }
 
-    /// Each retry may take the whole retry timeout if the database is away. So the state is looked at after each one.
+    /// If the database does not answer, each retry may take the whole retry timeout. So the thread checks the state
+    /// after each retry.
     fn run(&self, vfs: &Vfs) {
         let mut state = self.lock();
         while !state.ended {
@@ -242,7 +243,7 @@ impl Waiters {
         vfs.locks.remove_ended_waits();
     }
 
-    /// Tells [`Waiters::pause`] that the thread has finished what it did.
+    /// Tells [`Waiters::pause`] that the thread is not busy.
     fn rest<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.is_busy = false;
         if state.is_paused {
@@ -277,8 +278,8 @@ impl Waiters {
         self.lock()
     }
 
-    /// Fails a request that waits no longer. The record of its wait is removed afterwards; if the program requests a lock
-    /// before that, it is removed first.
+    /// Fails a request that waits no longer. The thread removes the record of the wait afterwards. If the owner
+    /// requests another lock earlier, the record is removed before that request is sent.
     fn end_wait(&self, vfs: &Vfs, Waiting { reply, requested, .. }: Waiting, errno: Errno) {
         vfs.locks.stop_waiting(requested);
         reply.error(errno);

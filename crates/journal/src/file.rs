@@ -1,5 +1,5 @@
-//! Journals as files of a directory. A process has its journal locked (`flock(2)`), so the kernel tells whether it has
-//! ended.
+//! Journals as files of a directory. A process holds a lock on its journal (`flock(2)`), so a journal without a lock is
+//! one whose process has ended.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -12,7 +12,8 @@ use types::SessionId;
 
 use crate::{Abandoned, Journals, Storage};
 
-/// A directory of journals. Only its owner may use it, because a journal is committed without further checks.
+/// A directory of journals. It must belong to this user, and no other user may write to it, because a journal is
+/// committed without further checks.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -90,7 +91,7 @@ fn name(volume: &str, session: SessionId) -> io::Result<String> {
     }
 }
 
-/// The file under which a journal is written before it gets its name.
+/// The path at which a journal is written before it gets its name.
 fn draft(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -112,7 +113,8 @@ fn create_locked(path: &Path, bytes: &[u8]) -> io::Result<File> {
     written.map(|()| file)
 }
 
-/// Opens a journal whose process has ended; `None` if it has not, or if the journal was removed meanwhile.
+/// Opens a journal whose process has ended; `None` if the process is alive, or if the journal was removed or replaced
+/// meanwhile.
 ///
 /// # Errors
 /// The journal cannot be opened or read; the error names it.
@@ -132,7 +134,7 @@ fn try_open(path: &Path, session: SessionId) -> io::Result<Option<Abandoned>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
-    // Its process may have replaced the journal before it ended.
+    // The process may have replaced or removed the file after it was opened here, and then ended.
     let (own, named) = (file.metadata()?, fs::symlink_metadata(path));
     if !named.is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino())) {
         return Ok(None);
@@ -156,7 +158,7 @@ impl Storage for Journal {
         }
         let room = bytes.next_multiple_of(RESERVE_STEP_BYTES);
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, room) {
-            // This file system cannot reserve room.
+            // A file system that cannot reserve room is no error. Without the reservation, an append may fail.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.reserved = self.len + room;
                 Ok(())

@@ -1,14 +1,14 @@
 //! The journal of a mount: the transactions that it has answered and that the database may not have yet.
 //!
-//! It is in the page cache of the machine. So it outlives the mount's process, but not the machine, and costs no sync.
-//! The next mount of the volume on this machine, or a tool, commits its transactions under the session of the process
-//! that has ended (`client/src/replay.rs`).
+//! The journal is written to the page cache, without a sync. So it survives the end of the mount's process, but not a
+//! crash of the machine. The next mount of the volume on this machine, or a tool, commits its transactions under the
+//! session of the process that has ended (`client/src/replay.rs`).
 //!
 //! A journal is a sequence of frames: the length and the CRC-32C of an entry, each as 4 bytes in little-endian order,
-//! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. An entry that is
-//! cut off was never answered.
+//! then the entry, in the format of `postcard`. The entries tell how the queue of a mount has changed. A transaction
+//! whose entry is cut off was never answered.
 //!
-//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has the text of an ACL once.
+//! An ACL may have some kilobytes, and many new files inherit the same one. So a journal has each ACL's text only once.
 //!
 //! Before transactions are sent, the journal says how they are merged. If the process ends before they are known to be
 //! committed, they are sent again exactly as they were, so that the database recognizes them by their ids.
@@ -33,7 +33,7 @@ pub use memory::Memory;
 pub const FORMAT: u32 = 2;
 /// If nothing is queued, a journal of this size is cut back to its header.
 const RESTART_BYTES: u64 = 1 << 20;
-/// A journal of this size is written anew.
+/// A journal of this size is rewritten: it then has only the transactions that are still queued.
 const REWRITE_BYTES: u64 = 32 << 20;
 const FRAME_BYTES: usize = 8;
 /// This much room stays reserved for notes about transactions that are in the journal already. A note about a group
@@ -48,10 +48,11 @@ pub struct Header {
     pub boot_id: String,
     /// The UUID of the volume.
     pub volume: String,
-    /// Tells the volume from others that were loaded from its dumps and have its UUID (`Volume::loaded`).
+    /// Distinguishes the volume from others that were loaded from its dumps and have the same UUID (`Volume::loaded`).
     pub loaded: String,
     pub session: SessionId,
-    /// When the mount began, as in the session's record. A restored volume may give the number of a session again.
+    /// When the mount began, as in the session's record. It distinguishes sessions with the same number: a restored
+    /// volume may assign a number again.
     pub since: Time,
 }
 
@@ -59,8 +60,8 @@ pub struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry<'a> {
     Begin(Cow<'a, Header>),
-    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An ACL without a
-    /// text has that of the earlier entry with the same id.
+    /// A transaction was added, and is going to be answered. The flag says whether its guards may fail. An ACL without
+    /// a text has the text of the earlier entry with the same id.
     Queued(Cow<'a, Txn>, bool),
     /// The first transactions are going to be sent. Each number is how many of them are merged into one.
     Sent(Cow<'a, [u32]>),
@@ -76,7 +77,7 @@ pub trait Journals: fmt::Debug + Send + Sync {
     /// It cannot be created.
     fn create(&self, volume: &str, session: SessionId) -> io::Result<Box<dyn Storage>>;
 
-    /// The journals of this volume whose processes have ended. Nobody else gets them as long as the result exists.
+    /// The journals of this volume whose processes have ended. No other process gets them as long as the result exists.
     ///
     /// # Errors
     /// The journals cannot be listed. An item of the result is an error if its journal cannot be read.
@@ -131,7 +132,7 @@ pub struct Journal {
     /// The frame of the header.
     header: Vec<u8>,
     len: u64,
-    /// Transactions are in the queue that are not in the journal, so no later one may be added.
+    /// The queue has a transaction that is not in the journal, so no later one may be added to the journal.
     has_gap: bool,
     /// Transactions that were answered were removed from the journal, because it could not be kept up to date.
     has_lost: bool,
@@ -154,7 +155,8 @@ pub struct Unfinished {
     pub sent: Vec<u32>,
     /// The length of the readable beginning of the journal.
     pub len: u64,
-    /// The bytes after `len` are not only an entry that is cut off. A process that is killed does not leave such bytes.
+    /// Whether the bytes after `len` are damaged, and not only an entry that is cut off. A process that is killed does
+    /// not leave such bytes.
     pub is_damaged: bool,
 }
 
@@ -206,8 +208,8 @@ impl Journal {
         }
     }
 
-    /// Adds a transaction that is going to be added to the queue. Returns whether the journal has it: if not, it must not
-    /// be answered before it is committed.
+    /// Adds a transaction that is going to be added to the queue. Returns whether the journal has it. If not, the
+    /// transaction must not be answered before it is committed.
     #[must_use]
     pub fn queued(&mut self, txn: &Txn, is_optional: bool) -> bool {
         let is_kept = !self.has_gap && self.try_queue(txn, is_optional);
@@ -237,8 +239,8 @@ impl Journal {
         true
     }
 
-    /// Notes that a transaction was added to the queue that the journal does not have. Until the queue is empty, no other
-    /// is added to the journal.
+    /// Notes that the queue has a transaction that the journal does not have. Until the queue is empty, no other
+    /// transaction is added to the journal.
     pub fn skipped(&mut self) {
         self.has_gap = true;
     }
@@ -255,9 +257,9 @@ impl Journal {
         }
     }
 
-    /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in the queue, each
-    /// with a flag that says whether its guards may fail. `sent` says how the first of these are merged, if they may
-    /// have been sent.
+    /// Notes that the first `count` transactions are committed. `left` has the transactions that remain in the queue,
+    /// each with a flag that says whether its guards may fail. `sent` says how the first of these are merged, if they
+    /// may have been sent.
     pub fn committed<'a>(
         &mut self,
         count: usize,
@@ -304,15 +306,15 @@ impl Journal {
         }
     }
 
-    /// Forgets everything, because the journal no longer agrees with the queue. Until the queue is empty, nothing is
-    /// added. Returns whether the journal can be used then.
+    /// Removes all transactions from the journal, because it no longer agrees with the queue. Until the queue is empty,
+    /// nothing is added. Returns whether the journal can be used after that.
     fn discard(&mut self) -> bool {
         (self.has_gap, self.has_lost) = (true, true);
         self.texts.clear();
         let len = self.header.len() as u64;
         match self.storage.truncate(len) {
             Ok(()) => self.len = len,
-            // A journal that is wrong must not be found.
+            // A journal that does not agree with the queue must not be replayed.
             Err(error) => {
                 tracing::error!(%error, journal = self.storage.place(), "cannot cut a journal, so it is removed");
                 let _ = self.storage.remove();
@@ -361,7 +363,8 @@ fn without_texts<'a>(txn: &'a Txn, known: &HashSet<AclId>) -> Cow<'a, Txn> {
     txn
 }
 
-/// Gives each ACL without a text the text of the earlier entry, and remembers the texts. Returns whether all were known.
+/// Gives each ACL without a text the text of the earlier entry, and adds the other texts to `known`. Returns whether
+/// all were known.
 fn with_texts(txn: &mut Txn, known: &mut HashMap<AclId, Arc<str>>) -> bool {
     txn.effects.iter_mut().all(|effect| {
         let Effect::PutAcl { id, text } = effect else { return true };
@@ -376,7 +379,7 @@ fn with_texts(txn: &mut Txn, known: &mut HashMap<AclId, Arc<str>>) -> bool {
     })
 }
 
-/// Appends the frame of an entry. Returns false, and appends nothing, if it has none.
+/// Appends the frame of an entry. Returns false, and appends nothing, if the entry cannot be encoded.
 fn frame_of(bytes: &mut Vec<u8>, entry: &Entry<'_>) -> bool {
     let Ok(entry) = postcard::to_allocvec(entry) else { return false };
     let Ok(len) = u32::try_from(entry.len()) else { return false };
@@ -454,7 +457,8 @@ pub fn read(bytes: &[u8]) -> Result<Unfinished, Unusable> {
 }
 
 impl Unfinished {
-    /// The number of changes that were answered.
+    /// The number of changes in the queue that were answered. A transaction whose guards may fail does not count,
+    /// because no caller waits for it.
     pub fn changes(&self) -> usize {
         self.queue.iter().filter(|(_, is_optional)| !is_optional).count()
     }

@@ -35,12 +35,12 @@ struct Journal {
 }
 
 impl Memory {
-    /// Whether nothing can be reserved from now on.
+    /// Sets whether reservations fail from now on.
     pub fn set_full(&self, is_full: bool) {
         self.0.is_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// Whether appends fail from now on.
+    /// Sets whether appends fail from now on.
     pub fn set_broken(&self, is_broken: bool) {
         self.0.is_broken.store(is_broken, Ordering::Relaxed);
     }

@@ -177,7 +177,7 @@ fn an_entry_that_is_cut_off_or_damaged_ends_a_journal() {
     assert_eq!(read(&frame), Err(Unusable::OtherFormat(FORMAT + 1)));
 }
 
-/// A transaction that follows one that is missing would be replayed without it.
+/// Otherwise a transaction could be replayed without an earlier one that is missing in the journal.
 #[test]
 fn nothing_is_added_behind_a_gap_until_the_queue_is_empty() {
     let (memory, mut journal) = begin();
@@ -279,7 +279,7 @@ fn a_journal_has_the_text_of_an_acl_once() {
     journal.committed(9, [(&long(9), false)].into_iter(), &[]);
     let found = read(&bytes(&memory)).unwrap();
     assert_eq!(queue(&found), [long(9)]);
-    // A journal that is written anew has the text of what is left.
+    // A rewritten journal has the texts of the transactions that are left.
     journal.rewrite([(&long(9), false)].into_iter(), &[]);
     assert!(journal.queued(&long(10), false));
     assert_eq!(queue(&read(&bytes(&memory)).unwrap()), [long(9), long(10)]);

@@ -1,5 +1,5 @@
 //! The last automatic backup of a volume's metadata. It is a setting, by which the mounts agree which of them makes the
-//! next one.
+//! next backup.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use types::Time;
 /// The time between two automatic backups unless `limen config` changes it, in seconds.
 pub const DEFAULT_BACKUP_SECS: u64 = 3600;
 
-/// The next backup begins no earlier than this many times the duration of the last one after it began, so backups take at
-/// most one eighth of the time.
+/// If a backup took `d`, the next one begins at the earliest `LEISURE * d` after the beginning of that backup. So
+/// backups take at most one eighth of the time.
 const LEISURE: u32 = 8;
 
-/// When a backup began.
+/// When a backup began, and how long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastBackup {
     pub began: Time,
@@ -42,8 +42,8 @@ impl LastBackup {
         interval.max(Duration::from_secs(self.took_secs.unwrap_or(0)).saturating_mul(LEISURE))
     }
 
-    /// The time since this backup, by the clock that says `now`. If it began in the future by more than `pause`, one of
-    /// the clocks is wrong, and the next one is due.
+    /// The time from the beginning of this backup to `now`. If the backup began later than `now` by more than `pause`,
+    /// the clock of one machine is wrong, and `pause` is returned, so that the next backup is due.
     pub fn age(&self, now: Time, pause: Duration) -> Duration {
         let between = now.nanos().abs_diff(self.began.nanos());
         let between = Duration::from_nanos(between);

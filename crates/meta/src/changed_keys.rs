@@ -32,7 +32,7 @@ impl<K: Ord + Clone> ChangedKeys<K> {
     }
 
     /// Takes all changes from the stream, and returns their keys, which are also added to `keys`. `None` if there are
-    /// more than `most` keys, or changes arrive faster than they are taken.
+    /// more than `most` keys, or changes arrive faster than they are taken; keys may then be missing in `keys`.
     ///
     /// # Errors
     /// Those of [`Changes::next`]; changes may then be missing from here on.

@@ -23,8 +23,8 @@ pub trait Frozen: Send + fmt::Debug {
     /// The server no longer keeps the records of that moment, or the database failed.
     fn scan(&mut self, scan: &Scan) -> Result<Page, EngineError>;
 
-    /// Whether the moment can be read for as long as the reader lives. If not, the server keeps its records for at
-    /// least 30 seconds.
+    /// Whether the records of that moment can be read for as long as this reader exists. If not, the server keeps them
+    /// for at least 30 seconds.
     fn is_lasting(&self) -> bool {
         true
     }
@@ -85,11 +85,11 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// The committed transactions remain visible, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Removes all records. The settings are removed last and together: a database without settings is not recognized
-    /// as a volume, so nobody could repeat an interrupted wipe.
+    /// Removes all records. The settings are removed last and together. Otherwise an interrupted wipe could not be
+    /// repeated, because a database without settings is not recognized as a volume.
     ///
     /// # Errors
-    /// Some records may remain, and the settings then; the call can be repeated.
+    /// Some records may remain. If any record remains, the settings remain too, and the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
     /// If there are no records, removes everything else that the engine stores, such as tables. If there are records,

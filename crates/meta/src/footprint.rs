@@ -99,7 +99,7 @@ impl Part<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint<'e> {
     pub part: Part<'e>,
-    /// Whether the order of such effects on the same part does not matter: they commute, or the last one
+    /// Whether several such effects on the same part may be applied together: they commute, or the last one
     /// overrides the others.
     pub commutes: bool,
     /// Whether rows may be removed, so that slices become garbage.
@@ -171,8 +171,8 @@ impl Effect {
 }
 
 impl Guard {
-    /// The part that the guard checks. A guard on a part of an inode, other than its dirents, also checks that the
-    /// inode exists.
+    /// The part that the guard checks. A guard on a part that is stored with an inode, except on its dirents, also
+    /// depends on the existence of the inode.
     pub fn part(&self) -> Part<'_> {
         match self {
             Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {

@@ -10,8 +10,8 @@ use crate::record::{Usage, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
 /// Splits a batch into conflict-free groups of consecutive transactions. A transaction joins a group only if
-/// no earlier transaction of the group changes a part that it guards or changes. Two changes of the same part
-/// are allowed if they commute or if the later one replaces the earlier. So an engine may check all guards of
+/// no earlier transaction of the group changes a part that it guards or changes. Several changes of the same part
+/// are allowed if [`Footprint::commutes`] is set for all of them. So an engine may check all guards of
 /// a group first, and then apply all its effects by kind: it adds up [`Effect::AddLinks`] and
 /// [`Effect::AddXattrBlocks`], takes the maximum of [`Effect::Extend`], applies the last one if several
 /// effects set the same field ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
@@ -19,8 +19,8 @@ use crate::txn::{Effect, Guard, Txn};
 /// The only exceptions are [`Guard::Room`] and [`Guard::Quota`]: they may follow changes of the usage that they
 /// check (for a quota, only [`Effect::Charge`]), because otherwise no two creates could share a group on a volume
 /// with limits. An engine checks the limits against the current usage plus [`ahead_of_room`] or
-/// [`ahead_of_quota`]. If that holds, the guard holds whatever the outcomes of the transactions before it; if not,
-/// the engine must retry the group in smaller groups.
+/// [`ahead_of_quota`]. If the guard holds with this sum, it holds whatever the outcomes of the transactions before it;
+/// if not, the engine must retry the group in smaller groups.
 pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut groups = Vec::new();
     let mut group = ConflictGroup::default();

@@ -26,7 +26,8 @@ impl QuotaTag {
         QuotaTag(directory.0 << 1 | owners as u64)
     }
 
-    /// The nearest directory quota: that of its directory when it was created or last moved. 0 if there is none.
+    /// The nearest directory quota. An inode gets it from its directory when it is created or moved, or from the walk
+    /// that adds a quota to existing inodes ([`QuotaState::Building`]). 0 if there is none.
     pub const fn directory(self) -> QuotaId {
         QuotaId(self.0 >> 1)
     }
@@ -101,7 +102,8 @@ pub struct Quota {
 /// The limits of a quota, its place among the quotas, and its state. Every number is at most `i64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaRule {
-    /// The next quota of the chain: the nearest quota outside a directory quota. 0 if there is none.
+    /// The next quota of the chain: of a directory quota, the nearest directory quota that contains it. 0 if there is
+    /// none.
     pub outer: QuotaId,
     /// The hard limits; [`QuotaRule::NO_LIMIT`] if there is none.
     pub max_inodes: u64,
@@ -162,7 +164,7 @@ impl QuotaState {
 }
 
 impl Quota {
-    /// The setting that each change of a rule increments. It is the next id of a directory quota.
+    /// The setting that each change of a rule increments. Its value is the id of the next directory quota.
     pub const NEXT_SETTING: &str = "next_quota";
     /// The setting that says whether inodes count in the quotas of their owners: absent, `building` or `on`.
     pub const OWNERS_SETTING: &str = "owner_quotas";

@@ -11,7 +11,8 @@ use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, Slic
 /// The size of any directory (`st_size`), independent of its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
-/// The size of a directory whose holder has the number 0 ([`Inode::held_size`]).
+/// A directory of at least this size is held. Its size is this number plus the id of the session that holds it
+/// ([`Inode::held_size`]).
 const HELD: u64 = 1 << 51;
 
 /// An inode.
@@ -81,8 +82,8 @@ impl Inode {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
     }
 
-    /// The fields that decisions about access depend on, by this version of the rules for SIDs
-    /// (0 on volumes without NFSv4 ACLs).
+    /// The fields that decisions about access depend on, together with `sid_rules`, the version of the rules for
+    /// SIDs (0 on volumes without NFSv4 ACLs).
     pub fn as_decided(&self, sid_rules: u64) -> acl::cache::FileAttrs {
         let Inode { uid, gid, mode, access_acl: acl, .. } = *self;
         let is_dir = self.kind.is_dir();
@@ -96,8 +97,8 @@ impl Inode {
         is_held.then(|| SessionId(self.size - HELD))
     }
 
-    /// The size of a directory that this session holds; `None` if the session's number is too large to be stored there.
-    /// Every server's numbers, also those of floating point, hold the size exactly.
+    /// The size of a directory that this session holds; `None` if the session's id is 0 or too large to be stored
+    /// there. The size is below 2^52, so servers that store numbers as floating point store it exactly.
     pub fn held_size(holder: SessionId) -> Option<u64> {
         (holder.0 > 0 && holder.0 < HELD).then(|| HELD + holder.0)
     }

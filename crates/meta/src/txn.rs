@@ -23,8 +23,8 @@ use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 /// The name of a setting.
 pub type SettingName = &'static str;
 
-/// Serializes no name of a setting, because a `&'static str` cannot be read from a journal. A transaction with such a
-/// name is never answered before it is committed, so it needs no journal.
+/// Fails to serialize the name of a setting, because a `&'static str` cannot be read from a journal. A transaction with
+/// such a name is never answered before it is committed, so it needs no journal.
 mod unwritten {
     use serde::{Deserializer, Serializer, de, ser};
 
@@ -39,7 +39,7 @@ mod unwritten {
     }
 }
 
-/// The decision of an operation, ready to commit.
+/// A transaction: the guards and effects that an operation has planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Txn {
     pub op_id: OpId,
@@ -96,7 +96,7 @@ pub enum Guard {
     Xattr { ino: Ino, name: XattrName, blocks: u16 },
     /// The inode exists and its extended attributes take at least `least` and at most `most` blocks.
     XattrBlocks { ino: Ino, least: u16, most: u16 },
-    /// The setting's value, or its absence.
+    /// The setting has exactly this value; `None`: the setting does not exist.
     Setting {
         #[serde(with = "unwritten")]
         name: SettingName,
@@ -113,10 +113,11 @@ pub enum Guard {
     /// The volume has fewer than `max_inodes` inodes, and fewer than `max_blocks` blocks in use.
     Room { max_inodes: u64, max_blocks: u64 },
     /// This many more inodes and blocks fit below the hard limits of the quota ([`Quota::fits`](crate::Quota::fits);
-    /// 0 always fits). If `outer` is given, the quota exists and that is its outer quota; else an absent quota
-    /// has no limits, and the guard holds. The guard is serialized with [`Effect::Charge`] on the same
-    /// quota: however many clients commit, the limit is never exceeded. It must cost no extra round trip, and
-    /// such commits must not deadlock: engines that lock take the quotas in the order of their keys.
+    /// 0 always fits). If `outer` is given, the quota must exist and have this outer quota. If `outer` is not given,
+    /// the guard holds for a quota that does not exist, because it has no limits. The guard is serialized with
+    /// [`Effect::Charge`] on the same quota, so the limit is never exceeded, however many clients commit. The guard
+    /// must cost no extra round trip, and commits with it must not deadlock: an engine that uses locks takes the
+    /// locks of quotas in the order of their keys.
     Quota { key: QuotaKey, outer: Option<QuotaId>, inodes: u64, blocks: u64 },
     /// The session exists and, if `heartbeat` is given, that is its latest heartbeat. The guard is serialized
     /// with the removal of the session: a commit that removes the session comes entirely before or entirely
@@ -130,8 +131,8 @@ pub enum Guard {
     Term { session: SessionId, term: Term },
     /// The ACL is stored and not condemned. The guard is serialized with [`Effect::CondemnAcl`]: that commit comes
     /// entirely before or entirely after this transaction. Each transaction that makes an inode refer to an ACL carries
-    /// this guard or [`Effect::PutAcl`]. So it must cost no extra round trip, and such commits must not conflict with
-    /// each other.
+    /// this guard or [`Effect::PutAcl`]. So the guard must cost no extra round trip, and such commits must not conflict
+    /// with each other.
     Acl { id: AclId },
 }
 
@@ -223,7 +224,7 @@ pub enum Effect {
     /// Stores an ACL in its storage form under its content hash. If it is stored already, it is kept, and is not
     /// condemned any more. As [`Guard::Acl`], the effect is serialized with [`Effect::CondemnAcl`].
     PutAcl { id: AclId, text: Arc<str> },
-    /// Condemns an ACL, if it is stored: [`Effect::DropAcl`] may remove it. Until then it can be read as before.
+    /// Condemns an ACL, if it is stored, so that [`Effect::DropAcl`] may remove it. A condemned ACL can still be read.
     CondemnAcl { id: AclId },
     /// Removes an ACL, if it is condemned.
     DropAcl { id: AclId },
@@ -302,9 +303,9 @@ const SMALL_SETTING_BYTES: usize = 1024;
 
 impl Effect {
     /// Whether the effect stores something new: an inode, a name, data, an attribute or an ACL. If little
-    /// room is left, an engine may fail such effects with ENOSPC, so that room remains for the other effects.
-    /// Those remove something, change a record in place, or are bounded by the number of mounts and open
-    /// files.
+    /// room is left, an engine may fail transactions with such effects with ENOSPC, so that room remains for the
+    /// other effects. The other effects remove something, change a record in place, or are bounded by the number
+    /// of mounts and open files.
     pub fn adds(&self) -> bool {
         match self {
             Effect::AppendSlice { slice, .. } => slice.source != SliceSource::Hole,

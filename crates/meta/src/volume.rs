@@ -38,7 +38,7 @@ impl AclKind {
 /// The default of [`Volume::inline_bytes`], which is one page of most databases.
 pub const DEFAULT_INLINE_BYTES: u32 = 4096;
 
-/// The settings that `limen format` writes.
+/// The settings of a volume. `limen format` writes most of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     pub name: String,
@@ -108,8 +108,8 @@ impl Volume {
     /// The name of the setting [`Volume::sid_rules`]; absent if there has never been a rule.
     pub const SID_RULES: &str = "sid_rules";
 
-    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the step of its
-    /// work; absent if no ACL was ever removed.
+    /// The name of the setting with the number of the session that last began to remove unused ACLs, and the step of
+    /// its work; absent if no session ever began to.
     pub const ACL_SWEEP: &str = "acl_sweep";
 
     /// The name of the setting [`Volume::trash_days`]; absent on volumes that were formatted before there was a trash.
@@ -181,7 +181,7 @@ impl Volume {
     }
 
     /// The effects that create the root of the trash, and the quota that counts the trash. No name refers to this
-    /// directory. `owners` says whether it counts in the quotas of its owner and group.
+    /// directory. `owners` says whether the directory counts in the quotas of its owner and group.
     pub fn trash_root(now: Time, owners: bool) -> [Effect; 2] {
         let root = Inode {
             size: DIR_BYTES,
@@ -304,7 +304,8 @@ impl Volume {
         })
     }
 
-    /// Whether both are settings of the same volume, where `earlier` may be older.
+    /// Whether `self` and `earlier`, which may be older, are settings of the same volume: they differ only in settings
+    /// that can be changed.
     pub fn is_same_volume(&self, earlier: &Volume) -> bool {
         let Volume {
             capacity_bytes,
@@ -334,7 +335,7 @@ impl Volume {
             sid_rules: earlier.sid_rules.clone(),
             ..self.clone()
         };
-        // POSIX ACLs can be turned on. Any other change of `acl` is not one of this volume.
+        // `limen config` can turn POSIX ACLs on. If `acl` differs otherwise, it is another volume.
         let acl = if self.acl == AclKind::Posix { AclKind::Off } else { self.acl };
         let acl = if earlier.acl == AclKind::Off { acl } else { self.acl };
         Volume { store_marker, acl, ..changed } == *earlier

@@ -68,8 +68,8 @@ impl Ctx<'_> {
     /// bit. Equivalent to `may_delete` and `__check_sticky` in fs/namei.c.
     ///
     /// # Errors
-    /// As [`Ctx::admit_new`]; then EPERM if the directory is sticky and the caller owns neither it nor
-    /// `child`.
+    /// As [`Ctx::admit_search`], with EACCES if the caller may not remove names from the directory or may not search
+    /// it; then EPERM if the directory is sticky and the caller owns neither it nor `child`.
     pub(super) fn admit_removal(
         &self,
         view: &mut View<'_>,

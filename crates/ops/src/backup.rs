@@ -34,7 +34,7 @@ pub struct KnownBackup {
 pub enum BackupClaim {
     /// This client makes the backup, which begins at this time.
     Claimed(Time),
-    /// The next backup is due when this time has passed.
+    /// The next backup is due after `left`.
     NotYet { last: KnownBackup, left: Duration },
     /// Automatic backups are off.
     Off,

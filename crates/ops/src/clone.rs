@@ -4,13 +4,14 @@
 //! the copy before [`EndClone`] gives this inode its name, in one transaction. If the session ends before that, the
 //! copy is removed like an unlinked file that was open ([`Prune`] for the files below it, then [`Reap`](crate::Reap)).
 //!
-//! Several transactions make a copy. All that they read of the source is of one moment
-//! ([`View::prefetch_at_one_moment`]), and the copy is the source as of that moment, even if the source changes before
-//! the commit. So guards confirm only what the copy needs when it commits: that the rows which refer to blocks are
+//! Several transactions make a copy. Each of them reads its part of the source at one moment
+//! ([`View::prefetch_at_one_moment`]), and copies the part as of that moment, even if the source changes before the
+//! commit. So guards confirm only what the copy needs when it commits: that the rows which refer to blocks are
 //! still there, because the blocks are kept only while a row refers to them, and that the directory in which the copy
 //! gets its name is there.
 //!
-//! The operations check no access: their callers may read and create everything.
+//! The operations run with [`Authority::Kernel`](crate::Authority::Kernel) and so check no access: their callers may
+//! read and create everything.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub const CLONED_CHUNKS: u64 = 256;
 pub struct CloneSource {
     pub ino: Ino,
     pub kind: FileType,
-    /// The size when the inode was last read, which tells the chunks to read.
+    /// The size when the inode was last read. It determines which chunks are read.
     pub size: u64,
     /// Whether the inode had extended attributes when it was last read.
     pub has_xattrs: bool,
@@ -71,8 +72,9 @@ fn chunks_of(size: u64, most_chunks: u64) -> u64 {
 /// of the copy, and the session.
 ///
 /// # Errors
-/// ENOENT if `parent` does not exist; ENOTDIR if it is not a directory; EEXIST if it has the name; ESTALE if the source
-/// does not exist; ENOSPC if the volume is full; EIO if the source is damaged.
+/// ENOENT if `parent` does not exist; ENOTDIR if it is not a directory; ENOENT if it is in the trash; EEXIST if the
+/// name exists in it; ESTALE if the source does not exist; EIO if the source is damaged; ENOSPC if the volume is
+/// full.
 #[derive(Debug)]
 pub struct BeginClone {
     pub source: CloneSource,
@@ -281,9 +283,10 @@ impl Op for CloneChunks<'_> {
 /// Gives a complete copy its name.
 ///
 /// # Errors
-/// ESTALE if the session that began the copy has ended, or if the copy does not exist; ENOENT if `parent` does not exist;
-/// ENOTDIR if it is not a directory; EEXIST if it has the name; EXDEV if it belongs to another quota than when the copy
-/// was begun.
+/// ESTALE if the session that began the copy has ended; ENOENT if `parent` does not exist; ENOTDIR if it is not a
+/// directory; ESTALE if the copy does not exist; ENOENT if `parent` is in the trash; EEXIST if the name exists in
+/// `parent`; ESTALE if the copy has a name already; EXDEV if `parent` counts in other quotas than when the copy was
+/// begun.
 #[derive(Debug)]
 pub struct EndClone {
     pub session: SessionId,
@@ -332,7 +335,8 @@ impl Op for EndClone {
     }
 }
 
-/// Removes entries of a directory that no path leads to, and their inodes. A directory among them must be empty.
+/// Removes entries of a directory in an unfinished copy or in the trash ([`EmptyTrash`](crate::EmptyTrash)). An
+/// inode that loses its last name is removed too. A directory among the entries must be empty.
 ///
 /// # Errors
 /// ENOTEMPTY if a directory has entries.
@@ -353,7 +357,7 @@ impl Op for Prune<'_> {
         // This lookup adds a guard of the directory, so a conflict also returns the directory's present record.
         view.find_inode(self.dir)?;
         let mut effects = Vec::with_capacity(2 * self.names.len());
-        // The links of inodes with several names that this transaction removes.
+        // For each inode with several names, the number of its links that this transaction has removed so far.
         let mut dropped: Vec<(Ino, u32)> = Vec::new();
         for name in self.names {
             let Some(dirent) = view.dirent(self.dir, name)? else { continue };
@@ -392,7 +396,7 @@ impl Op for Prune<'_> {
     }
 }
 
-/// The copy of an inode, in a directory that counts in the same quotas. Its ctime is the present time.
+/// The copy of an inode, for the directory `dir`, whose quota tag the copy gets. Its ctime is the present time.
 fn copy(source: &Inode, ino: Ino, dir: &Inode, most_chunks: u64, ctx: &Ctx<'_>) -> Inode {
     let is_dir = source.kind.is_dir();
     let size = match source.kind {
@@ -411,7 +415,7 @@ fn copy(source: &Inode, ino: Ino, dir: &Inode, most_chunks: u64, ctx: &Ctx<'_>) 
     }
 }
 
-/// The effects that make copies, and what they need.
+/// The effects that make copies, and the number of inodes and blocks that the copies take.
 struct Copies {
     effects: Vec<Effect>,
     inodes: u64,
@@ -432,7 +436,7 @@ impl Copies {
         };
         let blocks = xattrs.values().map(|value| xattr_blocks(value.len()));
         inode.xattr_blocks = blocks.fold(0, u16::saturating_add);
-        // The copy is not held.
+        // The size of a held directory says which session holds it ([`Inode::holder`]). No session holds the copy.
         inode.size = inode.shown_size();
         self.inodes += 1;
         self.blocks += inode.blocks();
@@ -462,8 +466,8 @@ fn damaged(ino: Ino, reason: &str) -> Errno {
     Errno::EIO
 }
 
-/// Adds the rows of a chunk to the same chunk of another file. The guard requires that the rows are still there when the
-/// transaction commits, unless none of them refers to blocks.
+/// Adds the rows of a chunk to the same chunk of another file. If any of the rows refers to blocks, a guard requires
+/// that the rows are still there when the transaction commits.
 fn copy_rows(
     view: &mut View<'_>,
     from: Ino,

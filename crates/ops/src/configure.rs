@@ -24,13 +24,13 @@ pub struct Configure {
     pub aclinherit: Option<AclInherit>,
     /// Access-based enumeration: whether listings on every mount show a caller only the entries that it may read.
     pub abe: Option<bool>,
-    /// Whether every mount commits all changes before it answers them, from a few seconds later on.
+    /// Whether every mount commits each change before it replies to the caller.
     pub sync_metadata: Option<bool>,
     /// The time between two automatic backups of the metadata, in seconds; 0 = no automatic backups.
     pub backup_secs: Option<u64>,
-    /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If it is more than 0, and the
-    /// volume has no trash yet, it gets one. The operation fails with EEXIST if the root directory has an entry
-    /// with the name of the trash.
+    /// How long removed files are kept in the trash, in days; 0 = they are deleted at once. If the value is more
+    /// than 0 and the volume has no trash yet, the trash is created. The operation then fails with EEXIST if the
+    /// root directory has an entry with the name of the trash.
     pub trash_days: Option<u64>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,

@@ -66,15 +66,16 @@ pub enum Key {
     Quota(QuotaKey),
 }
 
-/// All of a new file that its inherited ACL depends on.
+/// Everything that a new file's inherited ACL depends on, besides the ACL of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heir {
     pub kind: FileType,
     /// The rwx bits of the mode after the umask.
     pub mode: u32,
-    /// On a volume of NFSv4 ACLs, the rwx bits before the umask, and the volume's policy: under
-    /// [`nfs4::AclMode::GroupMask`] the result depends on them. They are zero and the default on other volumes.
+    /// The rwx bits of the mode before the umask: under [`nfs4::AclMode::GroupMask`] the result depends on them. 0
+    /// on a volume without NFSv4 ACLs.
     pub requested: u32,
+    /// The volume's policy; the default on a volume without NFSv4 ACLs.
     pub policy: nfs4::Policy,
 }
 
@@ -125,8 +126,8 @@ impl Key {
 pub enum Value {
     Inode(Option<Inode>),
     Dirent(Option<Dirent>),
-    /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as the
-    /// directory's count of losses equals `losses`.
+    /// All entries up to this name are cached; `None`: all entries of the directory. Valid as long as `losses`
+    /// equals the counter of entries that the cache has lost, which several directories may share.
     Listed {
         to: Option<Name>,
         losses: u64,

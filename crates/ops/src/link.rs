@@ -24,6 +24,7 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 /// # Errors
 /// - ENOENT: the directory does not exist.
 /// - ENOTDIR: `parent` is not a directory.
+/// - ENOENT: the directory is in the trash.
 /// - ESTALE: the kernel checked with outdated attributes.
 /// - EACCES: the caller may not add names to the directory.
 /// - EEXIST: the name exists.

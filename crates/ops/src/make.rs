@@ -20,14 +20,14 @@ use crate::view::{PlanStop, View};
 /// umask. The inode gets the directory's quota tag.
 ///
 /// # Errors
-/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ESTALE if the kernel
-/// checked with outdated attributes; EACCES if the caller may not add names to the directory; EEXIST if the
-/// name exists; ENOSPC if the volume is full.
+/// ENOENT if the directory does not exist; ENOTDIR if `parent` is not a directory; ENOENT if the directory is in the
+/// trash; ESTALE if the kernel checked with outdated attributes; EACCES if the caller may not add names to the
+/// directory; EEXIST if the name exists; ENOSPC if the volume is full.
 #[derive(Debug)]
 pub struct Make {
     pub parent: Ino,
     pub name: Name,
-    /// A number from [`Counter::Ino`](crate::Counter::Ino) that no inode ever had.
+    /// A number from [`Counter::Ino`](meta::Counter::Ino) that no inode ever had.
     pub ino: Ino,
     pub kind: MakeKind,
     pub mode: Mode,

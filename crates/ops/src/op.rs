@@ -44,7 +44,7 @@ pub enum BoundBy {
     /// For the superuser: those of directories, not those of users and groups (`ignore_hardlimit`,
     /// fs/quota/dquot.c, for `CAP_SYS_RESOURCE`).
     DirectoryQuotas,
-    /// For tools: none.
+    /// None: for tools, and for operations that must not fail because a quota is full.
     NoQuota,
 }
 
@@ -97,8 +97,8 @@ pub enum Authority<'a> {
     /// The kernel checked, but may have allowed more than the volume's ACLs grant. The operation checks this
     /// caller again.
     Both(&'a dyn CredentialSource),
-    /// The kernel did not check, and the caller is unknown. The operation may do only what is allowed to
-    /// everybody, which is at most to search.
+    /// The kernel did not check, and the caller is unknown. The operation may at most search directories, and
+    /// only those that everybody may search.
     Anyone,
 }
 

@@ -11,11 +11,12 @@ use crate::view::{PlanStop, View};
 /// The most directory quotas in which an inode counts.
 pub const MAX_NESTED_QUOTAS: usize = 16;
 
-/// Decides what an operation does ([`Op::plan`]), within its quotas. The ACLs that it uses are kept (`acl::keep`).
+/// Plans an operation ([`Op::plan`]), ensures that the ACLs to which its effects refer stay stored (`acl::keep`),
+/// and adds the guards and charges of its quotas.
 ///
 /// # Errors
-/// Those of the operation; EIO if an ACL that it uses is not stored or corrupt; then EDQUOT if an inode or block that it
-/// adds does not fit below a hard limit.
+/// Those of the operation; EIO if an ACL to which an effect refers is not stored or corrupt; then EDQUOT if an inode
+/// or block that the operation adds does not fit below a hard limit.
 pub fn plan<O: Op>(op: &O, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
     let mut planned = op.plan(view, ctx);
     if let Ok(plan) = &mut planned {
@@ -134,8 +135,9 @@ impl Counted {
         self.before.as_ref().map(of) != self.after.as_ref().map(of)
     }
 
-    /// Guards what the charges for this inode depend on, besides its owner, group and tag, which the guard of
-    /// its access revision covers, and the change of its xattrs, which [`Guard::Xattr`] covers.
+    /// Guards the size and the xattr blocks of this inode, if its charges depend on them. The charges also depend on
+    /// its owner, group and tag, which the guard of its access revision covers, and on the change of its xattrs,
+    /// which [`Guard::Xattr`] covers.
     fn guard_exactly(&self, view: &mut View<'_>) {
         let Some(before) = &self.before else { return };
         let of = |inode: &Inode| (inode.quota, inode.uid, inode.gid);
@@ -157,7 +159,7 @@ struct Charges(Vec<Charge>);
 
 struct Charge {
     key: QuotaKey,
-    /// The next quota of the chain; `None` for a user or a group.
+    /// The next quota of the chain; `None` for a user, a group and the trash.
     outer: Option<QuotaId>,
     inodes: i64,
     blocks: i64,
@@ -168,8 +170,8 @@ impl Charges {
     fn add(&mut self, view: &mut View<'_>, inode: &Inode, sign: i64) -> Result<(), PlanStop> {
         let blocks = sign * i64::try_from(inode.blocks()).unwrap_or(i64::MAX);
         if is_in_trash(inode) {
-            // This quota has no limits and no quota around it, and always exists. So nothing is read or guarded, and
-            // removals do not wait for each other because of it.
+            // This quota has no limits and no outer quota, and always exists. So nothing is read or guarded, and
+            // removals do not conflict with each other because of it.
             self.add_to(QuotaKey::Directory(QuotaId::TRASH), None, sign, blocks);
         } else {
             self.add_to_chain(view, inode, sign, blocks)?;
@@ -228,20 +230,20 @@ impl Charges {
     }
 }
 
-/// The tag of an inode that gets a name in the directory. An inode that counts in the quotas of its owner and group
-/// does so from then on.
+/// The tag of an inode that gets a name in the directory. An inode that already counts in the quotas of its owner
+/// and group continues to count there.
 pub(crate) fn tag_in(dir: &Inode, inode: &Inode) -> QuotaTag {
     QuotaTag::new(dir.quota.directory(), dir.quota.owners() || inode.quota.owners())
 }
 
-/// Moves the usage of an inode that is moved to another directory. A directory keeps its tag, because it would have
-/// to change that of everything below it; so it can be moved only to a directory with the same tag, or, if it is
-/// itself the directory of a quota, to one in the quota around that. An empty directory can be moved into the trash and out
-/// of it.
+/// Gives an inode that moves to another directory the tag for that directory, so that its usage moves too. But a
+/// directory keeps its tag, because otherwise the tags of everything below it would have to change. So it can be
+/// moved only to a directory with the same tag, or, if it is itself the directory of a quota, to a directory in the
+/// outer quota. An empty directory can also be moved into the trash and out of it.
 ///
 /// # Errors
-/// EXDEV for a directory that would have to change its tag, and for a file with other names elsewhere. The errors
-/// of XFS for project quotas are the same (`xfs_rename`).
+/// EXDEV for a directory that would have to change its tag, and for a file with several names. The errors of XFS for
+/// project quotas are the same (`xfs_rename`).
 pub(crate) fn move_between(
     view: &mut View<'_>,
     inode: &Inode,

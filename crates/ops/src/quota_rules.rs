@@ -3,9 +3,10 @@
 //! All changes of rules are serialized by one setting, which is also the next id of a directory quota.
 //!
 //! A walk gives inodes the tag of a new quota, or takes it away ([`Retag`]): each directory before its entries, and
-//! entries only while they are in that directory. An inode that gets a name in a directory with the tag gets the tag at
-//! once; a directory is refused there (EXDEV, see [`crate::quota`]). So one walk meets all inodes, however others
-//! use the tree meanwhile, and after a crash another walk can begin anew, because it skips the inodes that are done.
+//! entries only while they are in that directory. An inode that gets a name in a directory with the tag gets the tag
+//! at once, and moving a directory without the tag there fails with EXDEV (see [`crate::quota`]). So one walk meets
+//! all inodes, whatever other clients change meanwhile. After a crash another walk can begin anew, because it skips
+//! the inodes that are done.
 
 use meta::{Access, Effect, Inode, Quota, QuotaKey, QuotaRule, QuotaState, QuotaTag, RecordKey};
 use types::{Errno, Ino, Name, QuotaId};
@@ -67,8 +68,8 @@ impl Op for GetQuotas {
     }
 }
 
-/// Reads the directory quotas in which an inode counts, from the nearest outwards. None for an inode that does not
-/// exist.
+/// Reads the directory quotas in which an inode counts, from the nearest outwards. The reply is empty if the inode
+/// does not exist.
 #[derive(Debug)]
 pub struct GetQuotasOf(pub Ino);
 
@@ -91,8 +92,8 @@ impl Op for GetQuotasOf {
 ///
 /// # Errors
 /// EAGAIN if a rule was changed since `next` was read, so that the caller looks again whether the directory has a
-/// quota; ENOENT if the directory does not exist; ENOTDIR; EPERM if it is in the trash; ELOOP if it is in
-/// [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for the quota around it is not done.
+/// quota; ENOENT if the directory does not exist; ENOTDIR if `dir` is not a directory; EPERM if it is in the trash;
+/// ELOOP if it is in [`MAX_NESTED_QUOTAS`] quotas; EBUSY if a walk for its present quota is not done.
 #[derive(Debug)]
 pub struct BeginQuota {
     pub dir: Ino,
@@ -133,13 +134,13 @@ impl Op for BeginQuota {
 /// a quota if it has none.
 ///
 /// # Errors
-/// EPERM for the quota of the trash; ENOENT if the directory quota does not exist; EBUSY if it is not in the state that is to
-/// be changed.
+/// EPERM for the quota of the trash; ENOENT if the directory quota does not exist; EBUSY if its state is not the
+/// expected one.
 #[derive(Debug)]
 pub struct ChangeQuota {
     pub key: QuotaKey,
     pub limits: QuotaLimits,
-    /// The state of the walk, and the next one.
+    /// The expected state of the walk, and the state to set.
     pub state: Option<(QuotaState, QuotaState)>,
 }
 
@@ -283,7 +284,7 @@ pub enum RetagAt {
 }
 
 /// Changes the tags of a few inodes, and counts them in their new quotas instead of the old ones. Limits do not
-/// matter. An inode that no longer exists or has moved is passed over.
+/// matter. An inode that no longer exists or has moved is skipped.
 ///
 /// # Errors
 /// EBUSY unless the quota is being built or removed by this change: another tool has ended the walk.

@@ -69,7 +69,7 @@ impl Op for Allocate {
     }
 }
 
-/// The largest number of source chunks in one copy. The caller requests the rest again, see
+/// The largest number of source chunks in one copy. The caller requests the rest by further calls, see
 /// `copy_file_range(2)`.
 const CHUNKS_A_COPY: u64 = 4;
 
@@ -103,8 +103,8 @@ impl Op for CopyRange {
         let last = (self.offset + self.len).min(furthest);
         let chunks = (self.offset / CHUNK_BYTES..last.div_ceil(CHUNK_BYTES)).map(ChunkIndex);
         // The size and the rows of all chunks must be of one moment. Otherwise the copy could have a later write without
-        // an earlier one, or zeros where rows were written after others were read. How many chunks the copy has is not
-        // known before the size is read, so those beyond the end are read and guarded too.
+        // an earlier one, or zeros where rows were written after others were read. The number of chunks in the copy
+        // is not known before the size is read, so chunks beyond the end are read and guarded too.
         let inodes = [self.from, self.to].map(RecordKey::Inode);
         let rows = chunks.clone().map(|chunk| RecordKey::Slices(self.from, chunk));
         view.prefetch_at_one_moment(inodes.into_iter().chain(rows).collect())?;

@@ -9,8 +9,8 @@ use crate::view::{PlanStop, View};
 
 /// Removes a name that does not refer to a directory. Equivalent to `vfs_unlink`.
 ///
-/// If the inode has no other name, it is removed too. But if it is open (`open`), it becomes an orphan of
-/// this session until [`Reap`] removes it.
+/// If the inode has no other name, it is removed too, or gets a name in the trash ([`Fate`]). But if it is open
+/// (`open`), it becomes an orphan of this session until [`Reap`] removes it.
 ///
 /// # Errors
 /// - ENOENT: `parent` does not exist.
@@ -75,8 +75,8 @@ impl Op for Unlink {
     }
 }
 
-/// Removes one link of an inode that is not a directory, and has this name in a directory. If it is [`Fate::NoTrash`], the
-/// effects must not be used.
+/// Removes one link of an inode that is not a directory: the name `named`, given with its directory. If the fate is
+/// [`Fate::NoTrash`], the effects must not be used.
 pub(super) fn drop_link(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -135,7 +135,7 @@ impl Unlinks for Unlinked {
 }
 
 /// Runs an [`Unlink`] or [`Rename`](crate::Rename) only if it deletes no regular file except `file`. The caller
-/// knows only of this file whether it is open, and another client may give the name to another file at any time.
+/// has checked whether this file is open, but another client may give the name to another file at any time.
 ///
 /// # Errors
 /// Those of the operation; EAGAIN if it would delete another regular file. The caller then looks up the name

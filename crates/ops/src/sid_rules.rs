@@ -100,7 +100,7 @@ fn stored(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(DomainTable, SidRules),
     let table = domains::stored(view)?;
     let text = view.setting(Volume::SID_RULES)?.unwrap_or_default();
     let rules = SidRules::from_storage(&text).ok_or(Errno::EIO)?;
-    // A domain that got a free number later would be mapped by the rule of another one.
+    // A rule must not refer to a free number: a domain that got this number later would be mapped by the rule.
     let is_complete = rules.rules().iter().all(|rule| table.get(rule.domain).is_some());
     if is_complete { Ok((table, rules)) } else { Err(Errno::EIO.into()) }
 }

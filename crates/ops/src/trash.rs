@@ -29,14 +29,15 @@ use crate::view::{PlanStop, View};
 pub(crate) enum Kept {
     /// Into this directory of an hour.
     In { hour: Ino },
-    /// The directory of the hour is not known. There are no effects to use.
+    /// The directory of the hour is not known or does not exist. The caller must drop its effects.
     NoDirectory,
 }
 
 /// Moves an inode, whose only name is `name` in `dir`, into the trash. The caller removes or replaces this name, and
-/// has checked that a directory is empty. Returns `None` if the inode is to be deleted: the volume has no trash, the
-/// inode is in the trash already, is neither a regular file nor a symbolic link nor a directory, or is the directory of
-/// a quota, which could not get its tag back.
+/// if the inode is a directory, has checked that it is empty. Returns `None` if the inode is to be deleted: the
+/// volume has no trash, the inode is in the trash already, is neither a regular file nor a symbolic link nor a
+/// directory, or is the directory of a quota, which could not get its tag back; or the name for it in the trash is
+/// taken.
 pub(crate) fn keep(
     view: &mut View<'_>,
     ctx: &Ctx<'_>,
@@ -79,17 +80,17 @@ fn is_of_quota(view: &mut View<'_>, inode: &Inode) -> Result<bool, PlanStop> {
     Ok(view.directory_quota(id)?.is_some_and(|rule| rule.root == inode.ino))
 }
 
-/// Finds or creates the directory of a uid and an hour in the trash. Replies with its number, and that of the directory of
-/// the uid.
+/// Finds or creates the directory of a uid in the trash, and in it the directory of an hour. Replies with the
+/// numbers of both, in this order.
 ///
 /// # Errors
-/// ENOENT if the volume has no trash; ENOTDIR if one of the names is not that of a directory; EIO if one refers to a
-/// missing inode.
+/// ENOENT if the volume has no trash; EIO if one of the names refers to a missing inode; ENOTDIR if one does not
+/// refer to a directory in the trash.
 #[derive(Debug)]
 pub struct MakeTrash {
     pub uid: u32,
     pub hour: TrashHour,
-    /// Numbers that no inode ever had.
+    /// Numbers that no inode ever had, for those of the two directories that do not exist.
     pub inos: [Ino; 2],
 }
 
@@ -189,7 +190,7 @@ impl Op for EmptyTrash<'_> {
     }
 }
 
-/// The effects that give the volume a trash, unless it has one.
+/// Adds the effects that give the volume a trash, unless it has one.
 ///
 /// # Errors
 /// EEXIST if the root directory has an entry with the name of the trash.

@@ -12,7 +12,8 @@ pub const TRASH_NAME: &[u8] = b".trash";
 const SECS_PER_HOUR: i64 = 3600;
 /// The longest name, `NAME_MAX`.
 const NAME_BYTES: usize = 255;
-/// The number of hour directories that a client keeps; beyond it, it forgets all.
+/// The largest number of hour directories that a client keeps. Before it would keep more, the client forgets all of
+/// them.
 const MAX_DIRS: usize = 4096;
 
 /// An hour in UTC, counted from 1970.
@@ -96,7 +97,7 @@ impl TrashDirs {
         host::lock(&self.0).get(&uid).filter(|(of, _)| *of == hour).map(|(_, ino)| *ino)
     }
 
-    /// Keeps the directory of an hour, which [`MakeTrash`] has found or created.
+    /// Keeps the directory of an hour, which [`MakeTrash`](crate::MakeTrash) has found or created.
     pub fn put(&self, uid: u32, hour: TrashHour, dir: Ino) {
         let mut dirs = host::lock(&self.0);
         if dirs.len() >= MAX_DIRS {

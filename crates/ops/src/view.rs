@@ -1,4 +1,5 @@
-//! The view that a plan has of the volume. It turns each lookup into a guard.
+//! The view that a plan has of the volume. It turns each lookup into a guard, except of records that never change
+//! and of records that only reads depend on.
 
 mod computed;
 mod held;
@@ -27,8 +28,8 @@ pub enum PlanStop {
     /// The access attributes that the kernel has of an inode are out of date. The operation fails with
     /// ESTALE, so that the kernel looks up again.
     KernelIsStale,
-    /// Another session holds this directory ([`Inode::holder`]), so what is stored of it may be out of date. The driver
-    /// makes that session give it back, and calls the plan again.
+    /// Another session holds this directory ([`Inode::holder`]), so the stored records of the directory and its
+    /// entries may be out of date. The driver makes that session give the directory back, and calls the plan again.
     Held(Ino),
 }
 
@@ -45,7 +46,7 @@ pub struct View<'a> {
     oldest: Option<Instant>,
     fresh: &'a OwnReads,
     expected: Vec<RecordKey>,
-    /// Whether the plan's guards can be needed.
+    /// Whether guards are recorded ([`View::omit_guards`]).
     is_guarded: bool,
     guards: Vec<Guard>,
     /// The directories whose parent is guarded. There may be many, so a set is used instead of a search in
@@ -66,7 +67,7 @@ pub struct View<'a> {
     is_one_moment: bool,
 }
 
-/// Looks up a record. If it is not known, it is missing.
+/// Looks up a record. If it is not known, stops the plan ([`PlanStop::Missing`]).
 macro_rules! lookup {
     ($view:ident, $kind:ident $($of:tt)?) => {
         match $view.lookup(Key::$kind $($of)?) {
@@ -106,18 +107,19 @@ impl<'a> View<'a> {
     }
 
     /// Tells whether no other client can change the volume, and whether all records in `fresh` are of one moment.
-    /// Without this call, only the second holds.
+    /// Without this call, other clients can change the volume, and the records in `fresh` are of one moment.
     pub fn set_moments(&mut self, is_exclusive: bool, is_one_moment: bool) {
         (self.is_exclusive, self.is_one_moment) = (is_exclusive, is_one_moment);
     }
 
-    /// Names the records that the plan will look up. When the first lookup finds a record missing, all of these that
-    /// are not known become missing with it, so that they are read together.
+    /// Names the records that the plan will look up. When a lookup finds a record missing for the first time, all of
+    /// these records that are not known are read in one request.
     pub fn expect<const N: usize>(&mut self, keys: [RecordKey; N]) {
         self.expected.extend(keys);
     }
 
-    /// As [`View::expect`], but the records are missing at once, even if the plan would not look them up.
+    /// As [`View::expect`], but stops the plan at once if any of the records is not known, even if the plan would not
+    /// look it up.
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
         let missing: Vec<RecordKey> = keys.into_iter().filter(|key| !self.is_known(key)).collect();
         self.missing.extend(missing);
@@ -144,7 +146,8 @@ impl<'a> View<'a> {
     }
 
     /// As [`View::prefetch`], for records of inodes that must be of one moment ([`View::set_moments`]). Unless this
-    /// operation has read all `keys`, one request reads them, cached or not, and everything that it had read before.
+    /// operation has read all `keys`, one request reads them, cached or not, together with everything that the
+    /// operation has read before.
     pub fn prefetch_at_one_moment(&mut self, keys: Vec<RecordKey>) -> Result<(), PlanStop> {
         let is_fresh = |key: &RecordKey| match key {
             RecordKey::Inode(ino) => self.find_fresh(&Key::Inode(*ino)).is_some(),
@@ -230,7 +233,8 @@ impl<'a> View<'a> {
 
     /// The directory entry of a name, guarded.
     ///
-    /// The name of the trash in the root is that of [`Ino::TRASH`], if this inode exists, although no entry is stored.
+    /// In the root, the name of the trash refers to [`Ino::TRASH`] if that inode exists, although no such entry is
+    /// stored.
     pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
         if let Some(dirent) = self.trash(parent, name)? {
             return Ok(Some(dirent));
@@ -317,8 +321,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The NFSv4 ACL that decides access: as [`View::nfs4_acl`], with the SIDs that `sid_rules` map as users and
-    /// groups. It is computed once for each ACL and version of the rules.
+    /// The NFSv4 ACL that decides access: as [`View::nfs4_acl`], but the SIDs that `sid_rules` map are replaced by
+    /// users and groups. It is computed once for each ACL and version of the rules.
     ///
     /// # Errors
     /// EIO if the ACL is not stored or corrupt.
@@ -388,8 +392,9 @@ impl<'a> View<'a> {
         Ok(Some(projection))
     }
 
-    /// Whether this client knows an ACL that was stored, so that it need not be sent again: a guard checks that it still
-    /// is ([`Guard::Acl`]). `false` if this operation has read the ACL itself, because then such a guard may have failed.
+    /// Whether this client knows that the ACL was stored, so that a transaction need not store it again: a guard
+    /// ([`Guard::Acl`]) checks that the ACL is still stored. `false` if this operation has read the ACL itself,
+    /// because then such a guard may have failed.
     pub fn is_stored(&self, id: AclId) -> bool {
         let known = || self.known.get(&Key::Acl(id), None);
         self.find_fresh(&Key::Acl(id)).is_none() && matches!(known(), Some(Value::Acl(Some(_))))

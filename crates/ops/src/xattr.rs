@@ -25,9 +25,9 @@ pub enum XattrMode {
 /// # Errors
 /// - E2BIG: the value is longer than 64 KiB.
 /// - ESTALE: the inode does not exist.
-/// - EPERM: the name is outside `user.`, and the caller lacks `CAP_SYS_ADMIN`; or the name is in `user.`, and
-///   the inode is a sticky directory that the caller does not own.
-/// - ESTALE: the kernel checked with outdated attributes.
+/// - EPERM: the name is outside `user.`, and the caller lacks `CAP_SYS_ADMIN`.
+/// - ESTALE: the name is in `user.`, and the kernel checked with outdated attributes.
+/// - EPERM: the name is in `user.`, and the inode is a sticky directory that the caller does not own.
 /// - EACCES: the name is in `user.`, and the caller has no write permission.
 /// - EEXIST: under [`XattrMode::Create`], the attribute exists.
 /// - ENODATA: under [`XattrMode::Replace`], the attribute does not exist.

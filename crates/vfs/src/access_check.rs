@@ -8,8 +8,8 @@
 //! caller has and however long the ACL is. The check first uses what the request itself says about the
 //! caller: groups and capabilities are read only if that does not decide.
 //!
-//! Most accesses are granted whatever groups the caller is in. Groups and capabilities are read from
-//! `/proc`, and for a caller with user id 0 they are not cached.
+//! Most accesses are granted whatever groups the caller is in. This saves time, because groups and capabilities
+//! are read from `/proc`, and are not cached for a caller that has user id 0 or a capability.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -118,8 +118,8 @@ impl AccessCheck {
         }
     }
 
-    /// Whether callers are squashed, that is, have other ids here than in the kernel. The kernel may then
-    /// grant access that it should not, so each operation checks its caller itself.
+    /// Whether callers are squashed, that is, act with other ids than those by which the kernel knows them. The
+    /// kernel may then grant access that it should not, so each operation checks its caller itself.
     pub fn is_squashing(&self) -> bool {
         self.ids.squash.is_some()
     }

@@ -34,15 +34,15 @@ fn mapped(id: u32) -> Option<u32> {
     Some(id).filter(|id| *id != UNMAPPED)
 }
 
-/// Converts an ACL to the ids of this machine. Also returns the number of entries whose id has no mapping
-/// here.
+/// Converts an ACL to the ids of this machine. Leaves out entries whose id has no mapping here, and also returns their
+/// number.
 pub(crate) fn nfs4_here(ids: &Ids, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
     if !ids.is_mapping() {
         return (acl.clone(), 0);
     }
     acl.renumbered(|id, is_group| match (id.to_system(), is_group) {
         (None, _) => Some(id),
-        // An id without a mapping here becomes the unmapped id.
+        // For an id without a mapping here, `Id::system` returns `None`, and the entry is left out.
         (Some(gid), true) => Id::system(ids.group_here(gid)),
         (Some(uid), false) => Id::system(ids.user_here(uid)),
     })

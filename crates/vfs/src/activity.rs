@@ -1,4 +1,4 @@
-//! The counts of a mount since it started, and its present state, as far as only the VFS knows them.
+//! Counts since a mount started, and its present state: those that only the VFS knows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -40,7 +40,7 @@ impl Accesses {
         self.mode
     }
 
-    /// Whether a read of an inode changes its atime, so that the kernel must not answer it from its cache.
+    /// Whether a read of an inode changes its atime. If so, the kernel must not answer the read from its cache.
     /// `attr` returns the inode's attributes; it is called only if the result depends on them.
     pub(crate) fn is_due(&self, attr: impl FnOnce() -> Result<Attr, Errno>) -> bool {
         match self.mode {

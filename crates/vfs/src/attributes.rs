@@ -30,7 +30,7 @@ pub struct Attributes {
     access: Arc<AccessCheck>,
     caches: Arc<Caches>,
     /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
-    /// descriptor, with their last attributes. They are removed when the kernel forgets them.
+    /// descriptor, with their last attributes. An entry is removed when the kernel forgets the inode.
     unlinked: Mutex<HashMap<Ino, Inode>>,
     /// Whether the kernel knows of no ACLs, because the volume had none when it was mounted.
     is_kernel_without_acls: AtomicBool,
@@ -85,12 +85,13 @@ impl Attributes {
         }
     }
 
-    /// The attributes for a caller. If they are per caller, the kernel requests them before it grants search.
+    /// The attributes for a caller. `by_handle` says whether the request names an open file. If a directory's
+    /// attributes are per caller, the kernel requests them before it grants search.
     ///
-    /// The kernel may also request them before it ends the open(2) that created the file (`may_open`), but then not
-    /// through the open file. If another mount has deleted the file by then, ESTALE would make the kernel repeat the
-    /// call, and create the file again. So a new file that no program has used yet has the attributes with which it was
-    /// created.
+    /// The kernel may also request the attributes of a new file before the open(2) that created it returns
+    /// (`may_open`), and that request names no open file. If another mount has deleted the file by then, ESTALE would
+    /// make the kernel repeat the call, and create the file again. So a new file that no program has used yet has the
+    /// attributes with which it was created.
     ///
     /// # Errors
     /// As [`Self::getattr`]; EACCES for a directory that the caller may not search, if the kernel cannot
@@ -114,11 +115,12 @@ impl Attributes {
         self.open.get(ino)?.created().copied()
     }
 
-    /// The attributes of an inode, for the reply to the change after which it was `changed`. Another mount may have deleted
-    /// the inode since then, but ESTALE would make the kernel repeat the change, perhaps on another inode of that name.
+    /// The attributes of an inode, for the reply to a change; `changed` is the inode as that change left it. Another
+    /// mount may have deleted the inode since then, but ESTALE would make the kernel repeat the change, perhaps on
+    /// another inode that has the name now.
     ///
     /// # Errors
-    /// As [`Self::getattr`], but for ESTALE.
+    /// Those of [`Self::getattr`] except ESTALE.
     pub(crate) fn after_change(&self, changed: &Inode) -> Result<Attr, Errno> {
         match self.getattr(changed.ino) {
             Err(Errno::ESTALE) => Ok(self.of_deleted(changed)),
@@ -126,7 +128,8 @@ impl Attributes {
         }
     }
 
-    /// The kernel must not cache these attributes: a read would then end at their size instead of failing.
+    /// The attributes of a deleted inode. The kernel must not cache them: otherwise a read would end at the cached size
+    /// instead of failing.
     fn of_deleted(&self, inode: &Inode) -> Attr {
         Attr { per_caller: true, ..self.attr_of(inode) }
     }
@@ -215,7 +218,7 @@ impl Attributes {
         }
     }
 
-    /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
+    /// Whether a read of the inode changes its atime. If so, the kernel must not answer the read from its cache.
     pub fn is_access_due(&self, ino: Ino) -> bool {
         self.accesses.is_due(|| self.getattr(ino))
     }
@@ -226,13 +229,13 @@ impl Attributes {
         (unlinked, self.is_kernel_without_acls.load(Ordering::Relaxed))
     }
 
-    /// Takes what another process has described.
+    /// Takes over the state that another process has described by [`Self::describe`].
     pub(crate) fn restore(&self, unlinked: Vec<Inode>, is_kernel_without_acls: bool) {
         host::lock(&self.unlinked).extend(unlinked.into_iter().map(|inode| (inode.ino, inode)));
         self.is_kernel_without_acls.store(is_kernel_without_acls, Ordering::Relaxed);
     }
 
-    /// The kernel gives back the references to an inode that `lookups` replies gave it.
+    /// The kernel drops `lookups` of its references to an inode; each reply to a lookup gave it one.
     pub fn forget(&self, ino: Ino, lookups: u64) {
         if self.caches.forget_lookups(ino, lookups) {
             host::lock(&self.unlinked).remove(&ino);

@@ -36,8 +36,9 @@ pub struct VfsOptions {
     pub ids: Ids,
     /// Listings show a caller only the entries that it may read, even if the volume does not require that.
     pub hide_unreadable: bool,
-    /// If a file has an NFSv4 ACL, the POSIX ACL that programs read of it contains a reference to the file.
-    /// The kernel accepts such an ACL only if every group has an id in the mount's user namespace.
+    /// If a file has an NFSv4 ACL, the POSIX ACL that programs read in its place contains a reference to the file
+    /// ([`acl::nfs4::refer`]). The kernel accepts such an ACL only if every group has an id in the mount's user
+    /// namespace.
     pub has_references: bool,
     /// The domain of users and groups in NFSv4 ACLs, which are then written and accepted as `name@domain`.
     /// Without a domain, they are numbers.

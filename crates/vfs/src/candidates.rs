@@ -1,14 +1,15 @@
 //! Chunks that may have many rows: reads and flushes note them, compaction takes them.
 //!
-//! [`Candidates`] holds the number of rows of each such chunk, and depends on no other part. Its lock is held
-//! only within a call.
+//! [`Candidates`] holds an estimate of the number of rows of each such chunk, and depends on no other part. Its
+//! lock is held only within a call.
 
 use std::sync::Mutex;
 
 use host::HashMap;
 use types::{ChunkIndex, Ino};
 
-/// The number of rows that chunks are known to have. This is a hint; losing an entry does no harm.
+/// For each chunk, the sum of the numbers of rows that were noted. A row that is noted twice counts twice, so this is
+/// only a hint; losing an entry does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
 
@@ -18,7 +19,7 @@ const MAX_CANDIDATES: usize = 10_000;
 pub(crate) const FEW_ROWS: usize = 16;
 
 impl Candidates {
-    /// Records that a chunk was found to have, or got, this number of rows.
+    /// Records that a read found this number of rows in a chunk, or that a commit added this number to it.
     pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
         let mut known = host::lock(&self.0);
         if known.len() >= MAX_CANDIDATES {

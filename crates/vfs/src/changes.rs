@@ -60,18 +60,18 @@ impl Base {
             .inspect_err(|_| self.commits.doubts.note_orphan(session, ino))
     }
 
-    /// Deletes the inodes without a name that calls which failed have left behind, except those that are open: their last
-    /// close deletes them.
+    /// Deletes the inodes without a name that failed calls have left behind. Skips those that are open, because their
+    /// last close deletes them.
     ///
     /// # Errors
     /// Those of the database: the first error, after all were tried.
     pub(crate) fn reap_orphans(&self) -> Result<(), Errno> {
         let own = self.meta.session();
         let orphans = self.commits.doubts.take_orphans();
-        // Other mounts delete the orphans of a session that was lost.
         let mut done = Ok(());
         // The end of the session deletes those that are left when the mount ends.
         let orphans = orphans.into_iter().take_while(|_| !self.stop.is_set());
+        // Other mounts delete the orphans of a session that was lost.
         for (session, ino) in orphans.filter(|(session, _)| *session == own) {
             if let Some(_guard) = self.open.orphan_guard(ino) {
                 done = done.and(self.reap(session, ino));

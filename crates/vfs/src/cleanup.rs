@@ -1,7 +1,7 @@
 //! Detects sessions that ended without unmounting, and removes their state.
 //!
 //! [`Cleanup`] holds whether this mount cleans up for all mounts, and whether there is something to clean up.
-//! Its only lock is held alone.
+//! Each of its locks is held alone.
 //!
 //! The record of a dead session is removed first, guarded by the heartbeat that was read last. From then on
 //! nothing can be committed under that session. Only then are its locks and its unlinked inodes removed, so
@@ -38,7 +38,7 @@ pub(crate) const COLLECTORS: usize = 4;
 /// The heartbeats of other sessions, as read by one mount.
 ///
 /// Clocks of other machines are not used: a session is silent while its heartbeat is unchanged between two
-/// reads by this mount. One interval between two reads counts at most two heartbeats. So a mount that was
+/// reads by this mount. The time between two reads counts as at most two heartbeat intervals. So a mount that was
 /// itself stopped, or whose machine was suspended together with the others, does not treat all others as
 /// dead.
 #[derive(Debug, Default)]
@@ -131,7 +131,8 @@ pub(crate) struct Cleanup {
     pub(crate) trash_deleted: Event,
     /// Whether a session was removed whose state may not be cleaned up yet.
     leftovers: AtomicBool,
-    /// When this mount first saw the marks of operations that no term guards.
+    /// The marks of operations that no term guards ([`client::is_mark_without_term`]), and when this mount first saw
+    /// each.
     marks: Mutex<HashMap<LockOwner, BootInstant>>,
     /// Why the last replay failed.
     replay_problem: Mutex<Option<String>>,
@@ -217,12 +218,12 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Whether the state of a removed session may have to be removed now. Resets the mark.
+    /// Whether the state of a removed session may have to be removed now. Clears the flag that says so.
     pub(crate) fn take_leftovers(&self) -> bool {
         self.leftovers.swap(false, Ordering::AcqRel)
     }
 
-    /// Marks that the state of a removed session may have to be removed.
+    /// Sets the flag that the state of a removed session may have to be removed.
     pub(crate) fn set_leftovers(&self) {
         self.leftovers.store(true, Ordering::Release);
     }
@@ -231,7 +232,7 @@ impl Cleanup {
     /// unfinished copies of trees.
     pub(crate) fn clean_leftovers(&self, trees: bool) -> Result<(), Errno> {
         let mut over = HashMap::from([(self.base.meta.session(), false)]);
-        // Others may wait for the locks, and the removal of unfinished copies may take long.
+        // Locks first: other mounts may wait for them, and the removal of unfinished copies may take long.
         self.drop_locks(|session| self.is_over(session, &mut over))?;
         self.drop_orphans(trees, |session| self.is_over(session, &mut over))
     }
@@ -311,7 +312,7 @@ impl Cleanup {
         Ok(())
     }
 
-    /// The marks that an operation without a session may still have to read at `now`.
+    /// The marks that operations without a term may still have to read at `now`.
     fn needed_marks(&self, waits: &[LockWait], now: BootInstant) -> BTreeSet<LockOwner> {
         let owner = |wait: &LockWait| wait.lock.owner;
         let there: BTreeSet<LockOwner> =
@@ -350,8 +351,9 @@ impl Cleanup {
                 if !self.store_owner.is_this() {
                     return Ok(());
                 }
-                // After a loss of power, a file would otherwise refer to blocks that are gone: this mount, or another one
-                // on this machine, may have removed the row just before.
+                // This mount, or another one on this machine, may have removed the rows just before. That must be
+                // durable before the blocks are removed: a loss of power would bring the rows back, and their blocks
+                // would be gone.
                 self.base.commits.sync()?;
             }
             let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {

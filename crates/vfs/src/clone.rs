@@ -7,8 +7,8 @@ use types::{Errno, Ino, Name};
 use crate::vfs::Vfs;
 
 impl Vfs {
-    /// Copies a file or tree by reference, with what programs have written on this mount until now. No access is checked,
-    /// so the caller must be the superuser or the user that runs the mount.
+    /// Copies a file or tree by reference, including the data that programs have written on this mount until now. No
+    /// access is checked, so the caller must be the superuser or the user that runs the mount.
     ///
     /// # Errors
     /// EPERM if this mount squashes callers; those of [`client::Meta::clone_tree`].

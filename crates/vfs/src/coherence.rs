@@ -63,7 +63,7 @@ const POLL_FOR: Duration = Duration::from_millis(100);
 const GATHER_FOR: Duration = Duration::from_millis(1);
 /// How often the lease is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// How often [`Caches::wait_stream`] looks.
+/// How often [`Caches::wait_stream`] checks whether the stream is open.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The pause before a failed stream is opened again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
@@ -286,7 +286,8 @@ impl Caches {
     fn watch(&self) {
         while !self.stop.is_set() {
             match self.meta.engine().watch() {
-                // The kernel keeps nothing for longer than the lifetime of cached records.
+                // The engine has no stream. The kernel then caches nothing for longer than the lifetime of cached
+                // records.
                 Ok(None) => return self.is_stream_open.store(true, Ordering::Release),
                 Ok(Some(changes)) => self.follow(changes),
                 Err(error) => {
@@ -316,7 +317,7 @@ impl Caches {
             self.stream.answers.add(1);
             self.stream.changes.add(received.len());
             self.apply(&received);
-            // Also here, so that none is late while the lease is renewed.
+            // `repeat` does this too. Done here as well, so that no notification is late while the lease is renewed.
             self.notify_settled();
             self.meta.set_current_until(polled + LEASE);
             if !received.is_empty() {
@@ -362,7 +363,7 @@ impl Caches {
         if !self.meta.is_exclusive() && !self.repeats.add(Outdated::Parts(parts.to_vec()), &self.in_flight) {
             return self.forget_all();
         }
-        // This change is by this mount, which sees it at once.
+        // This mount made the change, so its own cache is current. Only the kernel's caches must be invalidated.
         self.forget_inode(parent, true);
         self.notify(|kernel| kernel.expire_name(parent, name.as_bytes()));
     }
@@ -388,7 +389,7 @@ impl Caches {
     /// Invalidates this client's cache and the kernel's caches.
     pub fn forget_all(&self) {
         self.meta.set_outdated();
-        // Recalls may have been missed too.
+        // Recalls of held directories by other clients may have been missed too.
         self.meta.give_back_soon();
         self.repeats.add(Outdated::Everything, &self.in_flight);
         self.forget_in_kernel(true);
@@ -434,7 +435,8 @@ impl Caches {
         }
     }
 
-    /// As [`Self::forget_inode`], but waits if a lock on the file was granted a short time ago.
+    /// As [`Self::forget_inode`], but postpones the notification if a lock on the file was granted a short time ago:
+    /// see [`crate::recent_grants`].
     fn forget_or_wait(&self, ino: Ino, content: bool) {
         let part = if content { Part::Content } else { Part::Attributes };
         self.grants.notify(ino, part, || self.forget_inode(ino, content));

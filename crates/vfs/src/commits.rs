@@ -94,8 +94,8 @@ impl Commits {
     }
 
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
-    /// clients share the volume, and can make the rows durable at any time, the slices are made durable
-    /// first.
+    /// clients share the volume, they can make the rows durable at any time. So the slices are made durable
+    /// first, here or, if new directories are held, by the client ([`Self::hold_directories`]).
     pub(crate) fn commit_rows<O: ops::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
         self.commit_naming(slices, || self.change(op))
     }
@@ -165,7 +165,7 @@ impl Commits {
         Ok(self.meta.sync().inspect_err(|_| self.note_change())?)
     }
 
-    /// As [`Self::make_durable`], but does nothing if nothing was committed since the last sync.
+    /// As [`Self::sync`], but does nothing if nothing was committed since the last sync.
     pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
         if self.dirty.load(Ordering::Acquire) { self.sync() } else { Ok(()) }
     }

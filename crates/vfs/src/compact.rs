@@ -1,8 +1,8 @@
 //! Compaction: many rows of a chunk are replaced by few, and the slices of the old rows become garbage.
 //!
-//! A chunk is rewritten as a whole, so it is compacted only when it has more than one row for every
-//! [`BYTES_A_ROW`] of its data. This bounds the bytes that compaction writes by the bytes that were written
-//! before. Short runs of data share slices, as the small extents of a flush do.
+//! A chunk is rewritten as a whole, so the background thread compacts it only when it has at least one row for every
+//! [`BYTES_A_ROW`] of its data, or [`MANY_ROWS`]. This bounds the bytes that compaction writes by the bytes that were
+//! written before. Short runs of data share slices, as the small extents of a flush do.
 
 use std::ops::Range;
 

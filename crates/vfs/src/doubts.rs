@@ -8,7 +8,7 @@
 //! If such a change has happened, it may have left an inode without a name that is open, or that nobody has opened (an
 //! O_TMPFILE that failed). Those are deleted by [`Base::reap_orphans`](crate::base::Base::reap_orphans).
 //!
-//! Lock order: `all` is locked alone. A doubt is locked before `orphans`, and only before locks of the client otherwise.
+//! Lock order: `all` is locked alone. A doubt is locked before `orphans` and before the locks of the client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -72,7 +72,8 @@ impl Doubts {
         host::lock(&self.orphans).push((session, ino));
     }
 
-    /// Removes the inodes that changes in doubt have left without a name, or that could not be deleted, from the list.
+    /// Empties the list of inodes that are still to be deleted, and returns it: those that changes in doubt have left
+    /// without a name, and those whose deletion failed.
     pub(crate) fn take_orphans(&self) -> Vec<(SessionId, Ino)> {
         std::mem::take(&mut *host::lock(&self.orphans))
     }

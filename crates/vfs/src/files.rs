@@ -193,10 +193,10 @@ impl Files {
     /// each such write, but not after one that is asynchronous (`generic_file_direct_write`). Does nothing if the file was
     /// not read through the page cache since it was opened.
     ///
-    /// Called before the reply. The next read(2) then asks for the attributes, and the new mtime makes the
-    /// kernel drop all pages. A mapping does not ask, so the range is dropped too. Another thread does that,
-    /// because it may have to wait for locked pages: the kernel locks a page until the READ that fills it is
-    /// answered, and during a WRITE that it sends from its cache.
+    /// Called before the reply. The next read(2) then requests the attributes, and the new mtime makes the
+    /// kernel drop all pages. An access through a mapping requests none, so the range is dropped too. Another
+    /// thread does that, because it may have to wait for locked pages: the kernel locks a page until the READ
+    /// that fills it is answered, and during a WRITE that it sends from its cache.
     pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
         if self.base.open.get(ino).is_some_and(|file| file.is_cached()) {
             self.base.caches.forget_attributes(ino);

@@ -66,7 +66,7 @@ impl Base {
     /// While a flush is in doubt, its bytes stay in the buffer, and no newer data is flushed before it.
     ///
     /// # Errors
-    /// As [`Self::flush`].
+    /// As [`Files::flush`](crate::files::Files::flush).
     pub(crate) fn flush_locked(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         loop {
             if let Some(errno) = data.lost {
@@ -84,8 +84,8 @@ impl Base {
 
     fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
-            // A truncation may have dropped the dirty data, which must not make the file appear longer any
-            // more.
+            // A truncation may have dropped the dirty data. That data must not extend the size that the file shows
+            // any more.
             file.set_clean();
             data.hold = None;
             return match data.buffer.take_error() {

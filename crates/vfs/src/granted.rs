@@ -20,7 +20,7 @@ pub struct LockRequest {
 }
 
 impl LockRequest {
-    /// Whether both are of the same owner and have a byte in common.
+    /// Whether both requests are of the same owner and have a byte in common.
     fn overlaps(&self, other: LockRequest) -> bool {
         (self.kind, self.owner) == (other.kind, other.owner)
             && self.start <= other.end
@@ -28,8 +28,8 @@ impl LockRequest {
     }
 }
 
-/// Locks that were granted to this session and not released: if the session is lost, they are lost too. For
-/// each file, the ranges of each owner and the number of lock requests in flight, whose outcome is not known
+/// Locks that were granted to this session and not released: if the session is lost, they are lost too. Each
+/// file has the ranges of its lock owners, and the number of lock requests in flight, whose outcome is not known
 /// yet.
 #[derive(Debug, Default)]
 pub(crate) struct Granted(Mutex<HashMap<Ino, GrantedOn>>);
@@ -83,7 +83,7 @@ impl Granted {
             .is_some_and(|held| held.ranges.iter().any(|range| range.exclusive && is_owner(range)))
     }
 
-    /// Whether the request makes an exclusive lock, or a part of one, a shared one.
+    /// Whether the request downgrades an exclusive lock of its owner, or a part of one, to a shared lock.
     pub(crate) fn shares(&self, ino: Ino, request: LockRequest) -> bool {
         let is_shared = |held: &LockRequest| held.exclusive && held.overlaps(request);
         let all = host::lock(&self.0);

@@ -1,8 +1,8 @@
 //! The hand-over of a mount from one process to the next, which serves the same kernel from then on.
 //!
-//! The process that hands over makes everything that it has in memory empty or small: it stores written data, gives back
-//! held directories, and settles what is in doubt. What is left is described by a [`MountState`]: the session, open
-//! files and directories, locks, and the inodes that the kernel holds. The next process begins with empty caches.
+//! The process that hands over first reduces its state in memory: it stores written data, gives back held
+//! directories, and settles operations in doubt. A [`MountState`] describes the rest: the session, open files and
+//! directories, locks, and the inodes that the kernel holds. The next process begins with empty caches.
 //!
 //! Nothing that is described changes until the hand-over has succeeded or failed, because no request is handled, and the
 //! background threads have ended. Only the threads that receive changes of other clients go on, and invalidate the
@@ -50,7 +50,7 @@ pub struct MountState {
 #[derive(Debug)]
 pub struct HandOver<'a> {
     vfs: &'a Arc<Vfs>,
-    /// Keeps tools from beginning to copy a tree or to compact a file.
+    /// Keeps tools from beginning to copy a tree, to compact a file or to count a quota.
     _tools: RwLockWriteGuard<'a, ()>,
 }
 
@@ -95,7 +95,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Begins to use the session that this process has taken over: the process that had it uses it no more.
+    /// Begins to use the session that this process has taken over. The previous process must not use it any more.
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
@@ -118,7 +118,8 @@ impl HandOver<'_> {
         let base = &self.vfs.base;
         self.within(STORED_IN, |lifecycle| {
             lifecycle.settle_all()?;
-            // Others on this machine would take the journal of a process that has ended for that of a mount.
+            // Other mounts of this machine would treat the journal of the ended process as that of an ended mount,
+            // but this mount continues in another process.
             if !lifecycle.base.meta.end_empty_journal() {
                 return Err(Errno::EAGAIN);
             }
@@ -146,13 +147,13 @@ impl HandOver<'_> {
         })
     }
 
-    /// The mount continues in another process, and nothing here may continue.
+    /// The hand-over has succeeded: the mount continues in another process, and this process must not continue it.
     pub fn complete(self) {
         std::mem::forget(self);
     }
 
-    /// Runs work that waits for the store and the database. If it takes longer than `timeout`, it goes on, and does no
-    /// harm.
+    /// Runs work that waits for the store and the database, on a thread of its own. If the work takes longer than
+    /// `timeout`, this fails, and the thread continues the work, which does no harm.
     fn within(
         &self,
         timeout: Duration,
@@ -206,7 +207,8 @@ impl Lifecycle {
         done = done.and(self.locks.clean()).and(self.base.accesses.write()).and(self.base.reap_orphans());
         done = done.and(self.base.meta.give_back().map_err(Errno::from));
         if self.base.meta.is_in_doubt() {
-            // The first term to begin ends none, because the operation in doubt is in the current one.
+            // The operation in doubt may be in the current term. The first call only begins the next term, and the
+            // second call can then end the earlier one.
             for _ in 0..2 {
                 done = done.and(self.base.meta.begin_next_term().map_err(Errno::from));
             }
@@ -258,7 +260,7 @@ mod tests {
         let hand_over = old.begin_hand_over().unwrap();
         let state = hand_over.describe().unwrap();
         let next = shared.next_process();
-        // What the next process has read before is not used.
+        // The next process does not use records that it read before the take-over.
         next.attributes.getattr(Ino::ROOT).unwrap();
         next.take_over(state, SessionInfo { pid: 99, ..SessionInfo::default() }).unwrap();
         let id = old.meta().session();

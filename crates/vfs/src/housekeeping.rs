@@ -3,8 +3,8 @@
 //! | thread            | does                                                        | waits for       |
 //! |-------------------|-------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
-//! | `limen-flush`     | flushes written data, makes it durable; access times; late unlocks | store, database |
-//! | `limen-cleanup`   | replays journals, removes ended sessions' state, logs quotas | store, database |
+//! | `limen-flush`     | stores written data, access times; late unlocks; syncs; reads settings | store, database |
+//! | `limen-cleanup`   | replays journals, removes ended sessions' state, begins terms, logs quotas | store, database |
 //! | `limen-trash`     | empties the trash                                           | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //! | `limen-commit`    | commits changes in held directories, and gives these back   | store, database |
@@ -32,7 +32,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const SETTINGS_EVERY: Duration = Duration::from_secs(5);
 /// How often the oldest mount removes the state of ended sessions.
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
-/// How often the oldest mount checks whether hours of the trash must be deleted.
+/// How often the oldest mount checks whether directories of the trash, one for each hour, must be deleted.
 const EMPTY_TRASH_EVERY: Duration = Duration::from_secs(60);
 /// How often the oldest mount checks whether the volume is nearly full, so that hours are deleted early.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_secs(5);
@@ -59,12 +59,12 @@ const RUNS: [(&str, Run); 6] = [
     (COMMIT, Lifecycle::run_committer),
 ];
 
-/// How often a thread that is to end is looked at.
+/// How often [`Lifecycle::pause_threads`] checks whether the threads have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 impl Lifecycle {
-    /// Starts the background threads of a session that has begun, those that do not run. They end with
-    /// [`Lifecycle::end`].
+    /// Starts those background threads of a session that do not run yet. The session has begun. The threads end
+    /// with [`Lifecycle::end`].
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
@@ -81,7 +81,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Waits for the threads to end.
+    /// Tells the threads to end, and waits for them.
     pub(crate) fn stop_threads(&self) {
         self.base.stop.set();
         self.base.meta.wake_waiters();

@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The pauses before the repetitions after the last reply.
 const SETTLE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// Invalidations that wait to be repeated; beyond these, everything is invalidated.
+/// The most invalidations that wait to be repeated. If there would be more, everything is invalidated.
 const MAX_WAITING: usize = 50_000;
 /// Epochs that can have requests in flight at the same time. If all are in use, the current one continues.
 const EPOCHS: usize = 64;
@@ -110,8 +110,8 @@ impl<'a> ReplyGuard<'a> {
     /// Counts a request, or only stores its lifetimes if no other client can change the volume.
     ///
     /// `lifetimes` is called after the request was counted and its start was taken. If this thread is stopped
-    /// in between, and the lease expires, then either the lifetimes are short, or the reply is late, or its
-    /// invalidation is repeated.
+    /// between these steps and the lease expires meanwhile, the kernel still keeps no outdated reply: the
+    /// lifetimes are short, or the reply is late and gets none, or the invalidation is repeated after the reply.
     pub(crate) fn new(in_flight: Option<&'a InFlight>, lifetimes: impl FnOnce() -> Lifetimes) -> Self {
         let counted = in_flight.map(|in_flight| (in_flight, in_flight.enter(), BootInstant::now()));
         ReplyGuard { counted, lifetimes: lifetimes() }
@@ -136,7 +136,7 @@ impl Drop for ReplyGuard<'_> {
     }
 }
 
-/// The caches that the kernel was told to invalidate.
+/// The kernel's caches that an invalidation covers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outdated {
     Parts(Vec<Invalidation>),

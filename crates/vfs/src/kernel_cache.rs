@@ -7,8 +7,9 @@
 //! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
 //! reply, arrives between the start of a request and its reply, the kernel drops the attributes in the reply
 //! (`fuse_change_attributes`, `attr_version`) and keeps the old ones. So a revision that replaces another one
-//! counts only if no notification and no other revision came in the time [`CALM`] before it. Otherwise the
-//! daemon assumes that the kernel has no revision, and checks permissions itself.
+//! counts only if no notification and no other revision came in the time [`CALM`] before it, and no
+//! notification comes in the same time after it. Otherwise the daemon assumes that the kernel has no revision,
+//! and checks permissions itself.
 
 use host::Instant;
 use std::array;

@@ -55,7 +55,7 @@ mod nfs4;
 mod principals;
 mod xattrs;
 
-// Locks and sessions.
+// Locks, sessions, background work, and requests of tools.
 mod cleanup;
 mod clone;
 mod granted;

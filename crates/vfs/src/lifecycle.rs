@@ -23,8 +23,8 @@ pub struct Lifecycle {
     pub(crate) base: Arc<Base>,
     pub(crate) session: Session,
     pub(crate) cleanup: Cleanup,
-    /// Held shared by each copy of a tree that is being made and each compaction that a tool asked for, and exclusively at
-    /// the end of the session.
+    /// Locked shared by each copy of a tree, compaction and change of a quota that a tool requested. Locked exclusively
+    /// during a hand-over, and for a moment at the end of the session, which thereby waits for these requests.
     pub(crate) tools: RwLock<()>,
     pub(crate) locks: Arc<Locks>,
     /// By their names.
@@ -105,7 +105,7 @@ impl Lifecycle {
     }
 
     /// Ends the background threads, then the session. Before the session ends, all written data is stored and
-    /// committed, and the session's locks and unlinked files are removed. In the end, everything is made
+    /// committed, and the session's locks and unlinked files are removed. The last step makes everything
     /// durable. Blocks that no file refers to may remain: the next session removes them.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Lifecycle {
     /// answered could not be committed.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_threads();
-        // The copies that are being made end because of the signal to stop.
+        // Wait for the requests of tools. They end early because of the signal to stop.
         drop(host::write(&self.tools));
         let mut done = if self.base.meta.is_fenced() { self.recover() } else { Ok(()) };
         // No thread receives recalls any more, so other mounts would wait in vain for the held directories.

@@ -3,14 +3,16 @@
 //! [`OpenListings`] holds the open directories and the number of names that they keep in memory. Lock order: the
 //! table of directories is locked alone; one directory's names are locked before the locks of [`Base`].
 //!
-//! A listing continues by name, not by an index into the current entries. So a name that exists all the while
-//! is listed once, whatever names are created or removed meanwhile. The positions that the caller holds are
-//! indices into the names listed so far, which an open directory keeps until it is rewound.
+//! A listing continues by name, not by an index into the current entries. So a name that exists during the whole
+//! listing is listed once, even if other names are created or removed meanwhile. The positions that the caller holds
+//! are indices into the names listed so far. An open directory keeps these names until it is rewound. But if all open
+//! directories hold more than [`MAX_HELD`] names, a listing that needs more drops those far behind its caller's
+//! position.
 //!
 //! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
 //! checked when its name is read; its inode is read in the same request. The check uses the credential that
-//! the caller had when it opened the directory. A directory that is cached as a whole costs no request for
-//! any caller: each entry costs one lookup of its inode and one of a cached decision.
+//! the caller had when it opened the directory. If the listing and all its inodes are cached, a listing costs no
+//! request for any caller: for each entry, the inode and the decision are looked up in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -95,7 +97,7 @@ impl NameWindow {
     }
 }
 
-/// The share of one open directory in the number of names that all of them hold.
+/// The number of names that one open directory holds, as part of the number that all open directories hold.
 #[derive(Debug, Default)]
 struct HeldNames {
     total: Option<Arc<AtomicUsize>>,
@@ -271,8 +273,8 @@ impl OpenListings {
     }
 
     /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends. With
-    /// `attrs`, each entry has the current attributes of its inode, except a directory that another mount holds, and
-    /// names that were removed meanwhile are left out.
+    /// `attrs`, each entry has the current attributes of its inode, with the exceptions of [`DirEntry::attr`]. Names
+    /// that were removed meanwhile are then left out.
     ///
     /// # Errors
     /// EBADF if the directory is not open; EINVAL for a position whose name was dropped because open
@@ -320,7 +322,7 @@ impl OpenListings {
                     return Err(Errno::ENOMEM);
                 }
             }
-            // A position beyond the listed names did not come from an entry.
+            // The index is valid here: for a position beyond the last name, the loop has returned.
             let Some((name, ino, kind)) = names.shown.get(index) else { return Ok(()) };
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
@@ -355,7 +357,7 @@ impl OpenListings {
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
 
-    /// Reads more names; returns `false` at the end. Possibly none of them is shown.
+    /// Reads more names; returns `false` at the end of the directory. After `true`, possibly no new name is shown.
     fn read_more(&self, dir: &OpenDir, names: &mut NameWindow, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);

@@ -1,14 +1,15 @@
 //! Locks on open files that are shared by all mounts. If this mount is exclusive, the kernel keeps the locks itself.
 //!
-//! [`Locks`] holds the owners that requested locks, the locks that were granted, and what failed calls have left behind.
-//! Lock order: `owners`, `granted` and `leftovers` are each locked alone, and `leftovers` not while one of them is locked.
+//! [`Locks`] holds the owners that requested locks, the locks that were granted, and the leftovers of failed calls.
+//! Lock order: no two of `owners`, `granted` and `leftovers` are locked at the same time. A [`Leftover`]'s `todo` is
+//! locked before `granted`, and never at the same time as `leftovers`.
 //!
 //! Locks end with the session that holds them, so they need not be durable.
 //!
-//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after its owner has
-//! released its locks and closed the file; a lock that was not released stays with an owner that no longer exists; and the
-//! record of a wait that has ended can look like a deadlock. Before this mount requests or releases a lock of the same
-//! owner, it removes what is left behind, and the thread that flushes files tries it again until it succeeds or the
+//! A call that failed leaves something behind ([`Todo`]): a request in doubt may still be granted, also after its owner
+//! has released its locks and closed the file; a lock that was not released stays with an owner that no longer exists;
+//! and the record of a wait that has ended can look like a deadlock. Before this mount requests or releases a lock of
+//! the same owner, it removes these leftovers. The thread that flushes files also tries to, until it succeeds or the
 //! session ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -38,9 +39,9 @@ pub(crate) struct LockState {
 ///
 /// A process releases its locks when it closes any descriptor of the file, and the kernel reports that
 /// (FLUSH). Locks of an open file description (`F_OFD_SETLK`) are different, but the kernel neither marks
-/// them as such nor reports their release. So the locks that are left when a handle is released are taken for
-/// such locks. An inode that is not in this map has no locks, so most files are closed without a request to
-/// the database.
+/// them as such nor reports their release. So the locks that are left when a handle is released are treated as
+/// such locks. An inode that is not in this map has no `fcntl(2)` locks of this mount, so most files are closed
+/// without a request to the database.
 #[derive(Debug, Default)]
 struct LockOwners(Mutex<HashMap<Ino, HashSet<Requester>>>);
 
@@ -68,19 +69,20 @@ impl LockOwners {
     }
 }
 
-/// What a failed call of an owner has left behind.
+/// The work that a failed call of an owner has left behind.
 #[derive(Debug)]
 struct Leftover {
     owner: LockOwner,
-    /// Locked while it is done, so that the owner gets no lock meanwhile, which this would release.
+    /// Locked while the work is done. The owner's next request waits for that ([`Locks::settle`]): if it were granted
+    /// a lock meanwhile, the work would release this lock.
     todo: Mutex<Todo>,
 }
 
-/// What is left to be done for a call that failed.
+/// The steps that are left to be done for a call that failed.
 #[derive(Debug, Default)]
 struct Todo {
-    /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release locks. This is
-    /// done first.
+    /// The request to cancel ([`Meta::cancel`](client::Meta::cancel)): it may still be granted, or release locks. The
+    /// cancellation is the first step.
     doubt: Option<Doubt>,
     then: Then,
 }
@@ -163,11 +165,11 @@ impl Locks {
     }
 
     /// Takes a lock through a handle. Data that was written under another lock is committed first, so that
-    /// other clients see it. A request whose lock is granted is answered by [`Self::when_current`].
+    /// other clients see it. If the lock is granted, the caller answers the request by [`Self::when_current`].
     ///
     /// # Errors
-    /// Those of a flush if an exclusive lock would become a shared one, which then remains exclusive; EIO if the file was
-    /// lost with the session; those of [`TakeLock`].
+    /// Those of a flush if an exclusive lock would become a shared one (the lock then remains exclusive); EIO if the
+    /// file was lost with the session; those of [`TakeLock`].
     pub fn take_lock(
         &self,
         ino: Ino,
@@ -176,8 +178,9 @@ impl Locks {
         wait: bool,
     ) -> Result<Locked, Errno> {
         let stored = self.commit_written(ino);
-        // If the data cannot be stored, the lock that it was written under remains, or its owner closes the file. Others
-        // can share a lock that becomes a shared one.
+        // An error matters only if an exclusive lock becomes a shared one, because other mounts can then get a shared
+        // lock too, and would read old data. Otherwise the lock under which the data was written remains until the data
+        // is stored, or is dropped because the owner closes the file.
         if self.granted.shares(ino, request) && !self.base.meta.is_exclusive() {
             stored?;
         }
@@ -187,8 +190,8 @@ impl Locks {
         self.request_lock(ino, request, wait)
     }
 
-    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`]. If the lock is granted,
-    /// [`Self::when_current`] answers it.
+    /// Retries a request for which [`Self::take_lock`] returned [`Locked::Waiting`]. If the lock is granted, the
+    /// caller answers the request by [`Self::when_current`].
     ///
     /// # Errors
     /// EIO if the file was lost with the session; those of [`TakeLock`]. After an error the request is no
@@ -197,12 +200,13 @@ impl Locks {
         self.request_lock(ino, request, true)
     }
 
-    /// Calls `answer`, which answers the request for a lock that was granted, when the kernel has no data of the file from
-    /// before the lock. Reads the inode. Does not wait for the kernel, but the answer does: the kernel waits for pages that
-    /// are being read.
+    /// Calls `answer` when the kernel has no data of the file from before the lock. `answer` answers the request for a
+    /// lock that was granted. This function reads the inode, but does not wait for the kernel. `answer` may be called
+    /// later on another thread: before the kernel drops its pages, it waits for pages that are being read.
     ///
-    /// The kernel would drop its pages by itself when it is given another mtime or size, but it ignores the attributes
-    /// in a reply if it was given others, was notified, or wrote to the file meanwhile (`fuse_change_attributes`).
+    /// The kernel drops its pages by itself if a reply contains another mtime or size. But it ignores the attributes in
+    /// a reply if it received other attributes or a notification, or wrote to the file, since it sent the request
+    /// (`fuse_change_attributes`).
     pub fn when_current(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
         let caches = &self.base.caches;
         if self.base.meta.is_exclusive() {
@@ -236,8 +240,8 @@ impl Locks {
         self.leave(self.lock_of(request).owner, Todo { doubt: None, then: Then::StopWaiting });
     }
 
-    /// Removes the records of waits that have ended, and what else failed calls have left behind, until a request fails.
-    /// So if the database is away, this waits for it once. The thread that flushes files tries again.
+    /// Removes the records of waits that have ended, and the other leftovers of failed calls, until a request fails. So
+    /// if the database does not answer, this waits for one request only. The thread that flushes files tries again.
     pub fn remove_ended_waits(&self) {
         if let Err(errno) = self.settle_all() {
             tracing::warn!(%errno, "cannot remove the record of a lock wait that has ended; retrying");
@@ -259,8 +263,8 @@ impl Locks {
     }
 
     /// Releases all locks of a process on a file, because the process has closed a descriptor of the file.
-    /// The file was flushed before. Data that could not be stored is lost if it may have been written under such a lock:
-    /// to store it later would overwrite what the next holder of the lock writes.
+    /// The file was flushed before. Data that could not be stored is dropped if it may have been written under such a
+    /// lock: if it were stored later, it would overwrite the data that the next holder of the lock writes.
     ///
     /// # Errors
     /// Those of the database. The locks are then released later.
@@ -271,7 +275,7 @@ impl Locks {
     }
 
     /// Releases all locks of an open file description that was closed. The file was flushed before. `flock`
-    /// is the owner of its `flock(2)` lock, if it ever had one. Data that could not be stored is lost as by
+    /// is the owner of its `flock(2)` lock, if it ever had one. Data that could not be stored is dropped as by
     /// [`Self::unlock_process`].
     ///
     /// # Errors
@@ -345,7 +349,7 @@ impl Locks {
     /// Removes what failed calls have left behind. Returns whether there was anything.
     ///
     /// # Errors
-    /// The first error; what is left of other owners may then still be there.
+    /// The first error; leftovers of other owners may then remain.
     fn settle_all(&self) -> Result<bool, Errno> {
         let owners: BTreeSet<LockOwner> = host::lock(&self.leftovers).iter().map(|left| left.owner).collect();
         owners.iter().try_for_each(|owner| self.settle(*owner))?;
@@ -419,7 +423,7 @@ impl Locks {
             }
             (Err(errno), _) if wait && !is_doubtful => {
                 self.stop_waiting(request);
-                // After EIO, the database is probably still away.
+                // After EIO, the database probably does not answer yet.
                 if *errno != Errno::EIO {
                     self.remove_ended_waits();
                 }
@@ -662,11 +666,11 @@ mod tests {
             (LockKind::Posix, |vfs, ino| vfs.locks.unlock_handle(ino, 1, None)),
             (LockKind::Flock, |vfs, ino| vfs.locks.unlock_handle(ino, 1, Some(1))),
         ];
-        // The locks are read first.
         for (kind, close) in closes {
             for fault in [FaultOf::Before, FaultOf::Late] {
                 let ((faulty, first, next, ino), lock) = (two_mounts(), whole(kind));
                 assert_eq!(first.locks.take_lock(ino, 1, lock, false), Ok(Locked::Granted));
+                // The locks are read first.
                 faulty.script([FaultOf::None, fault]);
                 assert_eq!(close(&first, ino), Err(Errno::EIO));
                 assert_eq!(next.locks.take_lock(ino, 1, lock, false), Err(Errno::EAGAIN));
@@ -741,7 +745,7 @@ mod tests {
             Removal,
             /// The request that makes the record is late.
             Late,
-            /// The owner has an earlier lock to release, which fails when it tries again to get the lock.
+            /// An earlier lock of the owner must be released, and this fails when the owner requests the lock again.
             Release,
         }
         for fault in [Fault::Removal, Fault::Late, Fault::Release] {

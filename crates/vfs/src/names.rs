@@ -21,9 +21,10 @@ use crate::files::Files;
 use crate::numbers::Numbers;
 use crate::open::UnlinkGuard;
 
-/// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
+/// The longest target of a symbolic link in bytes: `PATH_MAX` without the NUL.
 const MAX_TARGET_BYTES: usize = 4095;
-/// How often a removal of a name begins again because another mount has given the name to another file.
+/// How often a removal of a name is tried. It begins again if another mount has given the name to another file, or if
+/// the directory of the trash did not exist.
 const MAX_ROUNDS: usize = 64;
 
 /// A request to create an inode.
@@ -60,7 +61,8 @@ impl Names {
         Ok(inode.map(|inode| self.base.attributes.attr_of(&inode)))
     }
 
-    /// The directory with this path from the root of the volume. No access is checked, and symbolic links are not followed.
+    /// The directory with this path from the root of the volume. No access is checked, and symbolic links are not
+    /// followed.
     ///
     /// # Errors
     /// ENOENT if a name does not exist; ENOTDIR if it is not a directory; ENAMETOOLONG or EINVAL if it is not a valid
@@ -97,9 +99,9 @@ impl Names {
         Ok(self.base.attributes.attr_of(&self.base.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
-    /// Checks that the caller may look up an inode without a path, on which search permissions would be
-    /// checked: it needs `CAP_DAC_READ_SEARCH`. The kernel checks that too, but it does not know which
-    /// callers are squashed, and has only a projection of NFSv4 ACLs.
+    /// Checks that the caller may look up an inode by its file handle. A handle has no path on which search
+    /// permissions are checked, so the caller needs `CAP_DAC_READ_SEARCH`. The kernel checks the capability too, but
+    /// it does not know which callers are squashed, and has only a projection of NFSv4 ACLs.
     ///
     /// # Errors
     /// EACCES if the caller lacks the capability, or if its credential cannot be read.
@@ -179,8 +181,8 @@ impl Names {
         self.base.attributes.after_change(&linked)
     }
 
-    /// Removes a name of an inode that is not a directory. An inode without further names is deleted now, or
-    /// at its last close.
+    /// Removes a name of an inode that is not a directory. An inode without further names moves into the trash if the
+    /// volume has one and the file is not open on this mount. Otherwise it is deleted now, or at its last close.
     ///
     /// # Errors
     /// ENAMETOOLONG if the name is too long; those of [`Unlink`].
@@ -283,8 +285,8 @@ impl Names {
     /// Runs an operation that may move an inode into the trash. The argument of `run` says whether it may do so. If the
     /// directory of the trash does not exist, creates it and runs the operation again.
     ///
-    /// If there is no room for the names of the trash, or a file has the name of its directory, the removed inode is
-    /// deleted at once, because otherwise users could not free space.
+    /// If there is no room for a name in the trash, or if the directory cannot be created because a file has its name,
+    /// the removed inode is deleted at once, because otherwise users could not free space.
     fn trashing<T: Unlinks>(&self, run: impl Fn(bool) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.base.meta.volume().trash_days == 0 {
             return run(false);
@@ -293,7 +295,8 @@ impl Names {
             let done = run(true);
             let unlinked = match &done {
                 Ok(done) => done.unlinked(),
-                // If the removal may still happen, another one must not follow: the name may refer to another inode by then.
+                // If the removal may still happen, another one must not follow: the name may refer to another inode by
+                // then.
                 Err(Errno::ENOSPC) if !self.base.commits.doubts.exist() => return run(false),
                 Err(_) => None,
             };

@@ -101,8 +101,10 @@ impl Xattrs {
     /// Sets an ACL from its wire form; `None` removes it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; EINVAL if it names an id that has no
-    /// mapping in the volume; EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
+    /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; ENOSPC if the volume's table of
+    /// domains is full; EINVAL if the ACL names an id that has no mapping in the volume; with [`Sids::Mapped`],
+    /// EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of
+    /// [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
         &self,
         caller: &Caller<'_>,

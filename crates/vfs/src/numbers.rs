@@ -10,7 +10,7 @@
 //!    counter or above, and [`Numbers::advance`] raises it to that counter. So a number that is taken under a
 //!    hold is not below the hold's floor, and a number that is taken later is not below the current
 //!    `left.start`.
-//! 3. `first` is the minimum of all floors and `left.start`.
+//! 3. `first` is the minimum of all floors, `left.start`, and the slice numbers in rows that are queued for a commit.
 //! 4. A commit that was given up in doubt may still arrive and name slices whose hold has ended. So the floor of a hold
 //!    that ends while there is such a commit counts until there is none.
 //!
@@ -102,8 +102,8 @@ impl Numbers {
         slice.map(|slice| slice.0)
     }
 
-    /// Gives up the rest of the range if there is no hold and other clients have taken numbers since, so that
-    /// an idle mount does not protect their slices for ever.
+    /// Gives up the rest of the range if there is no hold and other clients have leased numbers since, so that
+    /// an idle mount does not protect the slices of other clients for ever.
     pub(crate) fn advance(&self) -> Result<(), Errno> {
         if host::lock(&self.state).floor(&self.meta).is_some() || self.queued().is_some() {
             return Ok(());

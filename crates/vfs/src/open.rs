@@ -3,7 +3,8 @@
 //! File handles have no state of their own: requests find their file by inode number, so writeback that the
 //! kernel sends with any handle needs no special case.
 //!
-//! Lock order: a file's `data` before a shard of the table. No thread holds two locks of the same kind.
+//! Lock order: a file's `data` before its `dropped`, and before a shard of the table. No thread holds two locks of the
+//! same kind.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -36,8 +37,8 @@ pub(crate) struct OpenFile {
     /// The kernel may have pages of this file.
     cached: AtomicBool,
     dropped: Mutex<Dropped>,
-    /// If a call on this mount created the file and opened it, the inode as it was created, and whether the call may
-    /// not have ended.
+    /// The inode as it was created, if a call on this mount created and opened the file. While `is_opening` is set,
+    /// this call may still be in progress.
     created: OnceLock<Box<Inode>>,
     is_opening: AtomicBool,
 }
@@ -59,12 +60,12 @@ pub(crate) struct FileData {
     pub(crate) hold: Option<Hold>,
 }
 
-/// When the kernel last dropped its pages of a file because a lock was granted.
+/// The state of the kernel's pages of a file after the kernel last dropped them because a lock was granted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dropped {
     /// The version of the data, if all pages are of this version or later.
     pub(crate) version: Option<DataVersion>,
-    /// How often written data was lost, which the kernel may still have in its pages.
+    /// How often this mount dropped written data that the kernel may still have in its pages.
     losses: u64,
 }
 
@@ -196,7 +197,9 @@ impl OpenFile {
         *host::lock(&self.dropped)
     }
 
-    /// Notes that the kernel has dropped its pages, and that the data had this version `before` that.
+    /// Notes that the kernel has dropped its pages, so all pages are of `version` or later. `version` and `before`,
+    /// the state of the pages, were read before that. If this mount has dropped written data since then, the version is
+    /// not recorded, because the kernel may have read that data again.
     pub(crate) fn note_dropped(&self, version: Option<DataVersion>, before: Dropped) {
         let mut dropped = host::lock(&self.dropped);
         if dropped.losses == before.losses {
@@ -222,7 +225,7 @@ impl OpenFile {
         }
     }
 
-    /// The inode as a call on this mount created it, as long as that call may not have ended.
+    /// The inode as a call on this mount created it, while that call may still be in progress.
     pub(crate) fn created(&self) -> Option<&Inode> {
         self.created.get().map(Box::as_ref).filter(|_| self.is_opening.load(Ordering::Acquire))
     }

@@ -115,7 +115,7 @@ fn boot_offset() -> Option<i64> {
     if own.is_none() {
         return Some(0);
     }
-    // The file shows the namespace of new children.
+    // `timens_offsets` shows the offsets of the namespace of new children.
     if own != namespace("time_for_children") {
         return None;
     }
@@ -126,8 +126,8 @@ fn boot_offset_in(offsets: &str) -> Option<i64> {
     let mut fields = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_ascii_whitespace();
     let seconds: i64 = fields.next()?.parse().ok()?;
     let nanos: i64 = fields.next()?.parse().ok()?;
-    // The kernel shows times to programs with 100 ticks a second (USER_HZ). It rounds down after it has added the offset,
-    // so only an offset of whole ticks can be taken back exactly.
+    // The kernel shows times to programs with 100 ticks a second (USER_HZ). It rounds down after it has added the
+    // offset, so only an offset of whole ticks can be subtracted exactly.
     (nanos % 10_000_000 == 0).then_some(seconds * 100 + nanos / 10_000_000)
 }
 

@@ -109,7 +109,8 @@ impl Files {
     /// # Errors
     /// Those of [`KillPriv`].
     pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
-        // A squashed caller has no capabilities, whatever the request says.
+        // If the mount squashes callers, the kernel checked the capability of an identity that may not be the caller's
+        // in the volume.
         if kill_suidgid || self.base.access.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 

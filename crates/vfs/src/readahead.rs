@@ -1,7 +1,8 @@
 //! Readahead: blocks of a file that is read sequentially are prefetched.
 //!
 //! The window grows with the number of bytes read sequentially, so a short read costs nothing extra and a
-//! long one keeps as many requests in flight as a distant store needs. It continues across slices and chunks.
+//! long one keeps as many requests in flight as a distant store needs. Readahead continues across slices and
+//! chunks.
 
 use std::ops::Range;
 
@@ -61,8 +62,8 @@ impl ReadAhead {
         reader.used = self.clock;
         reader.run += read.end - read.start;
         reader.next = reader.next.max(read.end);
-        // Up to half a block, nothing is prefetched: a read of that much makes the store fetch its whole
-        // block anyway.
+        // Up to half a block, nothing is prefetched, because sequential reads make the store fetch the whole block
+        // anyway.
         if reader.run <= u64::from(BLOCK_BYTES) / 2 {
             return None;
         }

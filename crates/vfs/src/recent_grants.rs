@@ -1,9 +1,10 @@
 //! The files on which locks were granted a short time ago, and the notifications about them that wait.
 //!
-//! A program that has got a lock first asks for the attributes of the file (read(2), lseek(2)). If the kernel is notified
-//! of the inode before it has applied the reply, it ignores the attributes in it, also the new size
-//! (`fuse_change_attributes`). So notifications about the file wait for [`GRANT_SETTLES`], or for the next lock: before that is
-//! granted, the kernel is told to forget everything about the file anyway.
+//! After a lock was granted, the program's next call usually makes the kernel request the attributes of the file
+//! (read(2), lseek(2)). If the kernel is notified about the inode before it has applied the reply, it ignores the
+//! attributes in the reply, also the new size (`fuse_change_attributes`). So notifications about the file wait for
+//! [`GRANT_SETTLES`], or for the next lock. If one waits then, everything about the file is invalidated before the
+//! request for this lock is answered.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use host::{HashMap, Instant};
 use types::Ino;
 
-/// For so long after a lock was granted, notifications about its file wait.
+/// The time for which notifications about a file wait after a lock on it was granted.
 pub(crate) const GRANT_SETTLES: Duration = Duration::from_millis(20);
 /// The longest time for which a grant waits until a notification about its file is written.
 const WRITTEN_IN: Duration = Duration::from_millis(10);
@@ -36,7 +37,7 @@ struct Grant {
     waiting: Option<Part>,
 }
 
-/// What a notification about a file invalidates; the second one includes the first.
+/// The part of the kernel's caches of a file that a notification invalidates. `Content` includes `Attributes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Attributes,
@@ -44,7 +45,9 @@ pub(crate) enum Part {
 }
 
 impl RecentGrants {
-    /// From now on, notifications about the file wait. Returns whether one waited already: the caller then sends one.
+    /// Makes notifications about the file wait from now on. If one is being written, first waits for that, but at most
+    /// for [`WRITTEN_IN`]. Returns whether one waited already: it is dropped, and the caller must send one in its
+    /// place.
     pub(crate) fn begin(&self, ino: Ino) -> bool {
         let until = Instant::now() + WRITTEN_IN;
         let mut state = host::lock(&self.state);
@@ -58,7 +61,7 @@ impl RecentGrants {
         }
     }
 
-    /// Notifications wait for another [`GRANT_SETTLES`] from now on.
+    /// Makes notifications about the file wait for another [`GRANT_SETTLES`] from now on.
     pub(crate) fn renew(&self, ino: Ino) {
         let at = Instant::now();
         host::lock(&self.state).grants.entry(ino).or_insert(Grant { at, waiting: None }).at = at;

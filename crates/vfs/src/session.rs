@@ -154,8 +154,9 @@ impl Session {
             mountpoint: info.mountpoint,
             since: self.since(),
             heartbeat: Time::now(),
-            // Others could prove by the boot that the process has ended, and remove the session without a replay of
-            // its journal. The lock of the journal proves it too.
+            // With the boot id, other mounts could prove that this process has ended, and would remove the session
+            // before its journal is replayed. A replay does not need this boot id: if the lock of the journal is
+            // free, the process has ended.
             process: match self.meta.has_journal() || self.is_leaving.load(Ordering::Acquire) {
                 true => Process { boot_id: String::new(), ..this_process() },
                 false => this_process(),

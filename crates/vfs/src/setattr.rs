@@ -20,7 +20,7 @@ pub struct AttrChange {
     pub size_bytes: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// The times are the current time, not chosen by the caller.
+    /// The times are set to the current time (`UTIME_NOW`), not to a time that the caller chose.
     pub is_set_times: bool,
     /// The truncation is by a descriptor that is open for writing.
     pub is_open: bool,
@@ -64,8 +64,8 @@ impl Vfs {
             // their own mtime.
             Ok(file) if truncates || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // If the truncation cuts off all written data, none of it need be stored. It is dropped after the commit,
-                // because the truncation may still fail or be denied.
+                // If the truncation cuts off all written data, none of this data need be stored. It is dropped after
+                // the commit, because the truncation may still fail or be denied.
                 let cuts_all = change.size_bytes.is_some_and(|size| data.is_cut_off(size));
                 let prepared = match cuts_all {
                     true => self.base.abandoned.settle(Some(ino)),

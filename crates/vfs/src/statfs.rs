@@ -35,7 +35,7 @@ impl Vfs {
             0 => None,
             capacity => Some(capacity.div_ceil(Usage::BLOCK_BYTES).saturating_sub(blocks)),
         };
-        // A directory has no more room than its disk.
+        // An object store in a local directory has no more room than the disk of that directory.
         let on_disk = self.base.store.free_bytes().map(|bytes| bytes / Usage::BLOCK_BYTES);
         let unlimited = || (UNLIMITED_BYTES / Usage::BLOCK_BYTES).saturating_sub(blocks);
         let free_blocks = [within_capacity, on_disk].into_iter().flatten().min().unwrap_or_else(unlimited);

@@ -1,7 +1,7 @@
 //! Requests of tools to a mount about one file: compact it, tell how much of it is cached, evict it from the caches.
 //!
-//! No access is checked, so the caller must be the superuser or the user that runs the mount. The session does not end
-//! while a file is compacted.
+//! No access is checked, so the caller must be the superuser or the user that runs the mount. The end of the session
+//! stops a compaction and waits for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,8 +55,9 @@ impl Vfs {
                         sum.bytes += done.bytes;
                         break;
                     }
-                    // The file was deleted meanwhile, or changes all the time.
+                    // The file was deleted meanwhile.
                     Err(Errno::ESTALE) => break,
+                    // The chunk changes all the time.
                     Err(Errno::EAGAIN) if attempt >= TRIES => break,
                     Err(Errno::EAGAIN) => {}
                     Err(errno) => return Err(errno),
@@ -81,7 +82,7 @@ impl Vfs {
         Ok(sum)
     }
 
-    /// Removes a file from the caches of this mount and of the kernel. Returns how much of it the mount had.
+    /// Removes a file from the caches of this mount and of the kernel. Returns how much of it this mount had cached.
     ///
     /// # Errors
     /// EIO if the database fails.

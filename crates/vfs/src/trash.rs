@@ -1,7 +1,8 @@
 //! Empties the trash. Only the mount that cleans up for all mounts does that.
 //!
-//! Hours that are older than the volume keeps them are deleted. If the volume has limits and is nearly full, the oldest
-//! hours are deleted early, because removed files must not keep programs from writing.
+//! The trash has one directory for each hour of each user. Hours that are older than `trash_days` of the volume are
+//! deleted. If the volume has limits and is nearly full, the oldest hours are deleted early, because removed files must
+//! not keep programs from writing.
 
 use client::Emptying;
 use meta::Usage;
@@ -13,7 +14,7 @@ use crate::cleanup::Cleanup;
 
 /// The most entries that one call deletes. Between two calls, the thread checks whether the session ends.
 const ENTRIES_AT_ONCE: u64 = 4096;
-/// Hours are deleted early while this part of a limit of the volume is used, in percent.
+/// Hours are deleted early while the volume uses at least this percentage of one of its limits.
 const NEARLY_FULL_PERCENT: u128 = 95;
 
 impl Cleanup {
@@ -33,8 +34,7 @@ impl Cleanup {
         self.empty_before(TrashHour(TrashHour::of(now).0.saturating_sub(kept)), &|| false)
     }
 
-    /// Deletes the oldest hours while the volume is nearly full. Returns whether it is still nearly full and more can
-    /// be deleted.
+    /// Deletes the oldest hours while the volume is nearly full. Returns whether a further call may delete more.
     ///
     /// # Errors
     /// Those of the database.
@@ -110,7 +110,7 @@ mod tests {
         vfs.names.lookup(&root(), dir, name.as_bytes()).unwrap().map(|attr| attr.ino)
     }
 
-    /// The inode with this name in the trash of this hour.
+    /// The inode with this name in the trash of this hour or of the previous one.
     fn trashed(vfs: &Vfs, uid: u32, ino: Ino, name: &str) -> Option<Ino> {
         let trash = lookup(vfs, Ino::ROOT, ".trash")?;
         let user = lookup(vfs, trash, &uid.to_string())?;

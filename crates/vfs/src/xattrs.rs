@@ -183,7 +183,7 @@ impl Xattrs {
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let held = self.base.caches.held_by_kernel();
         match XattrName::parse(name)? {
-            // There is never a default ACL, but programs that copy a directory remove it.
+            // A volume of NFSv4 ACLs has no default ACLs, but programs that copy a directory remove the default ACL.
             XattrName::Acl(AclType::Default) if self.base.access.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
@@ -215,7 +215,7 @@ impl Xattrs {
         set
     }
 
-    /// An operation that replaces or removes an ACL, unless it has entries whose id has no mapping here.
+    /// An operation that replaces or removes an ACL, unless the ACL has entries whose id has no mapping here.
     pub(crate) fn keeping_unmapped<'a, O>(
         &'a self,
         ino: Ino,
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn an_acl_with_a_mapped_sid_that_is_not_shown_is_not_replaced() {
-        // The rule maps SIDs to users and groups from 5000 on. The first mount has no numbers for these users.
+        // The rule maps SIDs to users and groups from 5000 on. The ids of the first case do not include these users.
         for (users, expected) in [("0:0:1000", Err(Errno::EOVERFLOW)), ("0:0:10000", Ok(()))] {
             let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
             Volume { acl: AclKind::Nfs4, ..Volume::in_memory("v") }.format(&*engine).unwrap();

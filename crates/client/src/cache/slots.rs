@@ -1,8 +1,8 @@
-//! The slots of a shard by key, and the clock that chooses which one is evicted.
+//! The slots of a shard by key, and the CLOCK algorithm, which chooses the slot to evict.
 //!
 //! The clock's hand goes through the slots in the order in which they lie in memory, and a new slot takes the place of an
-//! evicted one. So the clock costs no search for keys, and neither does the removal of a slot, whose hash is kept beside
-//! it.
+//! evicted one. So the clock does not search for keys. The removal of a slot does not hash its key, because the hash is
+//! kept beside the slot.
 
 use hashbrown::HashTable;
 use meta::Seq;

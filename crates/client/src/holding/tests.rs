@@ -173,7 +173,7 @@ fn another_client_sees_everything_that_was_answered() {
         for round in 0..20_u64 {
             let at = 1000 * (round + 1);
             let text = format!("d{round}");
-            // Another mount has looked there, so a new directory is not held for a while; a test does not wait.
+            // After the recall in the previous round, no new directory is held for a while. The test does not wait.
             holder.held.not_before.store(0, Ordering::Relaxed);
             let dir = make(&holder, Ino::ROOT, &text, at, MakeKind::Directory).unwrap();
             let below = make(&holder, dir.ino, "below", at + 1, MakeKind::Directory).unwrap();
@@ -222,7 +222,7 @@ fn a_change_out_of_a_held_directory_is_committed_after_all_earlier_changes() {
     let mode = set_mode(Ino(11), 0o600);
     meta.run(&mode, &BY_KERNEL).unwrap();
     assert_eq!(stored(&engine, RecordKey::Inode(Ino(11))).unwrap().mode, Mode::new(0o600));
-    // The rest of the directory still is.
+    // The directory itself is still held.
     let before = engine.counts();
     make(&meta, dir.ino, "h", 13, MakeKind::Regular).unwrap();
     assert_eq!((engine.counts() - before).commits, 0);
@@ -265,7 +265,7 @@ fn changes_that_a_killed_client_had_answered_are_committed_by_the_next() {
     drop(holder);
     let before = engine.counts();
     assert!(other.replay(&journals, &nothing_to_store()).unwrap());
-    // The session is read, renewed and removed.
+    // The read is of the session. The commits are its renewal, the queue, and its removal.
     let counts = engine.counts() - before;
     assert_eq!((counts.reads, counts.commits), (1, 3));
     assert_eq!(journals.all(), []);
@@ -538,7 +538,7 @@ impl Twins {
         let _ = self.metas[0].send_queued(u64::MAX);
         self.faulty.arm(false);
         (0..self.below(4)).for_each(|_| _ = self.make_new(dir, MakeKind::Regular));
-        // The killed client must have no other reference.
+        // This drops the last reference to the killed client.
         self.metas[0] = Arc::clone(&self.metas[1]);
         // The first replay may be killed too. It reads the session and renews it first.
         let next = Meta::open(self.faulty.clone(), 1000).unwrap();
@@ -629,8 +629,8 @@ fn registered_later(engine: &Counted, journals: &Memory) -> Arc<Meta> {
     meta
 }
 
-/// A replay commits under the session of the process that has ended, but not under ids that this process has used: the
-/// database answers those without doing anything.
+/// A replay renews and removes the session under ids of another client. The killed client may have used the ids that
+/// come next in its session, and the database does nothing for an id that it knows.
 #[test]
 fn a_replay_removes_the_session_whatever_the_killed_client_had_committed() {
     let (engine, journals) = (volume(), Memory::default());
@@ -695,7 +695,7 @@ fn crc32c(bytes: &[u8]) -> [u8; 4] {
     (!crc).to_le_bytes()
 }
 
-/// A volume that was loaded from a dump has the UUID of the first one, whose journals are not its own.
+/// A volume that was loaded from a dump has the UUID of the dumped volume, but does not own its journals.
 #[test]
 fn a_volume_leaves_the_journals_of_another_with_its_uuid_alone() {
     let (engine, journals) = (volume(), Memory::default());

@@ -7,8 +7,8 @@ use crate::maintenance::Maintenance;
 use crate::record::{Record, RecordKey, Settings};
 use crate::txn::Txn;
 
-/// Commits only while a [`Maintenance`] is announced. If another command has ended or replaced the
-/// announcement, every commit fails without any effect. So a tool that was considered dead cannot change the
+/// Commits only while its [`Maintenance`] is announced. If another command has ended or replaced the
+/// announcement, no transaction is committed any more. So a tool that was considered dead cannot change the
 /// volume while mounts use it.
 #[derive(Debug)]
 pub struct Announced {

@@ -1,4 +1,4 @@
-//! Directories that other sessions hold: a plan stops there, because what is stored of them may be out of date.
+//! Directories that other sessions hold: a plan stops there, because their stored records may be out of date.
 
 use meta::{Inode, RecordKey};
 use types::{Ino, Name, SessionId};

@@ -395,7 +395,8 @@ fn created_file_that_another_mount_deleted_has_attributes_until_it_is_used() {
     let acl = || pair.b.xattrs.getxattr(&root(), file, b"system.posix_acl_access");
     assert_eq!(attributes.getattr_for(&root(), file, false).unwrap().nlink, 0);
     assert_eq!(acl(), Err(Errno::ENODATA));
-    // A read asks through the open file. Size 0 would be the end of the file.
+    // The kernel requests the attributes for a read through the open file. With size 0, the read would end there
+    // instead of failing.
     assert_eq!(attributes.getattr_for(&root(), file, true), Err(Errno::ESTALE));
     assert_eq!(pair.b.files.read(file, 0, 10), Err(Errno::ESTALE));
     assert_eq!(attributes.getattr_for(&root(), file, false), Err(Errno::ESTALE));
@@ -437,7 +438,7 @@ fn direct_write_drops_pages_that_were_read_through_the_cache() {
 #[test]
 fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
     let pair = Pair::new(true);
-    // The other mount does not notice changes by itself.
+    // The second mount receives no changes, so only the lock request can detect that the data has changed.
     pair.b.caches.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let ino = make(&pair.a, "f");
     let any = OpenFor { read: true, write: true, execute: false, append: false };
@@ -466,7 +467,7 @@ fn pages_are_dropped_before_a_lock_is_granted_if_the_data_has_changed() {
     assert_eq!(events(&pair.b), [Event::Content(ino), Event::Reply]);
     assert_eq!(&pair.b.files.read_to_cache(ino, 0, 9).unwrap()[..], b"2");
     assert_eq!(events(&pair.b), [Event::Reply]);
-    // The other mount locks, writes and unlocks between the read and the commit of the request.
+    // The first mount locks, writes and unlocks between the read and the commit of the second mount's lock request.
     let (is_read, go) = pair.slow.stall();
     let events = std::thread::scope(|scope| {
         let locking = scope.spawn(|| events(&pair.b));

@@ -10,7 +10,7 @@ use types::{BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, Errno, Ino, SliceId, SliceSour
 
 use crate::{AttrChange, Vfs, VfsOptions, fixture};
 
-/// The rows of each slice, the counts of shared slices, and the garbage.
+/// The number of rows that name each slice, the stored counts of shared slices, and the garbage.
 struct References {
     rows: BTreeMap<u64, u64>,
     shared: BTreeMap<u64, u64>,
