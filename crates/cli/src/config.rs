@@ -71,8 +71,8 @@ pub(crate) struct ConfigArgs {
     /// you know that it is
     #[arg(long)]
     adopt_store: bool,
-    /// The new address of the volume's objects: another address of the same store, or a complete copy of the objects;
-    /// for a copy, the volume must not be mounted
+    /// The new address of the volume's objects: another address of the same store or, on SQLite, a complete copy of the
+    /// objects; for a copy, the volume must not be mounted
     #[arg(long, value_name = "PLACE", conflicts_with = "adopt_store")]
     bucket: Option<String>,
     /// With --bucket, the kind of the new store [default: that of the present one]
@@ -147,11 +147,6 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         volume = adopt_store(&url, &database, &volume, tool)?;
         output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     }
-    if let Some(bucket) = &args.bucket {
-        let storage = args.storage.as_ref().unwrap_or(&volume.storage).clone();
-        let to = StorageConfig { storage, bucket: bucket.clone() };
-        volume = move_store(&url, &database, &volume, to, args.force)?;
-    }
     // The root of the trash is a new inode. A mount on the embedded engine would not learn of it, and not count it.
     let lock = match args.trash_days {
         Some(1..) if !has_trash(&database).at(&url)? => Some(database.lock(false).map_err(|_| {
@@ -166,6 +161,11 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
         warn(&url, &database, &volume)?;
     }
     drop(lock);
+    if let Some(bucket) = &args.bucket {
+        let storage = args.storage.as_ref().unwrap_or(&volume.storage).clone();
+        let to = StorageConfig { storage, bucket: bucket.clone() };
+        volume = move_store(&url, &database, &volume, to, args.force)?;
+    }
     output::result(args.json, || to_json(&volume), || to_text(&volume))
 }
 

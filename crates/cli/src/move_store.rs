@@ -4,6 +4,9 @@
 //! |---|---|
 //! | the same store: an object that is written there is found at the old address | may be mounted; each mount uses the old address until it ends or is taken over |
 //! | a copy | must not be mounted, because mounts would store new objects at the old address only; every object of the old store must be in the copy |
+//!
+//! A copy can be used only on the embedded engine, whose lock proves that nobody mounts the volume. On a database server, a
+//! mount that was suspended, or that is just starting, would go on with the old store.
 
 use std::collections::HashSet;
 use std::path::absolute;
@@ -61,25 +64,32 @@ pub(crate) fn move_store(
     let new = open(&moved)?;
     let old = find_old(volume, &new).at(&moved.bucket)?;
     if let Ok(Old::Same) = old {
-        set(url, database.engine(), &moved)?;
+        set(url, database.engine(), volume, &moved)?;
         output::note(
             "both addresses lead to the same objects; each mount uses the old one until it ends or is taken over",
         );
         return url.volume(&*database.engine());
     }
+    if matches!(database, Database::Network(_)) {
+        return Err(CliError::new("this is not the store at the volume's present address, but perhaps a copy")
+            .at(&moved.bucket)
+            .advise("a volume on a database server can only get another address of the same store; nothing was changed"));
+    }
     let exclusive =
         Exclusive::begin(url, database, Tool { name: "limen config --bucket", force: Some(force) })?;
     match old {
-        _ if force => output::note("the copy is not compared with the old store: see limen fsck --data"),
         Ok(Old::Same) => {}
         Ok(Old::Other(old)) => require_all(&old, &new, &moved)?,
+        Err(error) if force => {
+            output::note(format!("{error}; so the copy is not compared with it: see limen fsck --data"));
+        }
         Err(error) => {
             return Err(error.advise(
                 "the copy cannot be compared with this store; if it is lost, give --force; nothing was changed",
             ));
         }
     }
-    set(url, exclusive.engine(), &moved)?;
+    set(url, exclusive.engine(), volume, &moved)?;
     url.volume(&*database.engine())
 }
 
@@ -97,10 +107,23 @@ fn open(volume: &Volume) -> Result<BareStore, CliError> {
     BareStore::open(&config, false).at(&volume.bucket)
 }
 
-fn set(url: &MetaUrl, engine: Arc<dyn Engine>, moved: &Volume) -> Result<(), CliError> {
-    let change = MoveStore { storage: &moved.storage, bucket: &moved.bucket };
+fn set(url: &MetaUrl, engine: Arc<dyn Engine>, from: &Volume, to: &Volume) -> Result<(), CliError> {
+    let place = |volume: &Volume| (volume.storage.clone(), volume.bucket.clone());
+    let change = MoveStore { from: place(from), to: place(to) };
     url.client(Arc::clone(&engine), 1)?.run(&change, &Authority::Kernel { revisions: None }).at(url)?;
     engine.sync().at(url)
+}
+
+/// Opens the store at the old address. An empty directory, such as one whose file system is not mounted, is not that store.
+fn open_marked(volume: &Volume) -> Result<BareStore, CliError> {
+    let store = open_without_key(volume)?;
+    if store.direct().marker().map_err(|error| store_error(volume, &error))?.is_none() {
+        return Err(
+            CliError::new("the object limen-volume is missing in the volume's store").at(&volume.bucket)
+        );
+    }
+    marker::verify(volume, &store)?;
+    open(volume)
 }
 
 /// The store at the old address.
@@ -120,7 +143,7 @@ fn find_old(volume: &Volume, new: &BareStore) -> Result<Result<Old, CliError>, C
     let (to_new, to_old) = (key("new"), key("old"));
     let data = || b"limen".as_slice().into();
     new.put(&to_new, data())?;
-    let old = open(volume).and_then(|old| {
+    let old = open_marked(volume).and_then(|old| {
         let is_found = old.get(&to_new, 0, 1).at(&volume.bucket)?.is_some();
         let is_same = is_found && {
             old.put(&to_old, data()).at(&volume.bucket)?;

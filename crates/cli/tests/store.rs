@@ -269,6 +269,10 @@ fn objects_move_to_a_complete_copy() {
     // The store is lost, but for a copy.
     fs::rename(&copied, place.path("copy of it")).unwrap();
     to("copy of it").failed(1, &["copied", "--force"]);
+    // An empty directory, as of a file system that is not mounted, is not the store, and nothing is written to it.
+    fs::create_dir(&copied).unwrap();
+    to("copy of it").failed(1, &["limen-volume is missing", "--force"]);
+    fs::remove_dir(&copied).unwrap();
     limen(&["config", &url, "--bucket", &place.text("copy of it"), "--force"]).ok();
     limen(&["fsck", "--data", &url]).ok();
     limen(&["config", &url, "--force"]).failed(2, &["--adopt-store"]);

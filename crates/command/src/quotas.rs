@@ -40,7 +40,12 @@ pub(crate) fn start(stream: UnixStream, request: &str, vfs: &Arc<Vfs>) -> io::Re
     let vfs = Arc::downgrade(vfs);
     let work = move || {
         let may_run = RUNNING.fetch_add(1, Ordering::AcqRel) < MAX_RUNNING;
-        let served = if may_run { serve(&stream, change, &vfs) } else { Ok(()) };
+        let served = match may_run {
+            true => serve(&stream, change, &vfs),
+            false => {
+                send(&stream, &json!({ "error": "too many quotas are being changed", "kind": "failed" }))
+            }
+        };
         RUNNING.fetch_sub(1, Ordering::AcqRel);
         if let Err(error) = served {
             tracing::debug!(%error, "the client of a quota does not answer");

@@ -84,20 +84,29 @@ impl Op for Configure {
 }
 
 /// Changes where the volume's objects are. Mounts use the store with which they were started until they end.
-#[derive(Clone, Copy, Debug)]
-pub struct MoveStore<'a> {
-    /// The kind of the store.
-    pub storage: &'a str,
-    pub bucket: &'a str,
+///
+/// # Errors
+/// EAGAIN if the objects are not at `from`: another command has changed that meanwhile.
+#[derive(Clone, Debug)]
+pub struct MoveStore {
+    /// The kind of the present store, and its bucket.
+    pub from: (String, String),
+    pub to: (String, String),
 }
 
-impl Op for MoveStore<'_> {
+impl Op for MoveStore {
     type Reply = ();
     const NAME: &'static str = "move store";
 
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
-        let set = |name, value: &str| Effect::PutSetting { name, value: value.to_owned() };
-        let effects = vec![set("storage", self.storage), set("bucket", self.bucket)];
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let (storage, bucket) = &self.from;
+        if view.setting("storage")?.as_ref() != Some(storage)
+            || view.setting("bucket")?.as_ref() != Some(bucket)
+        {
+            return Err(Errno::EAGAIN.into());
+        }
+        let set = |name, value: &String| Effect::PutSetting { name, value: value.clone() };
+        let effects = vec![set("storage", &self.to.0), set("bucket", &self.to.1)];
         Ok(Plan { reply: (), effects })
     }
 }

@@ -17,6 +17,9 @@ impl Vfs {
         progress: &mut dyn FnMut(&Retagging) -> bool,
     ) -> Result<QuotaKey, QuotaError> {
         let _running = host::read(&self.lifecycle.tools);
+        if self.base.stop.is_set() {
+            return Err(QuotaError::Interrupted);
+        }
         let mut go_on = |done: &Retagging| progress(done) && !self.base.stop.is_set();
         let changed = self.base.meta.change_quota(change, &mut go_on);
         self.base.commits.note_change();

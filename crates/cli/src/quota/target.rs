@@ -10,6 +10,7 @@ use command::error::{CliError, ErrorAt};
 use command::interrupt::Interrupt;
 use command::output;
 use command::registry::{self, Entry};
+use engine_sqlite::LockError;
 use meta::{Beside, Quota, QuotaKey, QuotaRule, QuotaState, Record, Scan};
 use ops::{Authority, GetInode, GetQuotas};
 use serde_json::Value;
@@ -58,7 +59,8 @@ impl QuotaTarget {
     pub(super) fn change(&self, change: QuotaChange, walks: bool) -> Result<QuotaKey, CliError> {
         match self.database.lock(false) {
             Ok(_lock) => self.change_here(change),
-            Err(_) => match self.mount() {
+            Err(LockError::Io { path, error }) => Err(CliError::new(error).at(path.display())),
+            Err(LockError::AlreadyMounted { .. }) => match self.mount() {
                 Some(mount) => self.watch(|progress| command::quotas::request(&mount, change, progress)),
                 // A change of limits alone needs no walk, and the mount reads them from the database.
                 None if !walks => self.change_here(change),
