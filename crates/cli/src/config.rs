@@ -79,7 +79,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "KIND", requires = "bucket")]
     storage: Option<String>,
     /// With --adopt-store, take the store over although a mount of this machine uses it by another database; that
-    /// mount can no longer store data. With --bucket, do not compare the copy with the old store, which may be lost. Also
+    /// mount can no longer store data. With --bucket, take the copy although the old store is lost. Also
     /// wait 90 seconds, and remove sessions that are not renewed in that time
     #[arg(long)]
     force: bool,

@@ -30,8 +30,8 @@ const COPY_FIRST: &str = "copy all objects there first, for example with rclone 
 /// The prefixes of all objects of a volume but its marker.
 const PREFIXES: [&str; 2] = ["chunks/", "backups/"];
 
-/// Changes the address of the objects. Returns the volume's new settings. With `force`, a copy is not compared with the
-/// old store, which need not exist any more.
+/// Changes the address of the objects. Returns the volume's new settings. With `force`, an old store that does not
+/// work is no error, and the copy is then not compared with it.
 ///
 /// # Errors
 /// The store at the new address is not this volume's, or does not work. If it is not the store at the old address: the
