@@ -158,6 +158,93 @@ fn nfs4_acl_tools_set_and_show_acls() {
     assert_eq!(get(&f).unwrap(), "A::1:r,A:g:1:x,A::OWNER@:rw", "names are stored as numbers");
 }
 
+/// The program `getent` of this test is the directory service.
+#[test]
+fn names_of_a_directory_service_are_set_and_shown_and_no_request_waits_for_it_for_long() {
+    let Some(volume) = nfs4(&[]) else { return };
+    let f = file(volume.at("f"), "A::OWNER@:rw");
+    let (tools, calls) = (volume.place.path("tools"), volume.place.path("calls"));
+    fs::create_dir(&tools).unwrap();
+    let script = format!(
+        r#"#!/bin/sh
+echo "$2 $3" >>'{}'
+case "$2 $3" in
+    'passwd lena' | 'passwd 70001') echo 'lena:x:70001:5::/:/bin/sh' ;;
+    'passwd max@example.org' | 'passwd 70002') echo 'max@example.org:x:70002:5::/:/bin/sh' ;;
+    'group domain users' | 'group 70003') echo "domain users:x:70003:$(seq -s , 20000)" ;;
+    'passwd late') sleep 3 && echo 'late:x:70004:5::/:/bin/sh' ;;
+    'passwd 70005') echo 'eve@example.com:x:70005:5::/:/bin/sh' ;;
+    'passwd away') exit 124 ;;
+    *) exit 2 ;;
+esac
+"#,
+        calls.display()
+    );
+    fs::write(tools.join("getent"), script).unwrap();
+    fs::set_permissions(tools.join("getent"), fs::Permissions::from_mode(0o755)).unwrap();
+    volume.place.umount(&[]).ok();
+    let (log, mnt, url) = (volume.place.text("log"), volume.place.mnt(), volume.place.url());
+    let mut mount =
+        common::command(&["mount", "-d", "--log", &log, "-o", "acl_domain=example.org", &url, &mnt]);
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    common::Said::from(mount.env("PATH", path).output().unwrap()).ok();
+    let calls = || fs::read_to_string(&calls).unwrap_or_default();
+    let named = |entries: &[(&str, bool)]| {
+        let mut value: Vec<u8> = (entries.len() as u32).to_be_bytes().into();
+        for (who, is_group) in entries {
+            let words = [0, if *is_group { 0x40 } else { 0 }, 1, who.len() as u32];
+            value.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
+            value.extend(who.as_bytes());
+            value.resize(value.len().next_multiple_of(4), 0);
+        }
+        value
+    };
+    let set_names = |entries: &[(&str, bool)]| setxattr(&f, NFS4_ACL, &named(entries), XattrFlags::empty());
+
+    let known = [("lena@example.org", false), ("max@EXAMPLE.org", false), ("domain users@example.org", true)];
+    set_names(&known).unwrap();
+    // The first look asks for the names of the numbers, and does not wait for them.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let names = known.map(|(who, is_group)| (who.to_lowercase(), is_group));
+    let shown: Vec<_> = names.iter().map(|(who, is_group)| (who.as_str(), *is_group)).collect();
+    while value(&f, NFS4_ACL).unwrap() != named(&shown) {
+        assert!(std::time::Instant::now() < until, "{:?}", value(&f, NFS4_ACL));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let asked = calls();
+    set_names(&known).unwrap();
+    value(&f, NFS4_ACL).unwrap();
+    assert_eq!(calls(), asked, "the answers are remembered");
+    assert_eq!(asked.lines().count(), 7, "{asked}");
+
+    // A name of another domain is not shown, and neither it nor an unknown name can be set.
+    set(&f, "A::70005:r,A::OWNER@:rw").unwrap();
+    let before = get(&f).unwrap();
+    for wrong in ["nobody-knows@example.org", "eve@example.com", "--help@example.org", "70001@example.org"] {
+        refused(set_names(&[(wrong, false)]), Errno::INVAL);
+    }
+    assert!(calls().contains("passwd --help"), "{}", calls());
+    assert_eq!(get(&f).unwrap(), before);
+
+    // The answer comes too late for the first attempt, but not for a later one.
+    refused(set_names(&[("late@example.org", false)]), Errno::TIMEDOUT);
+    assert_eq!(get(&f).unwrap(), before);
+    while let Err(error) = set_names(&[("late@example.org", false)]) {
+        assert_eq!(error, Errno::TIMEDOUT);
+        assert!(std::time::Instant::now() < until);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+
+    // A service that does not answer is left alone. Known names can still be set.
+    refused(set_names(&[("away@example.org", false)]), Errno::TIMEDOUT);
+    let asked = calls();
+    refused(set_names(&[("other@example.org", false)]), Errno::TIMEDOUT);
+    set_names(&[("lena@example.org", false)]).unwrap();
+    assert_eq!(calls(), asked);
+    let warned = fs::read_to_string(&log).unwrap().matches("no answer within 10 seconds").count();
+    assert_eq!(warned, 1);
+}
+
 #[test]
 fn malformed_nfs4_acls_are_refused_and_change_nothing() {
     let Some(volume) = nfs4(&[]) else { return };

@@ -50,6 +50,7 @@ mod space;
 // Names, listings, extended attributes.
 mod acl_ids;
 mod listings;
+mod name_service;
 mod names;
 mod nfs4;
 mod principals;

@@ -102,7 +102,7 @@ impl Xattrs {
     ///
     /// # Errors
     /// EOPNOTSUPP if the volume does not have NFSv4 ACLs; those of the wire form; ENOSPC if the volume's table of
-    /// domains is full; EINVAL if the ACL names an id that has no mapping in the volume; with [`Sids::Mapped`],
+    /// domains is full; ETIMEDOUT if a user or group is not known in time; EINVAL if the ACL names an id that has no mapping in the volume; with [`Sids::Mapped`],
     /// EOVERFLOW if a SID of the present ACL is mapped to an id that has no mapping here; those of
     /// [`KeepsUnmapped`](ops::KeepsUnmapped) and [`SetNfs4Acl`].
     pub(crate) fn set_nfs4_acl(
@@ -144,6 +144,7 @@ impl Xattrs {
                 Ok((acl, scope))
             }
             Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
+            Err(_) if names.is_unknown() => Err(Errno::ETIMEDOUT),
             Err(error) => Err(error.into()),
         });
         let acl = acl.transpose()?;

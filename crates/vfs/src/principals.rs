@@ -1,9 +1,10 @@
 //! The names of users and groups in the wire forms of NFSv4 ACLs: `name@domain` if the mount has a domain and
 //! the system knows the name, otherwise the number. Other identities are SIDs.
 //!
-//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Users of a
-//! directory service are not resolved, and show as numbers.
+//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change, and those that are not
+//! there from a [`NameService`].
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,6 +13,9 @@ use std::sync::{Arc, Mutex};
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{self, GrowingTable};
+use host::Instant;
+
+use crate::name_service::{NameService, Unknown};
 
 /// The largest part of a file that is read; it holds some 100,000 users.
 const MAX_BYTES: u64 = 8 << 20;
@@ -22,43 +26,109 @@ pub(crate) struct Principals {
     domain: Option<String>,
     users: Register,
     groups: Register,
+    service: NameService,
 }
 
 impl Principals {
     pub(crate) fn new(domain: Option<String>) -> Self {
-        Principals { domain, users: Register::new("/etc/passwd"), groups: Register::new("/etc/group") }
+        Principals {
+            domain,
+            users: Register::new("/etc/passwd"),
+            groups: Register::new("/etc/group"),
+            service: NameService::new(),
+        }
     }
 
     /// The current names, with this part of the volume's table of domains.
     pub(crate) fn now(&self, table: Arc<DomainTable>) -> Named {
-        let named = |domain: &String| (domain.clone(), self.users.now(), self.groups.now());
-        Named { names: self.domain.as_ref().map(named), sids: GrowingTable::new(table) }
+        let names = self.domain.as_ref().map(|domain| Names {
+            domain: domain.clone(),
+            users: self.users.now(),
+            groups: self.groups.now(),
+            service: self.service.clone(),
+            deadline: NameService::deadline(),
+            is_unknown: Cell::new(false),
+        });
+        Named { names, sids: GrowingTable::new(table) }
     }
 }
 
-/// The names as of one moment.
+/// The names for one request.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// The domain, the users and the groups.
-    names: Option<(String, Arc<NameTable>, Arc<NameTable>)>,
+    names: Option<Names>,
     pub(crate) sids: GrowingTable,
+}
+
+/// The names of a domain.
+#[derive(Debug)]
+struct Names {
+    domain: String,
+    users: Arc<NameTable>,
+    groups: Arc<NameTable>,
+    service: NameService,
+    /// When the request waits no longer for ids of names.
+    deadline: Instant,
+    /// Whether an id was not known in time.
+    is_unknown: Cell<bool>,
+}
+
+impl Named {
+    /// Whether the id of a name was not known in time, so that the request may be repeated.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.names.as_ref().is_some_and(|names| names.is_unknown.get())
+    }
+}
+
+impl Names {
+    fn table(&self, is_group: bool) -> &NameTable {
+        if is_group { &self.groups } else { &self.users }
+    }
+
+    /// The id of a name of this domain.
+    fn id(&self, name: &str, is_group: bool) -> Option<u32> {
+        let asked = |name: &str| self.service.id(name, is_group, self.deadline);
+        self.table(is_group).ids.get(name).copied().or_else(|| {
+            // SSSD can be configured to know users by their full names only.
+            let id = asked(name).and_then(|id| id.map_or_else(|| asked(&self.full(name)), |id| Ok(Some(id))));
+            id.unwrap_or_else(|Unknown| {
+                self.is_unknown.set(true);
+                None
+            })
+        })
+    }
+
+    /// The name of an id, with the domain.
+    fn name(&self, id: u32, is_group: bool) -> Option<String> {
+        if let Some(name) = self.table(is_group).names.get(&id) {
+            return Some(self.full(name));
+        }
+        let name = self.service.name(id, is_group)?;
+        match name.rsplit_once('@') {
+            None => Some(self.full(&name)),
+            Some((_, of)) => of.eq_ignore_ascii_case(&self.domain).then_some(name),
+        }
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{name}@{}", self.domain)
+    }
 }
 
 impl nfs4::Principals for Named {
     fn id_of(&self, name: &str, is_group: bool) -> Option<Id> {
-        if let (Some((domain, users, groups)), Some((name, of))) = (&self.names, name.rsplit_once('@')) {
-            let names = if is_group { groups } else { users };
-            return Id::system(*names.ids.get(name).filter(|_| of.eq_ignore_ascii_case(domain))?);
+        match (&self.names, name.rsplit_once('@')) {
+            (Some(names), Some((name, of))) if of.eq_ignore_ascii_case(&names.domain) => {
+                Id::system(names.id(name, is_group)?)
+            }
+            (Some(_), Some(_)) => None,
+            _ => self.sids.id_of(name, is_group),
         }
-        self.sids.id_of(name, is_group)
     }
 
     fn name_of(&self, id: Id, is_group: bool) -> Option<String> {
         match (&self.names, id.to_system()) {
-            (Some((domain, users, groups)), Some(number)) => {
-                let names = if is_group { groups } else { users };
-                names.names.get(&number).map(|name| format!("{name}@{domain}"))
-            }
+            (Some(names), Some(number)) => names.name(number, is_group),
             _ => self.sids.name_of(id, is_group),
         }
     }
@@ -142,7 +212,14 @@ mod tests {
         let names = Arc::new(NameTable::parse(text));
         assert_eq!(names.ids.len(), 2);
         let users = Named {
-            names: Some(("example.org".into(), Arc::clone(&names), Arc::default())),
+            names: Some(Names {
+                domain: "example.org".into(),
+                users: Arc::clone(&names),
+                groups: Arc::default(),
+                service: NameService::with_program("no-such-program"),
+                deadline: NameService::deadline(),
+                is_unknown: Cell::new(false),
+            }),
             sids: GrowingTable::default(),
         };
         assert_eq!(users.id_of("ann@EXAMPLE.org", false), Id::system(1000));
