@@ -1,12 +1,12 @@
 //! The rows of files, and the slices that they refer to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
 
 use meta::{Engine, EngineError, Inode};
-use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
+use types::{CHUNK_BYTES, ChunkIndex, Ino, Slice, SliceId, SliceSource};
 
-use super::scope::{Step, walk_below};
+use super::scope::{Entry, Step, walk_below};
 use super::totals::Run;
 use super::{CheckScope, Problem, WINDOW, walk};
 
@@ -21,8 +21,8 @@ pub struct SliceUse {
     pub garbage: bool,
     /// A file with one of the rows.
     pub ino: Ino,
-    /// Whether more than one row has ever referred to the slice. If so and no row was found, the slice is in
-    /// use: its rows moved from one inode to another during the scan.
+    /// Whether more than one row has ever referred to the slice. If so and no row was found, the slice may be
+    /// in use: its rows may have moved from one inode to another during the scan.
     pub shared: bool,
 }
 
@@ -125,23 +125,26 @@ pub fn for_each_chunk<E: From<EngineError>>(
     chunks_in(engine, scope, |inode, _, chunk, rows| each(inode, chunk, rows))
 }
 
-/// As [`for_each_chunk`]; also says whether no other call has the chunk.
+/// As [`for_each_chunk`]; also tells `each` whether no other call has the chunk.
 fn chunks_in<E: From<EngineError>>(
     engine: &dyn Engine,
     scope: &CheckScope,
     mut each: impl FnMut(&Inode, bool, ChunkIndex, &[Slice]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut each_of = |inode: &Inode, is_only| match inode.kind {
-        FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, is_only, chunk, rows)),
-        _ => Ok(()),
-    };
     match scope {
-        CheckScope::Volume => walk::inodes(engine, |inode| each_of(inode, true)),
+        CheckScope::Volume => walk::inode_pages(engine, Ino(0), |inodes| {
+            walk::chunks_of_all(engine, inodes, |inode, chunk, rows| each(inode, true, chunk, rows))?;
+            Ok(true)
+        }),
         CheckScope::Below(top) => walk_below(engine, top, |step| match step {
-            Step::Entries(entries) => entries.iter().try_for_each(|entry| match entry.reached() {
-                Some(inode) => each_of(inode, entry.is_only()),
-                None => Ok(()),
-            }),
+            Step::Entries(entries) => {
+                let reached: Vec<Inode> = entries.iter().filter_map(Entry::reached).copied().collect();
+                let unsure = entries.iter().filter(|entry| !entry.is_only()).filter_map(Entry::reached);
+                let unsure: HashSet<Ino> = unsure.map(|inode| inode.ino).collect();
+                walk::chunks_of_all(engine, &reached, |inode, chunk, rows| {
+                    each(inode, !unsure.contains(&inode.ino), chunk, rows)
+                })
+            }
             _ => Ok(()),
         }),
     }

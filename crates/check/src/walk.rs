@@ -1,12 +1,21 @@
 //! Scans of whole ranges of records, page by page.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Record, RecordKey, Scan};
-use types::{ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
+use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Page, Record, RecordKey, Scan};
+use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
 
 /// The number of rows in a page.
 pub(super) const PAGE: usize = 1024;
+
+/// The number of threads that read the rows of files.
+const READERS: usize = 8;
+
+/// The number of files whose first rows are in memory at the same time, and of their chunks.
+const TOGETHER: usize = 128;
+const FIRST_CHUNKS: usize = 4;
 
 /// Calls `each` with every record of a range.
 pub(super) fn records<E: From<EngineError>>(
@@ -80,13 +89,50 @@ pub(super) fn all_entries(
     })
 }
 
-/// Calls `each` with the rows of every chunk of a file.
+/// Calls `each` with the rows of every chunk of every regular file among `inodes`. [`READERS`] threads read the first
+/// chunks of a file each, because that is a round trip for each file.
+pub(super) fn chunks_of_all<E: From<EngineError>>(
+    engine: &dyn Engine,
+    inodes: &[Inode],
+    mut each: impl FnMut(&Inode, ChunkIndex, &[Slice]) -> Result<(), E>,
+) -> Result<(), E> {
+    let files: Vec<&Inode> = inodes.iter().filter(|inode| inode.kind == FileType::Regular).collect();
+    for files in files.chunks(TOGETHER) {
+        let first = |ino| engine.scan(&Scan::Slices { ino, from: ChunkIndex(0), limit: FIRST_CHUNKS });
+        let next = AtomicUsize::new(0);
+        let read = || {
+            let take = || files.get(next.fetch_add(1, Ordering::Relaxed));
+            std::iter::from_fn(take).map(|inode| (inode.ino, first(inode.ino))).collect::<Vec<_>>()
+        };
+        let helpers = READERS.min(files.len()).saturating_sub(1);
+        let found = host::with_helpers("limen-check", helpers, &read).into_iter().flatten();
+        let mut found: HashMap<Ino, Result<Page, EngineError>> = found.collect();
+        for inode in files {
+            // If a thread ended early, what it has read is missing.
+            let page = found.remove(&inode.ino).unwrap_or_else(|| first(inode.ino))?;
+            let mut from = ChunkIndex(0);
+            for record in &page.snapshot.records {
+                if let Record::Slices(_, chunk, rows) = record {
+                    from = ChunkIndex(chunk.0.saturating_add(1));
+                    each(inode, *chunk, rows)?;
+                }
+            }
+            if page.more {
+                chunks(engine, inode.ino, from, |chunk, rows| each(inode, chunk, rows))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with the rows of every chunk of a file from chunk `from` on.
 pub(super) fn chunks<E: From<EngineError>>(
     engine: &dyn Engine,
     ino: Ino,
+    from: ChunkIndex,
     mut each: impl FnMut(ChunkIndex, &[Slice]) -> Result<(), E>,
 ) -> Result<(), E> {
-    records(engine, Scan::Slices { ino, from: ChunkIndex(0), limit: PAGE }, |record| match record {
+    records(engine, Scan::Slices { ino, from, limit: PAGE }, |record| match record {
         Record::Slices(_, chunk, rows) => each(*chunk, rows),
         _ => Ok(()),
     })
