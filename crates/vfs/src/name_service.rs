@@ -18,9 +18,9 @@ use host::Instant;
 /// How long a request waits for the ids of names, and the number of requests that may wait.
 const WAIT: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 2;
-/// The time after which timeout(1) ends getent, in seconds, and its exit code then.
+/// The time after which timeout(1) ends getent, in seconds, and its exit codes then.
 const TIMEOUT_SECS: &str = "10";
-const TIMED_OUT: i32 = 124;
+const TIMED_OUT: [i32; 2] = [124, 137];
 /// How long nothing is asked after a timeout.
 const PAUSE: Duration = Duration::from_secs(60);
 /// The exit codes of getent if the name or id does not exist, and of timeout if getent does not exist.
@@ -84,16 +84,22 @@ enum Key {
     Id(u32),
 }
 
-/// The entry, if there is one, and when it was learned.
+/// The last answer to a question.
 #[derive(Debug, Clone)]
 struct Answer {
     entry: Option<(String, u32)>,
+    /// When the entry was first learned.
+    since: Instant,
     at: Instant,
+    /// Whether the services denied the entry at `at`. getent does not tell whether a name is gone or its service failed,
+    /// so an entry that was known ends with the second denial.
+    is_denied: bool,
 }
 
 impl Answer {
     fn is_fresh(&self) -> bool {
-        self.at.elapsed() < if self.entry.is_some() { FOUND_FOR } else { MISSING_FOR }
+        let is_found = self.entry.is_some() && !self.is_denied;
+        self.at.elapsed() < if is_found { FOUND_FOR } else { MISSING_FOR }
     }
 }
 
@@ -116,14 +122,19 @@ impl NameService {
         if !answer.as_ref().is_some_and(Answer::is_fresh) {
             self.ask(&mut state, &question);
         }
-        Some(answer.filter(|answer| answer.at.elapsed() >= SHOWN_AFTER)?.entry?.0)
+        Some(answer.filter(|answer| answer.since.elapsed() >= SHOWN_AFTER)?.entry?.0)
     }
 
-    /// The id of a user or group, `None` if there is none. Waits until `deadline`.
+    /// The id of a user or group, `None` if there is none. Waits until `deadline`; without one, asks nothing.
     ///
     /// # Errors
     /// [`Unknown`] if it is not known then, or too many requests wait.
-    pub(crate) fn id(&self, name: &str, is_group: bool, deadline: Instant) -> Result<Option<u32>, Unknown> {
+    pub(crate) fn id(
+        &self,
+        name: &str,
+        is_group: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Option<u32>, Unknown> {
         if !is_name(name) {
             return Ok(None);
         }
@@ -133,7 +144,7 @@ impl NameService {
             if let Some(answer) = state.answers.get(&question).filter(|answer| answer.is_fresh()) {
                 return Ok(answer.entry.as_ref().map(|(_, id)| *id));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.ok_or(Unknown)?.saturating_duration_since(Instant::now());
             if !self.ask(&mut state, &question) || left.is_zero() || state.waiting == MAX_WAITING {
                 return Err(Unknown);
             }
@@ -212,7 +223,14 @@ impl State {
         if self.answers.len() >= MAX_ANSWERS {
             self.answers.clear();
         }
-        self.answers.insert(question, Answer { entry, at: Instant::now() });
+        let at = Instant::now();
+        let known = self.answers.remove(&question).filter(|known| known.entry.is_some());
+        let answer = match known {
+            Some(known) if known.entry == entry => Answer { at, is_denied: false, ..known },
+            Some(known) if entry.is_none() && !known.is_denied => Answer { at, is_denied: true, ..known },
+            _ => Answer { is_denied: entry.is_none(), entry, since: at, at },
+        };
+        self.answers.insert(question, answer);
     }
 }
 
@@ -226,12 +244,17 @@ fn query(program: &str, question: &Question) -> io::Result<Option<(String, u32)>
         Key::Name(name) => name.clone(),
         Key::Id(id) => id.to_string(),
     };
-    let mut child = Command::new("timeout")
-        .args([TIMEOUT_SECS, program, "--", database, &key])
+    let child = Command::new("timeout")
+        .args(["--kill-after=1", TIMEOUT_SECS, program, "--", database, &key])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()?;
+        .spawn();
+    let mut child = match child {
+        // Without these programs there are no other names.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        child => child?,
+    };
     let mut line = Vec::new();
     let read = child.stdout.take().map_or(Ok(0), |out| {
         let mut out = BufReader::new(out);
@@ -248,7 +271,9 @@ fn query(program: &str, question: &Question) -> io::Result<Option<(String, u32)>
             Key::Name(_) => true,
         })),
         Some(NOT_FOUND | NO_PROGRAM) => Ok(None),
-        Some(TIMED_OUT) => Err(io::Error::other(format!("no answer within {TIMEOUT_SECS} seconds"))),
+        Some(code) if TIMED_OUT.contains(&code) => {
+            Err(io::Error::other(format!("no answer within {TIMEOUT_SECS} seconds")))
+        }
         _ => Err(io::Error::other(status.to_string())),
     }
 }
@@ -261,11 +286,12 @@ fn entry(line: &str) -> Option<(String, u32)> {
     is_name(name).then(|| (name.to_owned(), id))
 }
 
-/// Whether getent can be asked for this name, and an ACL can show it. A number is not a name, because getent would
-/// take it for an id.
+/// Whether getent can be asked for this name, and an ACL can show it. What strtoul(3) takes for a number is not a
+/// name, because getent would take it for an id.
 fn is_name(name: &str) -> bool {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     !is_number
+        && !name.starts_with([' ', '+', '-'])
         && name.len() <= MAX_NAME
         && !name.contains(|of: char| of.is_control() || matches!(of, ':' | ','))
 }

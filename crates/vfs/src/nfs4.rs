@@ -12,7 +12,7 @@
 //! LOOKUP is ever denied: the kernel would treat a denied LOOKUP as a removed name, and unmount a file system that is
 //! mounted there (`d_invalidate`).
 
-use acl::nfs4::{self, Nfs4Acl, Scope};
+use acl::nfs4::{self, Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use client::Failure;
 use meta::Inode;
@@ -125,7 +125,20 @@ impl Xattrs {
         let table = self.base.meta.domains(before.as_ref().map_or(0, Nfs4Acl::highest_domain))?;
         let known = table.domains().len();
         let names = self.principals.now(table);
-        let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
+        let parse = |value| {
+            let parsed = Nfs4Acl::from_xattr(value, scope, &names);
+            if parsed.is_ok() || !names.is_unknown() {
+                return Ok::<_, Errno>(parsed);
+            }
+            // Only a caller that may set the ACL makes this mount ask for names.
+            self.base.access.admit(caller, ino, Mask::WRITE_ACL).map_err(|errno| match errno {
+                Errno::EACCES => Errno::EPERM,
+                errno => errno,
+            })?;
+            names.wait();
+            Ok(Nfs4Acl::from_xattr(value, scope, &names))
+        };
+        let acl = value.map(|value| match parse(value)? {
             Ok(acl) => {
                 let acl = acl_ids::nfs4_in_volume(&self.base.access.ids, acl)?;
                 let acl = match &before {

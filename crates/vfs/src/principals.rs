@@ -46,7 +46,7 @@ impl Principals {
             users: self.users.now(),
             groups: self.groups.now(),
             service: self.service.clone(),
-            deadline: NameService::deadline(),
+            deadline: Cell::new(None),
             is_unknown: Cell::new(false),
         });
         Named { names, sids: GrowingTable::new(table) }
@@ -67,16 +67,24 @@ struct Names {
     users: Arc<NameTable>,
     groups: Arc<NameTable>,
     service: NameService,
-    /// When the request waits no longer for ids of names.
-    deadline: Instant,
+    /// When the request waits no longer for ids of names; `None` as long as it may not wait.
+    deadline: Cell<Option<Instant>>,
     /// Whether an id was not known in time.
     is_unknown: Cell<bool>,
 }
 
 impl Named {
-    /// Whether the id of a name was not known in time, so that the request may be repeated.
+    /// Whether the id of a name is not known, or was not known in time.
     pub(crate) fn is_unknown(&self) -> bool {
         self.names.as_ref().is_some_and(|names| names.is_unknown.get())
+    }
+
+    /// Lets the request wait for ids from now on.
+    pub(crate) fn wait(&self) {
+        if let Some(names) = &self.names {
+            names.deadline.set(Some(NameService::deadline()));
+            names.is_unknown.set(false);
+        }
     }
 }
 
@@ -87,7 +95,7 @@ impl Names {
 
     /// The id of a name of this domain.
     fn id(&self, name: &str, is_group: bool) -> Option<u32> {
-        let asked = |name: &str| self.service.id(name, is_group, self.deadline);
+        let asked = |name: &str| self.service.id(name, is_group, self.deadline.get());
         self.table(is_group).ids.get(name).copied().or_else(|| {
             // SSSD can be configured to know users by their full names only.
             let id = asked(name).and_then(|id| id.map_or_else(|| asked(&self.full(name)), |id| Ok(Some(id))));
@@ -104,10 +112,13 @@ impl Names {
             return Some(self.full(name));
         }
         let name = self.service.name(id, is_group)?;
-        match name.rsplit_once('@') {
-            None => Some(self.full(&name)),
-            Some((_, of)) => of.eq_ignore_ascii_case(&self.domain).then_some(name),
-        }
+        let short = match name.rsplit_once('@') {
+            None => &name,
+            Some((short, of)) if of.eq_ignore_ascii_case(&self.domain) => short,
+            Some(_) => return None,
+        };
+        // A local user with this name would get the entry if a program set it again.
+        (!self.table(is_group).ids.contains_key(short)).then(|| self.full(short))
     }
 
     fn full(&self, name: &str) -> String {
@@ -217,7 +228,7 @@ mod tests {
                 users: Arc::clone(&names),
                 groups: Arc::default(),
                 service: NameService::with_program("no-such-program"),
-                deadline: NameService::deadline(),
+                deadline: Cell::new(None),
                 is_unknown: Cell::new(false),
             }),
             sids: GrowingTable::default(),

@@ -13,8 +13,10 @@ use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 /// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so they are never
 /// sorted.
 ///
-/// It always has 1 to [`Self::MAX_ENTRIES`] entries. A list without entries, which grants nobody anything, is
-/// represented by one entry that allows everyone nothing, because some forms of an ACL need an entry.
+/// It has 1 to [`Self::MAX_ENTRIES`] entries; only an ACL that is evaluated and never stored may have more
+/// ([`Self::mapped`], [`project_for`](super::project_for)). A list without entries, which grants nobody
+/// anything, is represented by one entry that allows everyone nothing, because some forms of an ACL need an
+/// entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Nfs4Acl {
     flags: AclFlags,
@@ -33,7 +35,8 @@ impl Nfs4Acl {
         if acl.entries.len() > Self::MAX_ENTRIES { Err(AclError::TooLong) } else { Ok(acl) }
     }
 
-    /// Builds an ACL from entries whose number is known to be within the limit.
+    /// Builds an ACL without a check of the limit: the number of entries is known to be within it, or the ACL
+    /// is never stored.
     pub(super) fn of_few(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Arc<[Entry]> = entries.into_iter().collect();
         let nothing = Entry::allow(Who::Everyone, Mask::NONE);
@@ -60,13 +63,18 @@ impl Nfs4Acl {
         let mut denied = HashSet::new();
         for entry in self.entries.iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::EXECUTE))
         {
-            if entry.is_allow() && !denied.contains(&entry.who) {
+            // A SID is the same principal with and without the flag of a group.
+            let who = match entry.who {
+                Who::NamedGroup(id) if id.to_system().is_none() => Who::User(id),
+                who => who,
+            };
+            if entry.is_allow() && !denied.contains(&who) {
                 return true;
             }
             if !entry.is_allow() && entry.who == Who::Everyone {
                 return false;
             }
-            denied.insert(entry.who);
+            denied.insert(who);
         }
         false
     }
@@ -195,7 +203,14 @@ mod tests {
         ] {
             assert!(acl(text).lets_anybody_execute(), "{text}");
         }
-        for text in ["A::EVERYONE@:r", "D::5:x,A::5:x", "D::EVERYONE@:x,A::5:x", "A:i:5:x", "U:S:5:x"] {
+        for text in [
+            "A::EVERYONE@:r",
+            "D::5:x,A::5:x",
+            "D:g:1-7:x,A::1-7:x",
+            "D::EVERYONE@:x,A::5:x",
+            "A:i:5:x",
+            "U:S:5:x",
+        ] {
             assert!(!acl(text).lets_anybody_execute(), "{text}");
         }
     }
