@@ -15,6 +15,7 @@ use types::{Errno, Ino};
 use crate::adopt::{adopt_store, configure};
 use crate::maintenance::Tool;
 use crate::move_store::move_store;
+use crate::open::lock_unmounted;
 use crate::parse::{Choice, one_of, parse_inline, parse_on_off, parse_span};
 use crate::records::{usage, used_bytes};
 use crate::target::volume_url;
@@ -79,10 +80,13 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "KIND", requires = "bucket")]
     storage: Option<String>,
     /// With --adopt-store, take the store over although a mount of this machine uses it by another database; that
-    /// mount can no longer store data. With --bucket, take the copy although the old store is lost. Also
-    /// wait 90 seconds, and remove sessions that are not renewed in that time
+    /// mount can no longer store data. Also, and with --bucket, wait 90 seconds, and remove sessions that are not
+    /// renewed in that time
     #[arg(long)]
     force: bool,
+    /// With --bucket, take the copy without a comparison if the old store cannot be read
+    #[arg(long, requires = "bucket")]
+    old_store_lost: bool,
     /// Turn POSIX ACLs on, on a volume without ACLs; they cannot be turned off
     #[arg(long, value_name = "posix")]
     acl: Option<String>,
@@ -149,11 +153,10 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
     }
     // The root of the trash is a new inode. A mount on the embedded engine would not learn of it, and not count it.
     let lock = match args.trash_days {
-        Some(1..) if !has_trash(&database).at(&url)? => Some(database.lock(false).map_err(|_| {
-            CliError::new("the volume is mounted, and its database serves one process at a time")
-                .at(&url)
-                .advise("unmount it to give it a trash; the days can be changed at any time")
-        })?),
+        Some(1..) if !has_trash(&database).at(&url)? => {
+            let advice = "unmount it to give it a trash; the days can be changed at any time";
+            Some(lock_unmounted(&url, &database, advice)?)
+        }
         _ => None,
     };
     if change != Configure::default() {
@@ -164,7 +167,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), CliError> {
     if let Some(bucket) = &args.bucket {
         let storage = args.storage.as_ref().unwrap_or(&volume.storage).clone();
         let to = StorageConfig { storage, bucket: bucket.clone() };
-        volume = move_store(&url, &database, &volume, to, args.force)?;
+        volume = move_store(&url, &database, &volume, to, args.force, args.old_store_lost)?;
     }
     output::result(args.json, || to_json(&volume), || to_text(&volume))
 }

@@ -3,11 +3,10 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chunk::{BlockStore, HeldStaging, MARKER};
+use chunk::{BlockStore, MARKER};
 use command::error::{CliError, ErrorAt};
 use command::output;
 use command::units::show_size;
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
     }
     let mut exclusive = Exclusive::begin(&url, &database, Tool { name: DESTROY, force: Some(args.force) })?;
     let places = staged::places(&volume);
-    let _staging = hold_staging(&volume, &places)?;
+    let _staging = staged::hold(&volume, "nothing was removed")?;
     // The objects are removed first: if this command is interrupted, the volume still exists and can be
     // destroyed again.
     let mut removed = 0;
@@ -110,25 +109,6 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), CliError> {
         return Err(failed.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
     }
     output::print(&format!("Volume '{}' and {removed} objects are removed.\n", volume.name))
-}
-
-/// Locks the staging directories, so that no other process on this machine uploads staged blocks. A process
-/// needs no session to upload them.
-fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, CliError> {
-    let name = &volume.name;
-    match HeldStaging::take(places) {
-        Ok(Ok(held)) => Ok(held),
-        Ok(Err(area)) => Err(CliError::new(format!(
-            "a process is still uploading blocks of volume '{name}'"
-        ))
-        .at(area.display())
-        .advise(
-            "nothing was removed; wait until its limen umount returns, or end that process (fuser shows it)",
-        )),
-        Err(error) => {
-            Err(error).what(format!("cannot lock the blocks of volume '{name}' that wait for upload"))
-        }
-    }
 }
 
 /// Opens the object store, and verifies that it is this volume's.

@@ -54,7 +54,7 @@ pub(crate) struct FormatArgs {
     encrypt: Option<Cipher>,
     #[command(flatten)]
     keys: KeyArgs,
-    /// The kind of ACLs that files can have; cannot be changed later
+    /// The kind of ACLs that files can have; cannot be changed later, except from off to posix
     #[arg(long, value_parser = one_of(ACLS, AclKind::name), default_value = "posix")]
     acl: AclKind,
     /// Store the data of files up to this size in the metadata, at most 64K; 0 for never [default: 4096; 0
@@ -120,6 +120,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), CliError> {
         trash_days: args.trash_days,
         store_marker: args.storage != MEMORY,
         loaded: String::new(),
+        moves: 0,
         created: Time::now(),
     };
     if args.storage == FILE {
@@ -256,8 +257,9 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, CliError
     text.ok_or_else(|| CliError::usage("the bucket's path is not UTF-8").at(bucket.display()))
 }
 
-/// Fails unless the directory is empty or does not exist. Slice numbers start at 1 in every volume, so a
-/// second volume in the same directory would overwrite the first one's objects.
+/// Fails unless the directory does not exist, is empty, or has only the empty directories of a failed format.
+/// Slice numbers start at 1 in every volume, so a second volume in the same directory would overwrite the
+/// first one's objects.
 fn check_bucket(bucket: &Path) -> Result<(), CliError> {
     let fail = |error: std::io::Error| {
         CliError::new(format!("cannot read the bucket: {error}")).at(bucket.display())

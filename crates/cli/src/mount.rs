@@ -64,8 +64,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), CliError> {
     serve(args, &report).map_err(|error| report.error(error))
 }
 
-/// Starts the background process, and writes the line of fstab(5) if that is asked for. A line that cannot be written
-/// is found before anything is mounted, and the line of a volume that cannot be mounted is not written.
+/// Starts the background process, and writes the line of fstab(5) for `--update-fstab`. The line is planned
+/// before the mount, so that an invalid line is reported before anything is mounted. It is written after the
+/// mount has succeeded.
 fn in_background(args: &MountArgs) -> Result<(), CliError> {
     let edit = args.update_fstab.then(|| boot::edit(args)).transpose()?;
     match edit {
@@ -183,7 +184,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         mountpoint: mountpoint.to_string_lossy().into_owned(),
     };
     let fixed = fixed_options(&options, &rights)?;
-    // Up to here, a mount that is to be taken over is served by the other process, whatever fails here.
+    // If anything fails up to and including `take`, the old process continues to serve the mount.
     let taken = match previous {
         Some(previous) => {
             let taken = take_over::take(&previous, &vfs, &database, options.metrics, fixed.clone(), session)?;
@@ -273,7 +274,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), CliError> {
         Err(error) => {
             tracing::error!("{error}");
             entry.failure = Some(error.to_string());
-            entry.write()?;
+            if let Err(unwritten) = entry.write() {
+                tracing::error!("{unwritten}");
+            }
         }
     }
     tracing::info!(volume = entry.volume, "the session has ended");
@@ -288,7 +291,7 @@ fn begin(vfs: &Vfs, url: &MetaUrl, session: SessionInfo) -> Result<(), CliError>
         // tool.
         maintenance::require_none(url, vfs.meta())?;
         let what = match errno {
-            Errno::ESTALE => "the volume was removed while it was being mounted",
+            Errno::ESTALE => "the volume was removed, or moved to another store, while it was being mounted",
             _ => "cannot begin the session",
         };
         return Err(errno).what(what).at(url).advise("the log tells why");
@@ -360,7 +363,8 @@ struct Mount<'a> {
     sent: Counted,
     options: &'a Options,
     report: &'a Report,
-    /// What hands the mount over, with the listener for metrics and the signals that unmount.
+    /// Collects what the mount needs to hand itself over. Its arguments are the mount, the listener for
+    /// metrics, and the handle of the signals that unmount.
     old_mount: &'a dyn Fn(&fuse::Mounted, Option<&TcpListener>, Handle) -> OldMount,
 }
 
@@ -420,7 +424,8 @@ fn serve_mounted(
         take_over::tell_served(previous);
     }
     let ready = report.ready();
-    // Programs use a mount that was taken over, even if the command that waited for it is gone.
+    // If the command that waited is gone, unmount. But keep a mount that was taken over, because programs use
+    // it.
     if ready.is_err() && previous.is_none() {
         stop(&mountpoint);
     }

@@ -5,8 +5,8 @@
 //! | the same store: an object that is written there is found at the old address | may be mounted; each mount uses the old address until it ends or is taken over |
 //! | a copy | must not be mounted, because mounts would store new objects at the old address only; every object of the old store must be in the copy |
 //!
-//! A copy can be used only on the embedded engine, whose lock proves that nobody mounts the volume. On a database server, a
-//! mount that was suspended, or that is just starting, would go on with the old store.
+//! On a database server, a mount may be suspended, or may just be starting, while the volume moves to a copy. It cannot
+//! begin a session afterwards, because the number of moves differs ([`Volume::moves`]), so programs change nothing through it.
 
 use std::collections::HashSet;
 use std::path::absolute;
@@ -21,27 +21,30 @@ use types::Time;
 
 use crate::maintenance::{Exclusive, Tool};
 use crate::marker;
+use crate::staged;
 use crate::store::{open_without_key, store_error};
 use crate::url::{Database, MetaUrl};
 
 const COPY_FIRST: &str = "copy all objects there first, for example with rclone sync, and run this command again; nothing was \
                           changed";
 
-/// The prefixes of all objects of a volume but its marker.
+/// The prefixes of all objects of a volume except its marker.
 const PREFIXES: [&str; 2] = ["chunks/", "backups/"];
 
-/// Changes the address of the objects. Returns the volume's new settings. With `force`, an old store that does not
-/// work is no error, and the copy is then not compared with it.
+/// Changes the address of the objects. Returns the volume's new settings. With `is_old_lost`, an old store that does not
+/// work is no error, and the copy is then not compared with it. With `force`, sessions that are not renewed are removed.
 ///
 /// # Errors
 /// The store at the new address is not this volume's, or does not work. If it is not the store at the old address: the
-/// volume is mounted; the copy lacks objects; without `force`, the old store does not work. Errors of the database.
+/// volume is mounted; a process of this machine uploads to it; the copy lacks objects; without `is_old_lost`, the old store
+/// does not work. Errors of the database.
 pub(crate) fn move_store(
     url: &MetaUrl,
     database: &Database,
     volume: &Volume,
     to: StorageConfig,
     force: bool,
+    is_old_lost: bool,
 ) -> Result<Volume, CliError> {
     let StorageConfig { storage, bucket } = place_of(to)?;
     if (&storage, &bucket) == (&volume.storage, &volume.bucket) {
@@ -64,32 +67,29 @@ pub(crate) fn move_store(
     let new = open(&moved)?;
     let old = find_old(volume, &new).at(&moved.bucket)?;
     if let Ok(Old::Same) = old {
-        set(url, database.engine(), volume, &moved)?;
+        set(url, database.engine(), volume, &moved, false)?;
         output::note(
             "both addresses lead to the same objects; each mount uses the old one until it ends or is taken over",
         );
         return url.volume(&*database.engine());
     }
-    if matches!(database, Database::Network(_)) {
-        return Err(CliError::new("this is not the store at the volume's present address, but perhaps a copy")
-            .at(&moved.bucket)
-            .advise("a volume on a database server can only get another address of the same store; nothing was changed"));
-    }
     let exclusive =
         Exclusive::begin(url, database, Tool { name: "limen config --bucket", force: Some(force) })?;
+    // What waits for upload is in neither store.
+    let _staging = staged::hold(volume, "nothing was changed")?;
     match old {
         Ok(Old::Same) => {}
         Ok(Old::Other(old)) => require_all(&old, &new, &moved)?,
-        Err(error) if force => {
+        Err(error) if is_old_lost => {
             output::note(format!("{error}; so the copy is not compared with it: see limen fsck --data"));
         }
         Err(error) => {
             return Err(error.advise(
-                "the copy cannot be compared with this store; if it is lost, give --force; nothing was changed",
+                "the copy cannot be compared with this store; if it is lost, give --old-store-lost; nothing was changed",
             ));
         }
     }
-    set(url, exclusive.engine(), volume, &moved)?;
+    set(url, exclusive.engine(), volume, &moved, true)?;
     url.volume(&*database.engine())
 }
 
@@ -107,9 +107,15 @@ fn open(volume: &Volume) -> Result<BareStore, CliError> {
     BareStore::open(&config, false).at(&volume.bucket)
 }
 
-fn set(url: &MetaUrl, engine: Arc<dyn Engine>, from: &Volume, to: &Volume) -> Result<(), CliError> {
+fn set(
+    url: &MetaUrl,
+    engine: Arc<dyn Engine>,
+    from: &Volume,
+    to: &Volume,
+    is_copy: bool,
+) -> Result<(), CliError> {
     let place = |volume: &Volume| (volume.storage.clone(), volume.bucket.clone());
-    let change = MoveStore { from: place(from), to: place(to) };
+    let change = MoveStore { from: place(from), to: place(to), is_copy };
     url.client(Arc::clone(&engine), 1)?.run(&change, &Authority::Kernel { revisions: None }).at(url)?;
     engine.sync().at(url)
 }
@@ -133,11 +139,12 @@ enum Old {
     Other(BareStore),
 }
 
-/// Opens the store at the old address. It is the new one if each has an object that is written to the other. One of the
-/// two is not enough, because some stores copy new objects to another store.
+/// Opens the store at the old address. Both addresses lead to the same store if an object that is written at
+/// either address is found at the other. One direction is not enough, because some stores replicate new
+/// objects to another store.
 ///
 /// # Errors
-/// The new store does not work; the inner error is that of the old one.
+/// The new store does not work. The inner error is why the old store cannot be used.
 fn find_old(volume: &Volume, new: &BareStore) -> Result<Result<Old, CliError>, ChunkError> {
     let key = |of: &str| format!("tmp/move-{of}.{}.{}", std::process::id(), Time::now().nanos());
     let (to_new, to_old) = (key("new"), key("old"));

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use chunk::HeldStaging;
 use command::error::{CliError, ErrorAt};
 use command::paths;
 use meta::Volume;
@@ -43,6 +44,28 @@ pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     places.sort();
     places.dedup();
     places
+}
+
+/// Locks the staging directories of this machine, so that no other process uploads staged blocks. A process needs no session
+/// to upload them. `outcome` says in messages that nothing has happened.
+///
+/// # Errors
+/// A process uploads blocks; a directory cannot be locked.
+pub(crate) fn hold(volume: &Volume, outcome: &str) -> Result<HeldStaging, CliError> {
+    let name = &volume.name;
+    match HeldStaging::take(&places(volume)) {
+        Ok(Ok(held)) => Ok(held),
+        Ok(Err(area)) => {
+            Err(CliError::new(format!("a process is still uploading blocks of volume '{name}'"))
+                .at(area.display())
+                .advise(format!(
+                    "{outcome}; wait until its limen umount returns, or end that process (fuser shows it)"
+                )))
+        }
+        Err(error) => {
+            Err(error).what(format!("cannot lock the blocks of volume '{name}' that wait for upload"))
+        }
+    }
 }
 
 /// Removes the record of a volume that was destroyed.

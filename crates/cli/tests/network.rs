@@ -953,7 +953,7 @@ fn lock_in_the_end(file: &File) {
     }
 }
 
-/// A file for [`directory_is_held_until_another_mount_looks`]: content, mode and modification time.
+/// Creates a file with content, a mode and a modification time, in a directory that the mount holds.
 fn make_held(path: &Path, at: u64) {
     let mut file = File::create_new(path).unwrap();
     file.write_all(format!("{at}").repeat(900).as_bytes()).unwrap();
@@ -972,7 +972,7 @@ fn directory_is_held_until_another_mount_looks(kind: Kind) {
     let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S;
     let sent = (pair.server.requests() - before) as f64 / kind.requests_a_change() as f64 - idle;
     eprintln!("{kind:?}: {:.3} round trips for each of {files} files", sent / files as f64);
-    // Without the option, each file costs five.
+    // With `-o sync_metadata`, each file costs five.
     assert!(sent < files as f64, "{sent}");
     let looked = Instant::now();
     assert_eq!(names_in(&pair.b("d/e")).len() as u64, files);
@@ -1130,7 +1130,7 @@ fn stopped_holder_loses_its_directories(kind: Kind) {
     dir.sync_all().unwrap();
     let (made, is_over) = (AtomicU64::new(synced), AtomicBool::new(false));
     let found = thread::scope(|scope| {
-        // Its last call waits until the mount continues.
+        // The last call of this thread waits until the mount continues.
         scope.spawn(|| {
             for at in synced.. {
                 if is_over.load(Ordering::SeqCst) || File::create_new(pair.a(format!("d/{at:04}"))).is_err() {
@@ -1224,6 +1224,42 @@ fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
     assert_eq!(pair.status()["sessions"].as_array().unwrap().len(), 0);
 }
 
+/// A mount is stopped while the volume moves to a copy of its objects. When it continues, it can change nothing,
+/// because it would store new objects in the old store.
+fn stopped_mount_changes_nothing_after_the_volume_moved_to_a_copy(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, false) else { return };
+    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
+    Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
+    fs::write(pair.a("before"), vec![1; 50_000]).unwrap();
+    File::open(pair.a("before")).unwrap().sync_all().unwrap();
+    let server = pair.status()["sessions"][0]["pid"].as_u64().unwrap();
+    let server = Pid::from_raw(server as i32).unwrap();
+    let (old, new) = (pair.place.text("data"), pair.place.text("copy"));
+    let copy = || assert!(Command::new("cp").args(["-a", &old, &new]).status().unwrap().success());
+    copy();
+    let tool = pair.tool_url();
+    let to_copy = |more: &[&str]| {
+        let args = [&["config", &tool, "--bucket", &new], more].concat();
+        Said::from(with_times(&args, SHORT_MS).output().unwrap())
+    };
+    to_copy(&[]).failed(1, &["mounted"]);
+    kill_process(server, Signal::STOP).unwrap();
+    to_copy(&["--force"]).ok();
+    kill_process(server, Signal::CONT).unwrap();
+
+    pair.mount_second(&[], SHORT_MS);
+    let refused = fs::write(pair.a("after"), vec![2; 50_000]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert!(!pair.b("after").exists());
+    assert!(pair.place.log().contains("moved to another object store"), "{}", pair.place.log());
+    fs::rename(&old, pair.place.path("old")).unwrap();
+    assert_eq!(fs::read(pair.b("before")).unwrap(), vec![1; 50_000]);
+    fs::write(pair.b("after"), vec![3; 50_000]).unwrap();
+    pair.umount_second(&[]).ok();
+    pair.place.umount(&["--force"]);
+    limen(&["fsck", "--data", &tool]).ok();
+}
+
 /// Defines a module with the cases, on a kind of server. A case runs only if its condition holds.
 macro_rules! on {
     ($server:ident, $kind:expr, $($condition:expr => [$($case:ident),+]),+) => {
@@ -1261,6 +1297,7 @@ macro_rules! on {
                 operations_fail_with_eio_after_the_retry_timeout,
                 stopped_mount_never_overwrites_data_of_the_next_lock_holder,
                 stopped_holder_loses_its_directories,
+                stopped_mount_changes_nothing_after_the_volume_moved_to_a_copy,
                 mount_in_another_pid_namespace_keeps_its_lock
             ]
         );

@@ -146,7 +146,8 @@ fn older_volume_gets_its_marker_if_its_objects_are_found() {
     place.umount(&[]).ok();
 }
 
-/// A directory mounted on itself, which can be made read-only or full. Unmounted when dropped.
+/// A mount over a directory: of the directory itself, to make it read-only, or of a small tmpfs. Unmounted
+/// when dropped.
 struct Disk(String);
 
 impl Disk {
@@ -268,16 +269,16 @@ fn objects_move_to_a_complete_copy() {
 
     // The store is lost, but for a copy.
     fs::rename(&copied, place.path("copy of it")).unwrap();
-    to("copy of it").failed(1, &["copied", "--force"]);
+    to("copy of it").failed(1, &["copied", "--old-store-lost"]);
     // An empty directory, as of a file system that is not mounted, is not the store, and nothing is written to it.
     fs::create_dir(&copied).unwrap();
-    to("copy of it").failed(1, &["limen-volume is missing", "--force"]);
+    to("copy of it").failed(1, &["limen-volume is missing", "--old-store-lost"]);
     fs::remove_dir(&copied).unwrap();
-    limen(&["config", &url, "--bucket", &place.text("copy of it"), "--force"]).ok();
+    limen(&["config", &url, "--bucket", &place.text("copy of it"), "--old-store-lost"]).ok();
     limen(&["fsck", "--data", &url]).ok();
     limen(&["config", &url, "--force"]).failed(2, &["--adopt-store"]);
     limen(&["config", &url, "--bucket", "/x", "--storage", "memory"]).failed(2, &["memory"]);
-    // The volume from before has other objects now.
+    // The directory from before the move lacks the object that was stored afterwards.
     to("old").failed(1, &["lacks 1 of 22 objects"]);
 }
 

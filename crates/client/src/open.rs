@@ -41,10 +41,17 @@ impl Meta {
             return Ok(false);
         }
         if !found.is_same_volume(self.volume()) {
-            tracing::error!(
-                uuid = found.uuid,
-                "the database holds another volume now; its settings are ignored"
-            );
+            if found.moves != self.volume().moves {
+                tracing::error!(
+                    bucket = found.bucket,
+                    "the volume has moved to another object store; unmount it, and mount it again"
+                );
+            } else {
+                tracing::error!(
+                    uuid = found.uuid,
+                    "the database holds another volume now; its settings are ignored"
+                );
+            }
             return Err(Errno::EIO.into());
         }
         if found.acl != self.volume().acl {

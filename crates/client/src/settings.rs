@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::driver::Meta;
     use crate::failure::Failure;
-    use ops::{Authority, Configure, GetInode, Op};
+    use ops::{Authority, BeginSession, Configure, GetInode, MoveStore, Op};
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
         meta.run(op, &Authority::Kernel { revisions: None })
@@ -90,6 +90,27 @@ mod tests {
         };
         assert!(!changed(AclKind::Posix, AclKind::Off) && !changed(AclKind::Off, AclKind::Nfs4));
         assert!(!changed(AclKind::Nfs4, AclKind::Posix) && changed(AclKind::Nfs4, AclKind::Nfs4));
+    }
+
+    #[test]
+    fn client_of_the_old_store_begins_no_session_after_a_move_to_a_copy() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        Volume::in_memory("test").format(&*engine).unwrap();
+        let open = || Meta::open(Arc::clone(&engine), 100).unwrap();
+        let (old, tool) = (open(), open());
+        let place = |bucket: &str| ("memory".to_owned(), bucket.to_owned());
+        let begin = |meta: &Meta| {
+            let session = meta::Session::new(meta.session(), types::Time::from_nanos(1));
+            run(meta, &BeginSession(session))
+        };
+        run(&tool, &MoveStore { from: place(""), to: place("same"), is_copy: false }).unwrap();
+        assert!(old.refresh_settings().unwrap());
+        assert_eq!(begin(&old), Ok(None));
+        run(&tool, &MoveStore { from: place("same"), to: place("copy"), is_copy: true }).unwrap();
+        assert_eq!(old.refresh_settings(), Err(Errno::EIO.into()));
+        assert_eq!(begin(&old), Err(Errno::ESTALE.into()));
+        assert_eq!(begin(&open()), Ok(None));
+        assert_eq!(open().volume().moves, 1);
     }
 
     #[test]

@@ -78,6 +78,9 @@ pub struct Volume {
     /// contains the same text. So if several databases have records of this volume, only one of them can use
     /// the store.
     pub loaded: String,
+    /// How often the volume has moved to a copy of its objects. A client with another number may use a store that is no
+    /// longer the volume's.
+    pub moves: u64,
     pub created: Time,
 }
 
@@ -121,6 +124,9 @@ impl Volume {
     /// The name of the setting [`Volume::loaded`].
     pub const LOADED: &str = "loaded";
 
+    /// The name of the setting [`Volume::moves`]; absent if it is 0.
+    pub const MOVES: &str = "moves";
+
     /// A volume whose blocks are in memory, with the defaults of `limen format`. Its id and its time of creation
     /// are fixed.
     pub fn in_memory(name: &str) -> Volume {
@@ -143,6 +149,7 @@ impl Volume {
             trash_days: 0,
             store_marker: false,
             loaded: String::new(),
+            moves: 0,
             created: Time::new(1_700_000_000, 7),
         }
     }
@@ -294,6 +301,10 @@ impl Volume {
                 Some(_) => number("backup_secs")?,
                 None => DEFAULT_BACKUP_SECS,
             },
+            moves: match get(Volume::MOVES) {
+                Some(_) => number(Volume::MOVES)?,
+                None => 0,
+            },
             trash_days: match get(Volume::TRASH_DAYS) {
                 Some(_) => number(Volume::TRASH_DAYS)?,
                 None => 0,
@@ -319,7 +330,7 @@ impl Volume {
             store_marker,
             ..
         } = *earlier;
-        // `limen config --bucket` gives the objects another address.
+        // `limen config --bucket` gives the objects another address. If they are a copy, `moves` changes too.
         let (storage, bucket) = (earlier.storage.clone(), earlier.bucket.clone());
         let changed = Volume {
             storage,

@@ -83,7 +83,8 @@ impl Op for Configure {
     }
 }
 
-/// Changes where the volume's objects are. Mounts use the store with which they were started until they end.
+/// Changes where the volume's objects are. Mounts use the store with which they were started until they end; if the new
+/// one is a copy, they can no longer begin a session.
 ///
 /// # Errors
 /// EAGAIN if the objects are not at `from`: another command has changed that meanwhile.
@@ -92,6 +93,8 @@ pub struct MoveStore {
     /// The kind of the present store, and its bucket.
     pub from: (String, String),
     pub to: (String, String),
+    /// Whether the objects are others than at `from`.
+    pub is_copy: bool,
 }
 
 impl Op for MoveStore {
@@ -106,8 +109,20 @@ impl Op for MoveStore {
             return Err(Errno::EAGAIN.into());
         }
         let set = |name, value: &String| Effect::PutSetting { name, value: value.clone() };
-        let effects = vec![set("storage", &self.to.0), set("bucket", &self.to.1)];
+        let mut effects = vec![set("storage", &self.to.0), set("bucket", &self.to.1)];
+        if self.is_copy {
+            let moves = moves(view)?.checked_add(1).ok_or(Errno::EIO)?;
+            effects.push(set(Volume::MOVES, &moves.to_string()));
+        }
         Ok(Plan { reply: (), effects })
+    }
+}
+
+/// How often the volume has moved to a copy of its objects.
+pub(crate) fn moves(view: &mut View<'_>) -> Result<u64, PlanStop> {
+    match view.setting(Volume::MOVES)? {
+        None => Ok(0),
+        Some(text) => text.parse().map_err(|_| Errno::EIO.into()),
     }
 }
 

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use meta::{Effect, Guard, Maintenance, Session};
+use meta::{Effect, Guard, Maintenance, Session, Volume};
 use types::{Errno, SessionId, Term, Time};
 
+use crate::configure::moves;
 use crate::maintenance::announced;
 use crate::op::{Ctx, Op, Plan};
 use crate::view::{PlanStop, View};
@@ -14,7 +15,8 @@ use crate::view::{PlanStop, View};
 /// that tool, and nothing is changed.
 ///
 /// # Errors
-/// ESTALE: the volume that the client has opened does not exist any more; another one may have replaced it.
+/// ESTALE: the volume that the client has opened does not exist any more: it was removed, restored from a backup, or has
+/// moved to a copy of its objects.
 #[derive(Clone, Debug)]
 pub struct BeginSession(pub Session);
 
@@ -24,7 +26,11 @@ impl Op for BeginSession {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = announced(view)?;
-        if announced.is_none() && view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) {
+        if announced.is_none()
+            // The objects may be elsewhere, or the records those of a backup.
+            && (view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) || moves(view)? != ctx.volume.moves
+                || view.setting(Volume::LOADED)?.unwrap_or_default() != ctx.volume.loaded)
+        {
             return Err(Errno::ESTALE.into());
         }
         let effects = match announced {

@@ -127,9 +127,19 @@ impl Lifecycle {
                 return;
             }
             if self.base.meta.is_fenced() {
-                if let Err(errno) = self.recover() {
-                    tracing::error!(%errno, "cannot begin a new session; retrying");
-                    host::park_timeout(RECOVER_EVERY);
+                match self.recover() {
+                    Ok(()) => {}
+                    Err(Errno::ESTALE) => {
+                        tracing::error!(
+                            "cannot begin a new session: the volume was removed, restored, or moved to another object \
+                             store; unmount this mount, and mount the volume again"
+                        );
+                        return;
+                    }
+                    Err(errno) => {
+                        tracing::error!(%errno, "cannot begin a new session; retrying");
+                        host::park_timeout(RECOVER_EVERY);
+                    }
                 }
                 continue;
             }
