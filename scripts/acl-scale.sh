@@ -6,8 +6,8 @@
 #
 #   scripts/acl-scale.sh [LIMEN [DIRECTORIES [ROUNDS]]]
 #
-# Each third has two trees of DIRECTORIES squared directories of 100 files (default 41: a million files in all). The trees are
-# made in the order off, on, full, full, on, off, because creating slows down while the volume grows.
+# Each third has two trees of a little more than DIRECTORIES squared directories of 100 files (default 41: a million files
+# in all). The trees are made in the order off, on, full, full, on, off, because creating slows down while the volume grows.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -11,7 +11,7 @@ set -euo pipefail
 limen=$(readlink -f "${1:-$top/target/release/limen}")
 rounds=${2:-3}
 engines=("${@:3}")
-[ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)
+[ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)  # and tikv, if it is built with --features tikv
 [ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
 [ "$(id -u)" = 0 ] || die "must run as root, because PostgreSQL runs as its own user"
 (cd "$top" && cargo build --quiet --package servers --example delay)
@@ -64,7 +64,7 @@ for engine in "${engines[@]}"; do
         kill "$relay_process"
         wait "$relay_process" 2>/dev/null || true
     done
-    if [ "$engine" = postgres ] || [ "$engine" = mariadb ]; then
+    if [ "$engine" != tikv ]; then
         echo
         echo "$engine, 50 threads, files of all directories in turns: operations a second, then round trips per operation"
         echo

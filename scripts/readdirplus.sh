@@ -28,7 +28,7 @@ trap '"$limen" umount --lazy "$work/mnt" >/dev/null 2>&1 || true; kill "$relay_p
 "$limen" format "$url" v --bucket "$work/objects" >/dev/null
 "$limen" mdtest "$url" /t --depth 1 --dirs 99 --files 100 --threads 16 --keep >>"$work/log" 2>&1
 
-# What Redis has received and sent, and the mount's round trips to read.
+# The bytes that Redis has received and sent, and the mount's round trips to read.
 counters() {
     redis-cli -p "$port" info stats | tr -d '\r' | awk -F: '/^total_net_(input|output)_bytes/ { printf "%s ", $2 }'
     curl -fs "http://127.0.0.1:$((port + 1))/metrics" | awk '/^limen_engine_request_duration_seconds_count.*(read|scan)/ { n += $2 } END { print n + 0 }'

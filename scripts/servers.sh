@@ -1,6 +1,6 @@
 # Database servers for measurements; sourced after lib.sh, never executed.
 #
-# Each server is Debian's with default settings, so it syncs each commit. It has its own folder below `work`, and its
+# Each server but TiKV's is Debian's with default settings, so it syncs each commit. It has its own folder below `work`, and its
 # own loopback port. Requires root, because PostgreSQL runs as its own user.
 # shellcheck shell=bash
 #
@@ -31,7 +31,7 @@ server_wait() {
     die "the server does not start; its log is in $work"
 }
 
-server_start() { # redis|postgres|mariadb|etcd
+server_start() { # redis|postgres|mariadb|etcd|tikv
     local d=$work/$1
     mkdir "$d"
     port=$((port + 1))
@@ -74,6 +74,15 @@ server_start() { # redis|postgres|mariadb|etcd
         server=$!
         url=etcd://127.0.0.1:$port/
         server_wait curl -fs "http://127.0.0.1:$port/health"
+        ;;
+    tikv)
+        # No TiKV itself, but a server with its protocol; `limen` must be built with `--features tikv`.
+        local unistore
+        unistore=$("$top/tests/tikv/build.sh")
+        "$unistore" --listen 127.0.0.1:$port --dir "$d/data" >"$d/log" 2>&1 &
+        server=$!
+        url=tikv://127.0.0.1:$port/
+        server_wait "$limen" format tikv://127.0.0.1:$port/?table_prefix=probe_ probe --bucket "$d/probe"
         ;;
     *) die "unknown engine '$1'" ;;
     esac

@@ -119,7 +119,7 @@ total = lambda name: sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}
 result = lambda what: total(f"limen_search_checks_total{{result=\"{what}\"}}")
 print(int(total("limen_fuse_requests_total")), int(result("skipped")), int(result("checked")))'
 }
-# What 1,000 calls of stat, or a build, adds to the counters.
+# By how much a command (1,000 calls of stat, or a build) increases the counters.
 counted() { # COMMAND...
     local before
     before=$(counters)

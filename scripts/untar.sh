@@ -34,7 +34,7 @@ mkdir "$work/mnt"
 relay=
 trap '"$limen" umount --force "$work/mnt" >/dev/null 2>&1 || true; kill $relay 2>/dev/null || true; servers_clean' EXIT
 
-# One round: the times of the three programs. The next one begins when everything is committed.
+# One round: the times of the programs. The next one begins when everything is committed.
 round() { # URL|none OPTION
     [ "$1" = none ] ||
         "$limen" mount -d -o "$2,transport=${TRANSPORT:-dev}" --log "$work/log" "$1" "$work/mnt" >/dev/null

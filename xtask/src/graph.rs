@@ -1,8 +1,8 @@
 //! The table of crates in ARCHITECTURE.md shows the graph of their imports: each row names crates, the crates
 //! of this workspace that they import, and their purpose. A row imports only crates of the rows below it.
 //!
-//! Tests of a crate may import all crates of the rows below it, `skip`, and the crates that [`FOR_TESTS`]
-//! names.
+//! Tests of a crate may import `skip`, the crates that [`FOR_TESTS`] names, and all crates of the rows below
+//! it except engines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

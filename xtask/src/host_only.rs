@@ -1,4 +1,4 @@
-//! A rule for the crates that the simulator runs: they use clocks, threads, pauses and random numbers only
+//! A rule for most crates that the simulator runs: they use clocks, threads, pauses and random numbers only
 //! through the crate `host`.
 
 use std::path::Path;

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs every check on the checkout from which this program was built. Prints one line for each problem.
+/// Runs every check on the checkout from which this program was built. Prints each problem.
 fn report() -> ExitCode {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match tidy::check(top) {

@@ -106,7 +106,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary, names: &mut Nam
     Ok(manifest)
 }
 
-/// All files with these extensions below a crate's folder, sorted.
+/// All files with these extensions below a folder, sorted.
 fn files(folder: &Path, extensions: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut waiting = vec![folder.to_path_buf()];

@@ -17,7 +17,7 @@ use acl::posix::{self, Perm, PosixAcl, Tag};
 use types::{AclId, Caps, Cred, Mode};
 
 const FAMILIES: [&str; 2] = ["posix", "nfs4"];
-/// Named entries of the ACL; None for a mode without an ACL.
+/// The number of named entries of the ACL; None for a mode without an ACL.
 const ACLS: [(&str, Option<u32>); 3] =
     [("mode bits", None), ("short ACL", Some(1)), ("500 entries", Some(496))];
 const GROUPS: [u32; 3] = [4, 400, 4000];

@@ -28,7 +28,8 @@ impl Credential {
         self.id
     }
 
-    /// Has no capabilities, because they are not part of the content. Use those of the current request.
+    /// The result has no capabilities, because they are not part of the content. Use those of the current
+    /// request.
     pub fn cred(&self) -> &Cred {
         &self.cred
     }
@@ -46,8 +47,8 @@ impl Credential {
 /// A cache of recent credentials, bounded in number and in size; safe to share between threads.
 ///
 /// It has two generations. When the younger one reaches half of the bound, it becomes the older one, and the
-/// previous older one is dropped. A lookup moves a credential to the younger generation. A dropped credential
-/// gets a new number. Only its cached decisions are lost.
+/// previous older one is dropped. A lookup moves a credential to the younger generation. If a dropped
+/// credential is looked up again, it gets a new number, so its cached decisions are lost, and nothing else.
 #[derive(Debug)]
 pub struct Credentials {
     generations: RwLock<Generations>,

@@ -164,7 +164,7 @@ pub struct DomainTable {
 impl DomainTable {
     /// The highest index.
     pub const MAX_DOMAINS: usize = 65_535;
-    /// The maximum length of the stored form. It has room for about 1,400 domains of the usual length, far
+    /// The maximum length of the stored form. It has room for about 1,500 domains of the usual length, far
     /// more than any forest has, and it bounds what hostile ACLs can add.
     pub const MAX_TEXT_BYTES: usize = 64 << 10;
 

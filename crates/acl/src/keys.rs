@@ -139,8 +139,8 @@ impl Keys {
     }
 }
 
-/// The number of words of a filter: at least 9 bits for each key, and 16 for most numbers of keys. With 16 bits for a
-/// key, of which two are set, about 1 in 60 absent keys passes.
+/// The number of words of a filter: at least 9 bits for each key, and 16 to 32 for most numbers of keys. With
+/// 16 bits for a key, of which two are set, about 1 in 60 absent keys passes.
 fn filter_words(keys: usize) -> usize {
     if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
 }

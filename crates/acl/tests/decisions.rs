@@ -156,7 +156,8 @@ fn nfs4_decisions_agree() {
     assert!(granted > compared / 10 && denied > compared / 50);
 }
 
-/// The caller has as many groups as a process can have on Linux, and the ACL as many entries as it can have.
+/// The caller has some 56,000 groups (a process on Linux can have 65,536), and the ACL as many entries as it
+/// can have.
 #[test]
 fn decisions_agree_for_the_longest_lists() {
     let mut rng = Rng::new("decisions_agree_for_the_longest_lists");

@@ -190,8 +190,8 @@ proptest! {
     }
 
     /// After a chmod, each caller has permissions that it had before or that the mode gives to its class, and
-    /// no others. If the group bits change, named users and groups may not do more than these bits allow,
-    /// except what everybody may do.
+    /// no others. Of read, write and execute, a caller other than the owner has only what the group bits or
+    /// the bits of its own class allow.
     #[test]
     fn nobody_gains_more_than_the_mode_says(
         acl in acl(),
@@ -207,7 +207,7 @@ proptest! {
         let after = granted(new.as_ref(), mode, is_dir, uid, &groups);
         let class = granted(None, asked, is_dir, uid, &groups);
         prop_assert!((before | class).has(after), "{} -> {:?}: {:?}", acl, new, after.without(before | class));
-        // Apart from the owner's bits, a permission that no class of the mode has is granted to nobody.
+        // The group bits limit what entries for named users and groups grant.
         if uid != 1 && policy.mode != AclMode::Discard {
             let by_group = granted(None, asked, is_dir, 9, &[2]);
             let rwx = granted(None, Mode::new(0o777), is_dir, 9, &[]);

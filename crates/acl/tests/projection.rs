@@ -1,5 +1,6 @@
 //! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world of users and groups. If
-//! `project` says that it is not exact, the test tries every POSIX ACL of that world, and none may be exact.
+//! `project` says that it is not exact, and the group bits are not clear, the test tries every POSIX ACL of
+//! that world, and none may be exact.
 //!
 //! The test is quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries that many ACLs.
 

@@ -11,8 +11,8 @@
 //! The store is enough to restore a volume: the note of a backup says how it is encrypted, and the dump has all other
 //! settings. The layout of the objects is in `chunk/src/backups.rs`.
 //!
-//! A backup shows one moment, as every dump does. Its objects need not exist any more when it is restored: blocks that
-//! no file refers to are removed although an older backup refers to them.
+//! A backup shows one moment, as every dump does. The blocks that it refers to may no longer exist when it is
+//! restored, because blocks that no file refers to are removed even if an older backup refers to them.
 
 mod note;
 mod read;

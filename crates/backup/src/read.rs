@@ -9,7 +9,7 @@ use dump::{DumpError, Reader};
 
 use crate::note::Note;
 
-/// Opens a backup to read it from its beginning. It holds one part in memory.
+/// Opens a backup to read it from its beginning. The reader holds one part in memory.
 ///
 /// # Errors
 /// The store fails; a part is missing or damaged, or was encrypted with another key. The reader fails with the same

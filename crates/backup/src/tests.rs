@@ -58,7 +58,7 @@ fn a_backup_of_many_parts_is_restored() {
     dump::load(&target, &checked, open(&store, backup, &note).unwrap(), "x", &mut |_| {}).unwrap();
     let mut live = dump::Live(Arc::new(target));
     dump::compare(&checked, &mut open(&store, backup, &note).unwrap(), &mut live, &mut |_| {}).unwrap();
-    // If a part is missing, nothing is restored.
+    // If the parts are longer than the note says, nothing is restored.
     let short = Note { bytes: note.bytes - 1, ..note };
     assert!(check(&store, backup, &short).is_err());
 }
@@ -100,7 +100,8 @@ fn a_backup_that_loses_a_part_or_the_store_is_not_completed() {
     let store = store(StoreOptions::default());
     let kept = create(&engine, &volume, &store, &|| Ok(()), &mut |_| Ok(())).unwrap().0;
     let backups = || store.backups().unwrap();
-    // Another mount, whose clock is a week ahead, takes the backup for abandoned when all its parts are stored.
+    // Another mount, whose clock is a week ahead, takes the backup for abandoned after all its parts were
+    // stored.
     let thinned = create(&engine, &volume, &store, &|| Ok(()), &mut |inodes| {
         let newest = if inodes == 60_001 { backups()[0].id } else { kept };
         if newest != kept {

@@ -10,10 +10,10 @@ use types::Time;
 
 use crate::note::Note;
 
-/// Writes a dump of the present moment to the store, through which blocks of the volume are encrypted. It takes the
-/// memory of a few parts, and sends one request at a time. `check_owner` fails if the store does not belong to this
-/// database any more; it is called before the first part, and before the backup is completed. `progress` is called with
-/// the number of inodes; its error ends the backup.
+/// Writes a dump of the present moment to the store, which encrypts the parts like the volume's blocks. It
+/// takes the memory of a few parts, and sends one request at a time. `check_owner` fails if the store does
+/// not belong to this database any more; it is called before the first part, and before the backup is
+/// completed. `progress` is called with the number of inodes; its error ends the backup.
 ///
 /// # Errors
 /// Those of [`dump::write`] and of `check_owner`; the store fails; a part was removed meanwhile. The stored parts
@@ -56,7 +56,8 @@ fn write(
     let head = FirstLine { version: dump::VERSION, id: backup.0.to_string(), created: began.nanos() };
     let (out, tail) = dump::write(engine, out, Form::Framed, head, progress)?;
     let note = Note::new(volume, tail.inodes, out.bytes);
-    // The volume may have been lost to another client during the last request to the store.
+    // `progress` is called once more, because the session may have been lost during the last request to the
+    // store.
     progress(tail.inodes)?;
     Ok((note, out.part))
 }

@@ -36,9 +36,9 @@ pub struct StoreOptions {
     pub json: bool,
 }
 
-/// The largest object: a block of limenfs has at most 4 MiB.
+/// The largest size that the options accept. A block of limenfs has at most 4 MiB.
 const MAX_BYTES: u64 = 64 << 20;
-/// The size of the part that a request for a part of a large object reads.
+/// The number of bytes that a request for a part of a large object reads.
 const PART_BYTES: u64 = 64 << 10;
 /// The objects of the test are below this prefix, which no volume uses.
 const PREFIX: &str = "objbench/";

@@ -27,7 +27,8 @@ pub struct AclCounts {
     pub dropped: u64,
 }
 
-/// Counts the stored ACLs. An ACL has a hundred to a few thousand bytes, and is stored once.
+/// Counts the stored ACLs, and the unused ones among them. An ACL has a hundred to a few thousand bytes, and
+/// is stored once.
 ///
 /// # Errors
 /// Those of the database.
@@ -37,11 +38,11 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<AclCounts, EngineError> {
     Ok(counts)
 }
 
-/// Removes the ACLs that no inode refers to. Safe while other clients change the volume. If several clients call this at
-/// the same time, only the last one that began removes anything.
+/// Removes the ACLs that no inode refers to. Safe while other clients change the volume. If another client
+/// begins the same meanwhile, this call fails.
 ///
 /// # Errors
-/// Those of the database. EBUSY: another client began to remove ACLs; this one has removed some.
+/// Those of the database. EBUSY: another client began to remove ACLs; this one may have removed some.
 pub fn drop_unused_acls(meta: &Meta) -> Result<AclCounts, Failure> {
     drop_in_windows(meta, WINDOW)
 }
@@ -107,7 +108,7 @@ fn for_each_window<E: From<EngineError>>(
     }
 }
 
-/// Leaves the ACLs that no inode refers to.
+/// Removes the ACLs that an inode refers to from `ids`.
 fn retain_unused(engine: &dyn Engine, ids: &mut BTreeSet<AclId>) -> Result<(), EngineError> {
     walk::inodes(engine, |inode| {
         ids.remove(&inode.access_acl);

@@ -7,7 +7,7 @@ use types::{Ino, Name};
 
 use super::{Problem, walk};
 
-/// The largest number of directories that are remembered as connected to the root.
+/// The largest number of directories that are remembered as visited.
 const KNOWN: usize = 1 << 20;
 
 /// From each directory, follows the recorded parents until a directory that was visited before. If that

@@ -74,7 +74,7 @@ pub(super) struct Entry {
     pub(super) standing: Standing,
 }
 
-/// What an entry is to the inode that it refers to.
+/// The relation of an entry to the inode that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The first entry of the inode that the walk has found; for a directory, the one in its recorded parent.
@@ -243,7 +243,8 @@ impl Known {
                 None => Standing::Unsure,
             });
         }
-        // A directory on the way to this one is known, or its recorded parent has its name.
+        // The entry is a second name if the recorded parent also has a name for the directory, or if the walk
+        // has reached the directory already.
         let is_placed = *parent == dir;
         let is_second = is_top(*ino)
             || !is_placed && name_in(engine, *parent, *ino)?.is_some()

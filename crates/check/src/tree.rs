@@ -291,7 +291,8 @@ impl Acls {
     }
 }
 
-/// Checks each inode without its names: its ACLs and, for a symbolic link, its target.
+/// Checks the records of each inode other than its names: its ACLs, the size of its extended attributes and,
+/// for a symbolic link, its target.
 pub(super) fn check_inodes(
     engine: &dyn Engine,
     inodes: &[Inode],

@@ -2,7 +2,7 @@
 //! codec FILE...`.
 //!
 //! With each setting, it stores the files' bytes in memory, one slice per block, and reads them back. All of
-//! this runs on one thread, except the blocks that a store uploads in parallel.
+//! this runs on one thread.
 
 use std::time::Instant;
 
@@ -53,7 +53,8 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
     let read = started.elapsed().as_secs_f64();
     let (started, rounds) = (Instant::now(), 500);
     for round in 0..rounds {
-        // No read starts at the beginning of the block, or at the end of the previous read.
+        // No read starts at the beginning of the block or at the end of the previous read, so each fetches
+        // pages.
         let offset = 70_000 + round * 2_654_435 % (BLOCK_BYTES - 100_000);
         store.read(SliceId(0), BLOCK_BYTES.min(blocks[0].len() as u32), offset, &mut buf[..4096])?;
     }

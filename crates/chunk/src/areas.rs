@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) disk_failed: AtomicBool,
 }
 
-/// The directory of one process's staged objects.
+/// A directory of staged objects, which this process has locked.
 #[derive(Debug)]
 pub(crate) struct Area {
     pub(crate) dir: Dir,

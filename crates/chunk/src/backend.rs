@@ -56,7 +56,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes the empty directories that objects leave behind, if the store has directories.
+    /// Removes the directory `prefix`, if it is empty. A store without directories does nothing.
     fn remove_directory(&self, _prefix: &str) -> Result<(), Refusal> {
         Ok(())
     }

@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(store.backup_note(BackupId(9)).unwrap(), None);
             let stored = fs::read(dir.path().join("backups/7/0")).unwrap();
             assert_eq!(stored.windows(6).any(|bytes| bytes == b"secret"), key.is_none());
-            // No backup is taken for blocks of the volume.
+            // The parts of backups are not listed as blocks of the volume.
             store.for_each_block(&mut |block| panic!("{block:?}")).unwrap();
             assert!(!store.direct().is_empty().unwrap());
             store.remove_backup(BackupId(7)).unwrap();

@@ -68,7 +68,7 @@ impl BareStore {
         list(&*self.backend, prefix)
     }
 
-    /// Removes the empty directories that objects below `prefix` leave behind, if the store has directories.
+    /// Removes the directory `prefix` of a `file` store, if it is empty. Other stores do nothing.
     ///
     /// # Errors
     /// [`ChunkError::Store`].

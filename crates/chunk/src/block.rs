@@ -1,9 +1,9 @@
 //! The object of a block: its key, and the trailer by which each page can be verified separately.
 //!
 //! There are two formats. A block that is neither compressed nor encrypted is its data followed by a trailer;
-//! this file describes that format. Any other block is packed, see `packed.rs`. Both can be read under any
-//! settings of the volume, except that an encrypted volume accepts only encrypted blocks. All numbers are
-//! little endian.
+//! this file describes that format. Any other block is packed, see `packed.rs`. A volume that is not
+//! encrypted reads both formats, whatever its compression is now. An encrypted volume accepts only blocks
+//! that are encrypted with its cipher. All numbers are little endian.
 //!
 //! ```text
 //! data        len bytes
@@ -14,9 +14,10 @@
 //! sum         u32 CRC-32C of the trailer up to here
 //! ```
 //!
-//! A reader knows `len` from the slice's row and so the position of the trailer, without a request. The key
-//! is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: a directory has at most 1000 entries if
-//! slices are numbered in order, and a listing shows the length of each block.
+//! A reader computes `len` from the slice's size in the row, so it knows the position of the trailer without
+//! a request. The key is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: the lowest directory has
+//! the blocks of at most 1000 slices, the one above it at most 1000 directories, and a listing shows the
+//! length of each block.
 
 use types::{BLOCK_BYTES, SliceId};
 

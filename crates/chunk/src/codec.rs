@@ -109,8 +109,8 @@ impl Packer {
         }
     }
 
-    /// Compresses `page` into the front of `out`, which has the same length, and returns the compressed
-    /// length; `None` if it would save too little; `out` then holds no valid data.
+    /// Compresses `page` into the front of `out`, which is at least as long, and returns the compressed
+    /// length. `None` if it would save too little; `out` then holds no valid data.
     pub(crate) fn pack(&mut self, page: &[u8], out: &mut [u8]) -> Option<usize> {
         let out = out.get_mut(..page.len() - page.len().div_ceil(WORTHWHILE))?;
         match self {

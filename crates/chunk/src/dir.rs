@@ -7,8 +7,8 @@
 //! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no partial
 //! object.
 //!
-//! `tmp/` is created only after the marker of the store was found. If the file system of the store is not
-//! mounted, its empty mount point has no `tmp/`, so no put can succeed there.
+//! For an existing volume, `tmp/` is created only after the marker of the store was found. If the file system
+//! of the store is not mounted, its empty mount point has no `tmp/`, so no put can succeed there.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -50,8 +50,8 @@ const MOST_SYNCED: usize = 1 << 14;
 pub(crate) struct Dir {
     pub(crate) root: PathBuf,
     serial: AtomicU64,
-    /// The directories of objects whose path survives a loss of power, because all directories above were synced. By
-    /// path below the root.
+    /// The directories of objects whose parent directories up to the root were all synced, so that their
+    /// paths survive a power failure. The key is the path below the root.
     synced: Mutex<HashMap<PathBuf, Identity>>,
 }
 
@@ -98,8 +98,9 @@ impl Dir {
         each_below(&self.root.join(CHUNKS), CHUNKS, 0, found)
     }
 
-    /// Syncs directories of objects, and the directories above of those that are new. Returns how many were synced:
-    /// on a journaling file system each may wait for the disk.
+    /// Syncs directories of objects and, for those that are not known as synced, all parent directories up to
+    /// the root. Returns the number of directories synced: on a journaling file system, each sync may wait
+    /// for the disk.
     fn sync_directories(&self, directories: &BTreeSet<&Path>) -> io::Result<usize> {
         let (mut above, mut new) = (BTreeSet::new(), Vec::new());
         for directory in directories {

@@ -38,7 +38,7 @@ pub enum ChunkError {
     /// The key or passphrase is not the one with which the volume was created.
     #[error("wrong key or passphrase: the volume was encrypted with a different one")]
     WrongKey,
-    /// No number for a new slice could be allocated.
+    /// The number of a new slice could not be allocated.
     #[error("cannot allocate a slice number: {0}")]
     SliceId(Errno),
     /// An upload was abandoned, because the store was closed.

@@ -18,10 +18,11 @@ pub(crate) struct Extent {
     pub(crate) serial: u64,
     /// The file offset of the extent's first byte.
     pub(crate) offset: u64,
-    /// The number of valid bytes: all, unless a truncation cut into blocks already uploaded.
+    /// The number of valid bytes. After a truncation, the uploads or the inline bytes may hold more than
+    /// these.
     pub(crate) shown: u32,
-    /// Whether `stage` has returned the extent's row. From then on the extent does not change, except by a
-    /// truncation.
+    /// Whether `stage` has returned the extent's row. From then on the extent changes only by a truncation or
+    /// by `restage`, which clears this.
     pub(crate) staged: bool,
     id: Option<SliceId>,
     /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.

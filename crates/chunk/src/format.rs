@@ -28,7 +28,7 @@ pub enum BlockFault {
     Format(u32),
     /// The trailer belongs to a block of another length in bytes.
     Length(u32),
-    /// The page that begins at this offset in bytes does not match its checksum.
+    /// The page that begins at this offset in bytes does not match its checksum, or cannot be decompressed.
     Page(u32),
     /// The header is missing, or does not match its own checksum.
     Header,

@@ -41,8 +41,9 @@ impl Layout {
     /// Detects the format of the whole object of block `name`. An encrypted volume accepts only encrypted
     /// objects: otherwise, anyone who can write to the store could replace a block with data of their own.
     ///
-    /// The data of a plain block may begin like a header, if a user stored an object as a file. Slice numbers
-    /// are never reused, so that header is then one of another block.
+    /// The data of a plain block may begin with a valid header, if a user copied an object of the store into
+    /// a file. Slice numbers are never reused, so that header names another block, and [`Header::parse`]
+    /// rejects it.
     pub(crate) fn recognise(object: &[u8], name: BlockName, codec: &Codec) -> Result<Self, Damage> {
         let fault = match Header::parse(object, name) {
             Ok(header) if object.len() < header.object_len() => {

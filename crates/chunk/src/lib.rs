@@ -1,12 +1,14 @@
 //! File data: slices and the blocks that they are cut into, the object store that holds the blocks, the
 //! search for the slice that holds each byte of a read, and bounded buffers for dirty data.
 //!
-//! The interface is synchronous and knows nothing of metadata. A writer stores the blocks first
+//! The interface is synchronous and knows nothing of metadata. The metadata has *rows* ([`types::Slice`]):
+//! each says which bytes of a slice are at which position of a file's chunk. A writer stores the blocks first
 //! ([`BlockStore`], [`WriteBuffer::stage`]) and commits the rows afterwards, so that no row ever names a
 //! block that is not stored.
 //!
-//! Lock order: the owner of a [`WriteBuffer`] locks it before the state of one upload, and no lock is taken
-//! after that. No lock is held during a request to the store.
+//! Lock order: first the lock by which the owner of a [`WriteBuffer`] protects it, then one lock of this
+//! crate, then the lock of the free buffers in `pool.rs`. No lock of this crate is held during a request to
+//! the store.
 
 #[cfg(feature = "remote")]
 mod address;

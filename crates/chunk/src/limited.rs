@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(limit.turn(later, 1000), later + SECOND);
     }
 
-    /// Only the directions that are limited take turns, and each object counts with its trailer.
+    /// A put counts against the limit of uploads only, and a get against that of downloads.
     #[test]
     fn traffic_counts_in_its_direction() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();

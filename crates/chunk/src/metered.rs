@@ -17,7 +17,7 @@ pub struct RequestMeter {
     /// The sizes of the objects or parts of them that were stored or read; empty for other requests.
     pub bytes: Histogram,
     pub failures: AtomicU64,
-    /// Requests for an object that does not exist. A list or a delete never counts here.
+    /// Requests for an object that does not exist. A list, a delete or a stat never counts here.
     pub not_found: AtomicU64,
 }
 

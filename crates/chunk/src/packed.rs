@@ -4,7 +4,7 @@
 //! magic        "LMBK"
 //! format       u32, 2
 //! slice        u64 ┐
-//! block        u32 │ which block this is, so that an object cannot replace that of another block
+//! block        u32 │ which block this is, so that the object of one block cannot replace that of another
 //! len          u32 ┘ its length before compression
 //! compression  u8   0 none, 1 LZ4 (block format), 2 Zstandard (RFC 8878)
 //! cipher       u8   0 none, 1 AES-256-GCM, 2 XChaCha20-Poly1305

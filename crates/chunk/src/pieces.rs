@@ -56,7 +56,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Reads parts of these pieces, and probably all of them, in the order of [`Piece::place`].
+    /// Returns a reader for parts of these pieces. The caller should read most of them, in the order of
+    /// [`Piece::place`]: how a block is fetched depends on how many bytes all pieces have in its slice.
     pub fn piece_reader<'p>(&self, pieces: impl IntoIterator<Item = &'p Piece<'p>>) -> PieceReader<'_> {
         PieceReader { store: self, shared: shared_bytes(pieces) }
     }
@@ -81,8 +82,8 @@ impl BlockStore {
     }
 
     /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
-    /// cached; of a block that has few of these bytes, only the pages. Errors are not reported here, but by a
-    /// later read of the block.
+    /// cached. Of a block that several rows share and that has few of these bytes, it fetches only the pages.
+    /// Errors are not reported here, but by a later read of the block.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         let pieces = resolve(rows, pos, len);
         let shared = shared_bytes(&pieces);
@@ -136,7 +137,7 @@ impl PieceReader<'_> {
     }
 }
 
-/// The bytes that pieces have of each slice of which a row has only a part.
+/// For each slice of which the rows have only small parts: the number of its bytes that the pieces have.
 fn shared_bytes<'p>(pieces: impl IntoIterator<Item = &'p Piece<'p>>) -> HashMap<SliceId, u64> {
     let mut bytes = HashMap::new();
     for piece in pieces {

@@ -1,4 +1,5 @@
-//! Errors of stores in plain words. The text of an [`opendal::Error`] has the headers of the answer, and no advice.
+//! Errors of stores in plain words. The text of an [`opendal::Error`] contains the headers of the reply, and
+//! no advice.
 
 use std::error::Error as _;
 
@@ -53,7 +54,7 @@ pub(crate) fn plain(error: &opendal::Error) -> String {
     }
 }
 
-/// The value of a field in the debug form of an answer, `NAME: "VALUE"`.
+/// The value of a field in the debug form of a reply, `NAME: "VALUE"`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("{name}: \""))?;
     rest.split_once('"').map(|(value, _)| value).filter(|value| name != "code" || !value.is_empty())

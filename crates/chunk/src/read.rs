@@ -1,5 +1,5 @@
-//! Reads the bytes of a block: from memory, from the disk or from the store, in this order, as a whole or by
-//! pages.
+//! Reads the bytes of a block, as a whole or by pages: from the cache in memory, from the cache on disk or
+//! from the store, in this order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::store::{Inner, Pages};
 impl Inner {
     /// Fills `out` with the bytes of a block from `from` on.
     ///
-    /// The whole block is fetched if the read covers at least half of it, starts at its beginning, or starts
-    /// at the end of the previous read. Otherwise only the needed pages are fetched, so that a random read of
-    /// 4 KiB does not cost 4 MiB.
+    /// The whole block is fetched if it has at most two pages, or if the read covers at least half of it,
+    /// starts at its beginning, or starts at the end of the previous read. Otherwise only the needed pages
+    /// are fetched, so that a random read of 4 KiB does not cost 4 MiB.
     ///
-    /// If the block belongs to a slice of which rows have only parts, `shared` is the number of bytes that the
-    /// whole request reads of that slice. The position in such a block does not tell what is read next, so the whole
-    /// block is fetched only if the request reads at least an eighth of it. Pages are cached, because their other bytes
-    /// belong to nearby ranges of the file.
+    /// If several rows share the slice, each with a small part of it, `shared` is the number of bytes that
+    /// the whole request reads of the slice. The position in such a block does not tell what is read next, so
+    /// the whole block is fetched only if the request reads at least an eighth of it, or if the block has at
+    /// most two pages. Pages are cached, because their other bytes belong to nearby ranges of the file.
     pub(crate) fn read_block(
         &self,
         name: BlockName,

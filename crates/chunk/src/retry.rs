@@ -12,9 +12,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// block is 4 MiB, so a link of 1 Mbit/s is fast enough.
 const DATA_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a request is retried after a temporary failure: no reply, 429, 500, 502, 503. The waits are 0.1,
-/// 0.2, 0.4 and 0.8 s, each up to twice as long because of jitter, so a request fails within 3 s if each
-/// attempt fails at once.
+/// How often a request is retried after a temporary failure: no reply, or a status such as 429, 500, 502, 503
+/// or 504. The waits are 0.1, 0.2, 0.4 and 0.8 s, each up to twice as long because of jitter, so a request
+/// fails within 3 s if each attempt fails at once.
 const RETRIES: usize = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

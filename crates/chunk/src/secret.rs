@@ -104,8 +104,11 @@ impl Secret {
     /// # Errors
     /// [`ChunkError::Key`] if the variable is not set or is not a key; the message names the variable.
     pub fn key_from_env(name: &str) -> Result<Self, ChunkError> {
-        let text = std::env::var(name).map(Zeroizing::new);
-        let text = text.map_err(|error| ChunkError::Key(format!("{name}: {error}")))?;
+        // The text of a `VarError` would contain the value.
+        let fail = |what| ChunkError::Key(format!("{name}: the environment variable {what}"));
+        let value = std::env::var_os(name).ok_or_else(|| fail("is not set"))?;
+        let text = value.into_string().map_err(|_| fail("is not text"))?;
+        let text = Zeroizing::new(text);
         Self::key_from_text(&text).map_err(|error| ChunkError::Key(format!("{name}: {error}")))
     }
 

@@ -12,14 +12,15 @@
 //!                                 /damaged/    objects that failed verification and were not uploaded
 //! ```
 //!
-//! A process locks the first free `n`, and all areas that killed processes left behind. In the areas of live
-//! processes, and in other configured directories, it only searches for objects that the store does not have.
+//! A directory `<n>` is an *area*. A process locks every area that no live process holds, also to upload what
+//! a killed process left there, and creates one if there is none. In the areas of live processes, and in
+//! other configured directories, it only lists, reads and deletes objects.
 //!
 //! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request to
 //! it runs the check first, until the check succeeds.
 //!
-//! Lock order: the state in `uploader.rs` has the only lock. While it is held, no disk and no store is
-//! accessed.
+//! Lock order: the lock of the queue in `uploader.rs` is taken last. While it is held, no disk and no store
+//! is accessed.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -64,11 +65,11 @@ impl WritebackOptions {
     }
 }
 
-/// The number of blocks staged below these places by any process, and their bytes. An absent place counts as
-/// empty.
+/// The number of blocks staged below these places by any process, and their bytes. A place that is absent or
+/// cannot be read counts as empty.
 ///
 /// # Errors
-/// Fails if a directory cannot be read.
+/// Fails if a directory within an area cannot be read.
 pub fn count_staged(places: &[PathBuf]) -> io::Result<(u64, u64)> {
     let (mut blocks, mut bytes) = (0, 0);
     for area in places.iter().flat_map(|place| areas_below(place)) {
@@ -88,8 +89,8 @@ pub struct HeldStaging {
 }
 
 impl HeldStaging {
-    /// Locks all areas below these places. If a process that stages or uploads there holds one, returns that
-    /// area instead.
+    /// Locks all areas below these places, except below a place that cannot be read. If a process that stages
+    /// or uploads there holds one, returns that area instead.
     ///
     /// # Errors
     /// Fails if an area cannot be locked for another reason.

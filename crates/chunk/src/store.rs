@@ -38,7 +38,8 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 /// The number of background requests that run at once: uploads and read-ahead.
 const BACKGROUND_THREADS: usize = 8;
 
-/// The number of trailers kept for reads of single pages; each takes at most 272 bytes.
+/// The number of blocks whose trailer or header is kept for reads of single pages. A trailer takes at most
+/// 256 bytes of memory, a header some 1,100.
 const TRAILERS: u64 = 4096;
 
 /// The number of slices that are tracked one by one until they are durable. If there are more, everything is
@@ -116,8 +117,9 @@ impl BlockStore {
     /// Opens the store that `config` names. Writes nothing to it, unless [`StoreOptions::create`] is set.
     ///
     /// # Errors
-    /// [`ChunkError::Config`] if this build does not have the kind of store, or for a relative path;
-    /// [`ChunkError::Store`] if the directory is absent, or cannot be created or read.
+    /// [`ChunkError::Config`] if this build does not have the kind of store, for an invalid address or
+    /// setting, or if a thread cannot be started; [`ChunkError::Store`] if the directory of the store, of the
+    /// cache or of staged blocks is absent, or cannot be created or read.
     pub fn open_with(config: &StorageConfig, options: StoreOptions) -> Result<Arc<BlockStore>, ChunkError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -163,8 +165,8 @@ impl BlockStore {
     }
 
     /// Stores `data`, at most a chunk's length, as slice `id`, with its blocks in parallel. When it returns,
-    /// every block can be read, also by other machines; the blocks survive a power failure only after
-    /// [`BlockStore::make_durable`].
+    /// every block can be read, also by other machines; with write-back, other machines can read a block only
+    /// after its upload. The blocks survive a power failure only after [`BlockStore::make_durable`].
     ///
     /// # Errors
     /// [`ChunkError::Row`] if `data` is longer than a chunk. [`ChunkError::Store`] if a block cannot be
@@ -181,7 +183,7 @@ impl BlockStore {
         };
         for index in 1..block_count(size) {
             let (sender, data) = (sender.clone(), block(index));
-            // The receiver outlives the loop below; if it is gone, the caller has an error already.
+            // A send fails only if the receiver is gone, because the calling thread has panicked.
             self.spawn(move |inner| drop(sender.send(inner.put_block(id, index, data))));
         }
         drop(sender);
@@ -282,9 +284,10 @@ impl BlockStore {
     }
 
     /// Makes the slices survive a power failure, as fsync(2) and, on a shared volume, close(2) promise. Call
-    /// it before the rows are made durable. It costs nothing for slices that are already durable and for
-    /// stores that keep what they acknowledge; a local directory syncs each object of a slice written since
-    /// the last call, and its directories.
+    /// it before the rows are made durable. A store that keeps what it acknowledges does nothing. A local
+    /// directory syncs each object of a slice written since the last call, and its directories, or the whole
+    /// file system if there are many objects. The first call for any other slice also syncs the whole file
+    /// system, because an earlier process may have written the slice; later such calls cost nothing.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot sync. The slices then stay listed as not durable, and the

@@ -1,6 +1,7 @@
 //! The threads that upload staged blocks, and their queue.
 //!
-//! Uploads are retried without a limit; while the store fails, attempts become rarer, down to one in 30 s.
+//! Uploads are retried without a limit; while the store fails, each thread makes its attempts rarer, down to
+//! one in 30 s.
 //! The local file is removed only after the store has the block durably, so that a process killed at any
 //! moment causes at most a second upload of the same block.
 

@@ -1,7 +1,7 @@
 //! Lists everything that a store holds: for fsck, and to remove a volume.
 //!
-//! Keys have two levels of directories with a bounded number of entries each. So a walk holds only the names in the
-//! directories of one path in memory, not the whole listing.
+//! Keys have two levels of directories, so a walk holds only the names in the directories of one path in
+//! memory, not the whole listing (see `block.rs` for their sizes).
 
 use std::time::SystemTime;
 
@@ -26,7 +26,8 @@ pub struct StoredBlock {
 }
 
 impl BlockStore {
-    /// Calls `visit` for every block in the store, in no particular order; other objects are skipped.
+    /// Calls `visit` for every block in the store or staged on this machine, in no particular order; other
+    /// objects are skipped.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if the store cannot be listed; otherwise the first error that `visit` returns.
@@ -50,9 +51,10 @@ impl BlockStore {
         modified.map_err(|error| store_error("query", &block.key, error))
     }
 
-    /// Removes all blocks and backups of the store, and after that the blocks staged on this machine. A staged block is
-    /// the only copy of its data, so staged blocks remain if the store fails. `progress` is called before each object with the
-    /// number removed so far; its error ends the removal. After an error, the call may be repeated.
+    /// Removes all blocks and backups of the store, and after that the blocks staged on this machine. A
+    /// staged block may be the only copy of its data, so staged blocks remain if the store fails. `progress`
+    /// is called before each object and at the end, with the number removed so far; its error ends the
+    /// removal. After an error, the call may be repeated.
     ///
     /// # Errors
     /// [`ChunkError::Store`] if a request to the store fails; the first error that `progress` returns.

@@ -326,7 +326,7 @@ fn many_scattered_writes_fill_the_buffer() {
     assert_eq!(file.read(0, 11), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
-/// Offsets in this many chunks, far apart and in no order, and some bytes for each.
+/// `count` offsets in the first three chunks, far apart and not sorted, and `len` bytes for each.
 fn scattered(count: usize, len: usize) -> Vec<(u64, Vec<u8>)> {
     let at = |i: usize| (i * 389 % count * (3 * CHUNK_BYTES as usize / count)) as u64;
     (0..count).map(|i| (at(i), bytes(len, i as u8))).collect()
@@ -608,7 +608,7 @@ fn a_truncation_removes_blocks_beyond_the_new_size() {
     let mut file = File::new(&context);
     file.write(0, &bytes(3 * BLOCK + 5, 1));
     file.truncate(BLOCK as u64 + 1, 4 * BLOCK as u64);
-    // The rest of the block that was cut, and the blocks after it, belong to other bytes now.
+    // These bytes go into another slice: the cut block must not show its old bytes again.
     file.write(BLOCK as u64 + 9, &bytes(2 * BLOCK, 2));
     file.flush(None);
     let mut expected = bytes(BLOCK + 1, 1);

@@ -158,7 +158,7 @@ fn the_cache_keeps_its_bound_and_evicts_least_recently_used() {
     let bytes: u64 = setup.files().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!((3 * MIB..=5 * MIB).contains(&bytes), "{bytes}");
     assert!(is_cached(0) && is_cached(19) && !is_cached(1) && !is_cached(5));
-    // A smaller bound is enforced from the start; the scan ends before the store is closed, or is not needed.
+    // When the cache is opened with a smaller bound, its scan removes the excess.
     let store = setup.open(bounded(2 * MIB));
     while setup.files().len() > 3 {
         std::thread::yield_now();

@@ -136,7 +136,7 @@ fn failed_puts_are_reported_and_retried() {
 fn a_failed_sync_is_retried() {
     let (dir, faults) = (TempDir::new().unwrap(), Faults::new(1));
     let store = open(&dir, faulty(&faults));
-    // Everything that existed before is made durable.
+    // The first call for an unknown slice syncs everything, so that later calls sync single slices.
     store.make_durable(&[SliceId(99)]).unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap();
     faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);

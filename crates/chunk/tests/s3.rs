@@ -127,7 +127,8 @@ fn listings_of_several_pages_are_complete() {
         for worker in 0..4 {
             let store = &store;
             scope.spawn(move || {
-                // All blocks are below one prefix of a thousand numbers, and some slices have two blocks.
+                // All objects are below one prefix of a thousand slice numbers, and some slices have two
+                // objects.
                 for id in (worker..count).step_by(4) {
                     store.put_slice(SliceId(id % 990), &pattern(10 + id as usize / 990)).unwrap();
                 }

@@ -414,7 +414,7 @@ fn staged_blocks_belong_to_one_process_at_a_time() {
     drop(store);
     let held = take().unwrap();
     bench.faults.clear();
-    // It does not touch areas that another process has locked.
+    // The next process does not touch areas that another one has locked.
     let next = bench.open(1 << 30);
     drain(&next);
     assert_eq!(bench.staged().0, 1);

@@ -19,7 +19,8 @@ use crate::url::{Database, MetaUrl};
 /// from which this one was loaded.
 const SKIPPED_SLICES: u64 = 1 << 40;
 
-/// No volume has a slice with such a number. Later numbers would not fit into the databases.
+/// Blocks with this slice number or a higher one are ignored: no volume has so many slices, and a counter
+/// above such a number might not fit into the databases.
 const LAST_SLICE: u64 = 1 << 62;
 
 /// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.

@@ -175,7 +175,8 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
 /// A backup with its note. The note is `None` if the backup is not complete, and an error if it cannot be read.
 type Found = (BackupId, Result<Option<Note>, String>);
 
-/// Whether the database that made the backup is the one to which the store belongs now, or no marker names that.
+/// Whether the database that made the backup is the one to which the store belongs now. Without a marker,
+/// that database is unknown, and the result is true.
 fn is_of_owner(note: &Note, marker: Option<&Marker>) -> bool {
     marker.is_none_or(|marker| marker.loaded == note.loaded)
 }
@@ -338,8 +339,9 @@ fn restore(args: &RestoreArgs) -> Result<(), CliError> {
     )
 }
 
-/// Chooses a complete backup: that of `id`, or the newest one of the database to which the store belongs. If that has made
-/// none, the one from which it was restored. Mounts of another database of the volume may have made newer ones.
+/// Chooses a complete backup: that of `id`, or the newest one that the store's database has made. If that
+/// database has made none, chooses the backup from which it was restored. The newest backup in the store is
+/// not always the right one, because mounts of another database of the volume may have made it.
 fn choose(
     store: &BlockStore,
     place: &StoreLocation,
@@ -398,7 +400,8 @@ fn none(error: CliError, all: &[StoredBackup]) -> CliError {
     }
 }
 
-/// The backup from which a database was restored, by its [`Volume::loaded`]: the id of its dump is its number.
+/// The backup from which a database was restored, by its [`Volume::loaded`]: a random text and the id of the
+/// dump. The id of a backup's dump begins with the number of the backup.
 fn origin(loaded: &str) -> Option<BackupId> {
     let (_random, dump) = loaded.split_once(' ')?;
     dump.split_once('-')?.0.parse().ok().map(BackupId)
@@ -409,7 +412,8 @@ fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
     if note.encryption.is_empty()
         && let Some(source) = key_source(keys)
     {
-        // Otherwise, a changed object store could make a volume from records that nobody with the key has written.
+        // Otherwise, somebody who can write to the object store, but does not have the key, could replace an
+        // encrypted backup by one that is not encrypted.
         return Err(CliError::usage("the backup is not encrypted").at(source).advise(format!(
             "if the volume was encrypted, the object store was changed; if it never was, omit {source}"
         )));
@@ -418,7 +422,8 @@ fn key(note: &Note, keys: &KeyArgs) -> Result<Option<Encryption>, CliError> {
     unlock(&Volume { encryption, ..Volume::in_memory(&name) }, keys)
 }
 
-/// The note of a backup is not encrypted, but the dump is.
+/// Fails if the note is not that of the dump. Notes are not encrypted, so anybody who can write to the object
+/// store can change them.
 fn refuse_other(note: &Note, checked: &CheckedDump) -> Result<(), CliError> {
     let Volume { uuid, encryption, .. } = &checked.volume;
     match *uuid == note.volume && *encryption == note.encryption {
@@ -440,7 +445,7 @@ fn refuse_memory(volume: &Volume, url: &MetaUrl) -> Result<(), CliError> {
     }
 }
 
-/// The location of an object store, if no database says it.
+/// The location of an object store that the command line names.
 #[derive(Debug)]
 struct StoreLocation {
     config: StorageConfig,

@@ -17,9 +17,10 @@ use crate::url::MetaUrl;
 
 const FSTAB: &str = "/etc/fstab";
 
-/// mount(8) looks for the helper of a type there.
+/// The path at which mount(8) looks for the helper of the type `limen`.
 const HELPER: &str = "/sbin/mount.limen";
-/// umount(8) looks for the helper of a mounted type there.
+/// The path at which umount(8) looks for the helper of `fuse.limen`, the type that a mount has in
+/// mountinfo(5).
 const UMOUNT_HELPER: &str = "/sbin/umount.fuse.limen";
 
 /// A change of fstab(5) that was planned before the mount.
@@ -43,7 +44,8 @@ pub(crate) fn edit(args: &MountArgs) -> Result<Edit, CliError> {
     Ok(Edit { path, old, new })
 }
 
-/// Writes the line, and prints it. Creates the links for mount(8) and umount(8) if they are missing and this is root.
+/// Writes the line, and prints it. If this process runs as root, also creates the links for mount(8) and
+/// umount(8) that are missing.
 ///
 /// # Errors
 /// The file or the link cannot be written.
@@ -62,7 +64,7 @@ pub(crate) fn write(edit: &Edit) -> Result<(), CliError> {
     let is_new = if new.text == *old { "has this line already" } else { "has this line now" };
     output::print(&format!("{} {is_new}:\n{}\n", path.display(), new.line))?;
     link(Path::new(HELPER))?;
-    // The messages about the first link say what is missing.
+    // If the first link could not be created, a message has already said why.
     let can_link = rustix::process::geteuid().is_root() && Path::new(HELPER).exists();
     if can_link { link(Path::new(UMOUNT_HELPER)) } else { Ok(()) }
 }
@@ -78,10 +80,10 @@ fn entry(args: &MountArgs) -> Result<Entry, CliError> {
     })?;
     require_secrets(&url, &options)?;
     let mut list: Vec<String> = Vec::new();
+    // Of two options that contradict each other, the last one takes effect, so the last of equal ones is kept.
     let mut add = |option: String| {
-        if !list.contains(&option) {
-            list.push(option);
-        }
+        list.retain(|listed| *listed != option);
+        list.push(option);
     };
     let given = args.options.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty());
     given.map(str::to_owned).for_each(&mut add);
@@ -111,8 +113,9 @@ fn flags(args: &MountArgs) -> Result<Vec<String>, CliError> {
     }
 }
 
-/// Refuses a mount that works now only because of this process's environment or command line. No secret is written to
-/// fstab, which every user can read.
+/// Fails if the mount at boot would lack a password or key that this process has from its environment, its
+/// command line or the URL. No secret is written to fstab, because every user can read it. For S3 credentials
+/// in the environment there is only a note, because root may have others.
 fn require_secrets(url: &MetaUrl, options: &Options) -> Result<(), CliError> {
     if let MetaUrl::Network(network) = url {
         // Without that file, a password is from the URL or from the environment.
@@ -140,7 +143,7 @@ fn require_secrets(url: &MetaUrl, options: &Options) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Creates the link to this program if there is none and this is root.
+/// Creates the link to this program if there is none and this process runs as root.
 fn link(path: &Path) -> Result<(), CliError> {
     match fs::metadata(path) {
         Ok(_) => return Ok(()),
@@ -151,7 +154,7 @@ fn link(path: &Path) -> Result<(), CliError> {
         Err(_) => {}
     }
     let program = env::current_exe().what("cannot find the path of this program")?;
-    // Root runs it at each boot.
+    // Root runs the program at each boot, so no other user may be able to change it.
     if let Some(writable) = program.ancestors().find(|part| is_writable_by_others(part)) {
         output::note(format!(
             "mount(8) needs {}, which was not created, because users other than root can change {}: install limen, for \
@@ -162,7 +165,7 @@ fn link(path: &Path) -> Result<(), CliError> {
         return Ok(());
     }
     match fs::symlink_metadata(path) {
-        // This is a link to a limen binary that was removed.
+        // The link leads nowhere, for example because a limen binary was removed.
         Ok(old) if old.is_symlink() => {
             fs::remove_file(path).what("cannot replace the link").at(path.display())?
         }
@@ -206,7 +209,7 @@ mod tests {
         let ids =
             ["--root-squash", "--uid-map", "0:1000:5,65534:7:1", "--gid-map", "/etc/map", "--anon-gid", "4"];
         let more = ["--bypass-traverse", "u:7", "-o", "ro,cache=1G", "-o", "nofail,ro", "mem://x", "/mnt"];
-        // The map is only read if it is used.
+        // `--gid-map` is left out, because its file would be read.
         let without_map: Vec<&str> =
             ids.iter().copied().filter(|arg| !["--gid-map", "/etc/map"].contains(arg)).collect();
         let line = planned(&[&given[..], &without_map, &more].concat()).unwrap();

@@ -27,6 +27,7 @@ use types::{Errno, Ino, Name, SliceId, Time};
 use vfs::process::this_process;
 
 use crate::maintenance;
+use crate::open::lock_unmounted;
 use crate::sessions::session_times;
 use crate::target::{Target, mount_of, show_name, volume_behind};
 use crate::url::{Database, MetaUrl};
@@ -153,11 +154,7 @@ fn in_volume(
     let (database, _, source) = find_source(url, source, from)?;
     let (_, _, parent) = parent.open()?;
     let engine = database.engine();
-    let lock = database.lock(false).map_err(|_| {
-        CliError::new("the volume is mounted, and its database serves one process at a time")
-            .at(url)
-            .advise("name the files by their paths on the mount")
-    })?;
+    let lock = lock_unmounted(url, &database, "name the files by their paths on the mount")?;
     let meta = Meta::open(engine, 10_000).at(url)?;
     maintenance::require_none(url, &meta)?;
     let is_shared = matches!(database, Database::Network(_));
@@ -265,7 +262,7 @@ impl<'a> OwnSession<'a> {
     }
 }
 
-/// Counts a directory and all inodes below it, while it is copied.
+/// Counts a directory and all names below it, while it is copied.
 fn count(engine: &dyn Engine, dir: Ino, total: &AtomicU64, is_over: &AtomicBool) -> Result<(), EngineError> {
     total.fetch_add(1, Ordering::Relaxed);
     let mut dirs = vec![dir];

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ConsoleArgs) -> Result<(), CliError> {
     let url = volume_url(&args.url)?;
     let (database, volume) = url.open_volume()?;
     let place = Place { url, database, sid_names: args.sid_names.clone() };
-    // A wrong file of names is noticed before the first page.
+    // Report an error in the file of --sid-names now, not on the first page.
     place.users()?;
     let listener = TcpListener::bind(args.listen).what("cannot listen").at(args.listen)?;
     let address = listener.local_addr().what("cannot listen").at(args.listen)?;
@@ -131,7 +131,7 @@ impl Source for OfVolume {
         effect::effect(&self.place.open()?, query, change)
     }
 
-    /// The names of the users of the local files that are people, by their uids.
+    /// The names of the users in the local user database, without system accounts and nobody.
     fn people(&self) -> Vec<String> {
         const PEOPLE: usize = 200;
         const NOBODY: u32 = 65_534;

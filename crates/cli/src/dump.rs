@@ -62,7 +62,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), CliError> {
         output::note(format!("dumped volume '{name}': {} inodes", tail.inodes));
         return Ok(());
     };
-    // Ctrl-C ends the dump, so that no part of it stays behind. A file that exists is never written to.
+    // On Ctrl-C, the dump ends with an error, so that its incomplete file is removed. An existing file is
+    // only replaced, when the dump is complete.
     let interrupt = Interrupt::install()?;
     let part = with_suffix(file, &format!(".{}.part", std::process::id()));
     let failed =

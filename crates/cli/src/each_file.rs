@@ -53,7 +53,7 @@ impl Failures {
     }
 
     /// # Errors
-    /// Something could not be done.
+    /// The command failed for a file or directory.
     pub(crate) fn result(&self) -> Result<(), CliError> {
         match self.count() {
             0 => Ok(()),

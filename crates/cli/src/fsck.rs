@@ -300,14 +300,18 @@ impl Fsck<'_> {
         let is_moving = |problem: &Problem| matches!(problem, Problem::Usage { .. } | Problem::Quota { .. });
         self.findings.left.retain(|problem| !is_moving(problem));
         for _ in 0..CONFIRMED_BY {
-            if self.findings.left.is_empty() {
+            if self.findings.left.is_empty() && self.findings.unnamed == 0 {
                 break;
             }
-            // Only problems that were found before are kept, so this list cannot exceed the bound.
-            let mut again = Vec::new();
+            // Only problems that were found before are kept, so this list cannot exceed the bound. If there were
+            // too many to list, the others are counted again, because none of them is known.
+            let (mut again, mut others) = (Vec::new(), 0);
             let known = &self.findings.left;
-            self.scan(&mut |problem| again.extend(known.contains(&problem).then_some(problem)))?;
-            (self.findings.left, self.findings.unnamed) = (again, 0);
+            self.scan(&mut |problem| match known.contains(&problem) {
+                true => again.push(problem),
+                false => others += u64::from(!is_moving(&problem)),
+            })?;
+            (self.findings.left, self.findings.unnamed) = (again, others.min(self.findings.unnamed));
         }
         Ok(())
     }
@@ -351,7 +355,7 @@ impl Fsck<'_> {
     }
 
     fn store(&self) -> Result<Arc<BlockStore>, CliError> {
-        // The block that is being read, whose parts are read one after the other.
+        // The cache keeps the block that is being read, because its parts are read one after the other.
         let options =
             StoreOptions { cache_bytes: 2 * u64::from(types::BLOCK_BYTES), ..StoreOptions::default() };
         open_store(self.volume, &self.args.keys, options)
@@ -362,7 +366,7 @@ impl Fsck<'_> {
         let Fsck { scope, volume, engine, findings, bar, .. } = self;
         marker::verify(volume, &store)?;
         let read = match scope {
-            // Files with holes have less than their size, so the total is an upper bound.
+            // The data of files with holes is less than their size, so the total is an upper bound.
             CheckScope::Volume => {
                 output::progress_of("MiB read", used_bytes(&usage(&**engine).at(self.url)?) >> 20)
             }
@@ -396,8 +400,8 @@ impl Fsck<'_> {
         Ok(())
     }
 
-    /// Reads the data again, and drops damage that is not found a second time, because that file was removed
-    /// while it was read.
+    /// Reads the data again, and drops damage that is not found a second time: its file was changed or
+    /// removed while it was read.
     fn confirm_data(&mut self) -> Result<(), CliError> {
         let mut again = Vec::new();
         let known = &self.findings.damage;

@@ -10,10 +10,10 @@ use command::error::{CliError, ErrorAt};
 
 use crate::options::has_no_effect;
 
-/// The type in a line that mount(8) mounts by `mount.limen`.
+/// The file system type in a line, for which mount(8) executes `mount.limen`.
 pub(crate) const TYPE: &str = "limen";
 
-/// The type of a mounted volume, which some people write into fstab.
+/// The type of a mounted volume in mountinfo(5), which some people write into fstab.
 const MOUNTED_TYPE: &str = "fuse.limen";
 
 /// The fields of a line.
@@ -53,7 +53,7 @@ pub(crate) fn edit(text: &str, entry: &Entry) -> Result<Edited, CliError> {
             return Err(CliError::new(format!("another file system is mounted at this mount point: {old}"))
                 .advise("remove that line, or choose another mount point"));
         }
-        // If several lines are for one mount point, one of them stays.
+        // If several lines are for the mount point, only the first one stays.
         if line.is_some() {
             continue;
         }
@@ -147,10 +147,12 @@ pub(crate) fn read(path: &Path) -> Result<String, CliError> {
     }
 }
 
-/// Replaces a file at once: a reader sees the old text or the new one, also after a crash. Owner and mode stay the same.
+/// Replaces a file atomically: a reader sees the old text or the new one, also after a crash. Owner and mode
+/// stay the same.
 ///
 /// # Errors
-/// The directory or the file cannot be written; nothing was changed.
+/// The directory or the file cannot be written. The file is unchanged, unless only the sync of the directory
+/// failed.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     // If the path is a link, replace the file to which it leads, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -164,7 +166,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     });
     synced
         .inspect_err(|_| {
-            // If it cannot be removed, a file with a name of limen stays beside fstab, which no program reads.
+            // If the removal fails too, a file that no program reads stays beside fstab.
             let _ = fs::remove_file(part);
         })
         .what("cannot change the table of file systems")

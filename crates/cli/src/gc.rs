@@ -66,7 +66,8 @@ struct Found {
     garbage_bytes: u64,
     objects: u64,
     object_bytes: u64,
-    /// Unreferenced objects that are kept: they are too young, or a mount could still refer to them.
+    /// Unreferenced objects that are kept: they are too young, a mount could still refer to them, their slice
+    /// is in use, or their number was never allocated.
     kept: u64,
     acls: AclCounts,
     /// Why unused ACLs are kept.
@@ -115,7 +116,11 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), CliError> {
         engine.sync().at(&url)?;
     }
     bar.finish_and_clear();
-    output::result(args.json, || found.to_json(args, &volume), || found.to_text(args, mounted))
+    output::result(
+        args.json,
+        || found.to_json(args, &volume, may_change),
+        || found.to_text(args, mounted, may_change),
+    )
 }
 
 /// The garbage that the database knows of.
@@ -127,12 +132,13 @@ pub(crate) struct Known {
     pub(crate) orphans: u64,
     pub(crate) slices: u64,
     pub(crate) slice_bytes: u64,
-    /// There are more slices than were counted.
+    /// The count stopped at its limit, so there may be more slices.
     pub(crate) is_cut: bool,
 }
 
 impl Known {
-    /// Counts without a walk over inodes, rows or objects, and at most `slices_max` slices.
+    /// Counts without a walk over inodes, rows or objects. Stops after the page that reaches `slices_max`
+    /// slices.
     ///
     /// # Errors
     /// Those of the database.
@@ -193,7 +199,8 @@ impl Left {
 }
 
 impl Left {
-    /// Removes unused ACLs, unless a mount may not respect that they are condemned.
+    /// Removes unused ACLs, unless there is a mount of another version. That version may not know that a new
+    /// reference to a condemned ACL ends its condemnation (`acls.rs` in the crate `check`).
     fn drop_acls(&self, meta: &Meta, found: &mut Found) -> Result<(), Failure> {
         // Mounts may have begun since the sessions were read.
         let now = sessions(&**meta.engine())?;
@@ -207,7 +214,7 @@ impl Left {
                     return Ok(());
                 }
                 Err(Failure::Refused(Errno::EBUSY)) => Some("another limen gc removes them".to_owned()),
-                // Unreferenced objects are removed even then.
+                // This error must not stop the removal of unreferenced objects.
                 Err(failure) => Some(failure.to_string()),
             }
         };
@@ -231,8 +238,8 @@ fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) 
         if page.snapshot.records.is_empty() {
             return Ok(());
         }
-        // After a loss of power, a file would otherwise refer to blocks that are gone: a mount that was killed may have removed
-        // the row just before.
+        // The records must be durable before the blocks are deleted. A mount that was killed may have removed
+        // a row just before; if a loss of power undid that, a file would refer to blocks that are gone.
         meta.sync()?;
         let mut gone = Vec::with_capacity(PAGE);
         for record in &page.snapshot.records {
@@ -355,7 +362,7 @@ fn age(store: &BlockStore, block: &StoredBlock) -> Result<Option<Duration>, Chun
 }
 
 impl Found {
-    fn to_text(&self, args: &GcArgs, mounted: bool) -> String {
+    fn to_text(&self, args: &GcArgs, mounted: bool, may_change: bool) -> String {
         let mut table = Table::default();
         if mounted {
             table.row("mounted", "yes: objects that its mounts may need are kept");
@@ -382,16 +389,21 @@ impl Found {
         let all = self.garbage + self.objects + self.orphans + self.sessions + unused;
         let verdict = match (args.delete, all) {
             (_, 0) => "There is nothing to remove.\n",
+            (true, _) if !may_change => {
+                "The objects were removed, except what is kept. Another process has the volume exclusively, so \
+                 only that can remove the rest; a mount does so in the background.\n"
+            }
             (true, _) => "All of this was removed, except what is kept.\n",
             (false, _) => "Nothing was removed; use --delete to remove it.\n",
         };
         table.render() + verdict
     }
 
-    fn to_json(&self, args: &GcArgs, volume: &Volume) -> serde_json::Value {
+    fn to_json(&self, args: &GcArgs, volume: &Volume, may_change: bool) -> serde_json::Value {
         json!({
             "volume": volume.name,
             "deleted": args.delete,
+            "deleted_records": args.delete && may_change,
             "sessions": self.sessions,
             "orphans": self.orphans,
             "garbage": { "slices": self.garbage, "bytes": self.garbage_bytes },

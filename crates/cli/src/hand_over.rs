@@ -9,11 +9,11 @@
 //! | new  | [`Wanted`]: the volume and the options that must be the same |
 //! | old  | [`Offer`], the bytes of [`fuse::State`], and descriptors: devices, the lock of the database, the metrics' port |
 //! | new  | `ready`: it has prepared everything, and has changed nothing |
-//! | old  | `go`: it does not continue |
+//! | old  | `go`: it does not serve the mount any more |
 //! | new  | `serving` |
 //!
-//! If either closes the connection before `go`, the old process continues. If the old process has ended before `go`, the
-//! new one serves.
+//! If the connection fails before `go`, the old process continues. But if the old process has ended while the
+//! new one waits for `go`, the new one serves.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -51,7 +51,7 @@ pub(crate) const SERVING: &str = "serving";
 /// The first message of the old process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
-    /// The form of [`fuse::State`].
+    /// The version of the format of [`fuse::State`].
     pub(crate) format: u64,
     pub(crate) version: String,
 }
@@ -190,14 +190,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct OldMount {
     pub(crate) handle: Handle,
     pub(crate) store: Arc<BlockStore>,
-    /// What a process must want to take the mount over.
+    /// The volume and the options that a process must have to take the mount over.
     pub(crate) own: Wanted,
     /// The lock of the database, if it is exclusive.
     pub(crate) lock: Option<File>,
     pub(crate) metrics: Option<TcpListener>,
     pub(crate) backups: SharedBackups,
     pub(crate) start_backups: Box<dyn Fn() -> io::Result<Option<Backups>> + Send + Sync>,
-    /// Why this mount is never handed over, if so.
+    /// The reason why this mount cannot be handed over, if there is one.
     pub(crate) refusal: Option<String>,
     pub(crate) is_running: Mutex<()>,
     /// The signals that unmount.

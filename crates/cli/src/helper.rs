@@ -69,7 +69,8 @@ enum Asked {
     Text(String),
 }
 
-/// Mounts if this process was started as `mount.limen`, and unmounts as `umount.fuse.limen`; `None` if as something else.
+/// Mounts if this process was started as `mount.limen`, and unmounts if it was started as
+/// `umount.fuse.limen`. Returns `None` if it has another name.
 pub(crate) fn run_if_called() -> Option<ExitCode> {
     let mut args = env::args_os();
     let program = args.next()?;
@@ -121,7 +122,8 @@ fn run(asked: &Asked) -> Result<(), CliError> {
         return check(&args);
     }
     if mount::is_mounted(&args)? {
-        // mount -a calls the helper again for what is mounted: a mounted volume shows its name, not its URL.
+        // `mount -a` calls the helper again for a volume that is mounted: it does not find the URL in
+        // mountinfo(5), which has the volume's name.
         output::note(format!("this volume is already mounted at {}", call.mountpoint.display()));
         return Ok(());
     }
@@ -157,8 +159,8 @@ fn check(args: &MountArgs) -> Result<(), CliError> {
     paths::mountpoint(&args.mountpoint).map(drop)
 }
 
-/// From here on, a signal ends this process with the exit code of mount(8) for an interruption. The background process
-/// finds that nobody waits for it, and does not mount.
+/// From here on, a signal ends this process with the exit code of mount(8) for an interruption. The
+/// background process finds that no process waits for it, and unmounts.
 fn end_at_signals() -> Result<(), CliError> {
     let system = |error: CliError| error.with_code(SYSTEM_OF_HELPER);
     let mut signals =

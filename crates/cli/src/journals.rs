@@ -6,7 +6,8 @@ use client::{Failure, MakeDurable, Meta};
 use command::paths;
 use journal::{Directory, Journals};
 
-/// Below `/var/lib/limen` for root, otherwise below the user's state directory.
+/// The directory of the journals, below `/var/lib/limen` for root, otherwise below the user's state
+/// directory.
 const JOURNALS: &str = "journals";
 
 /// The directory of this user's journals; `None` if the user has no state directory.
@@ -20,7 +21,8 @@ pub(crate) fn directory() -> Option<Arc<dyn Journals>> {
 /// A journal cannot be read; errors of the database.
 pub(crate) fn replay(meta: &Meta) -> Result<(), Failure> {
     let Some(journals) = directory() else { return Ok(()) };
-    // A tool has not opened the volume's store. Only blocks in local files may not be durable yet.
+    // This process has not opened the volume's object store. Only blocks in local files may not be durable
+    // yet, and sync(2) makes them durable.
     let make_durable: MakeDurable = Arc::new(|_| {
         rustix::fs::sync();
         Ok(())

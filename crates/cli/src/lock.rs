@@ -17,7 +17,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// [`LOCK_TIMEOUT`] for a process that is just ending.
 ///
 /// # Errors
-/// Another process holds the lock.
+/// Another process holds the lock, or the lock file cannot be opened.
 pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<MountLock>, LockError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {

@@ -28,7 +28,7 @@ use types::Time;
 
 const VARIABLE: &str = "LIMEN_LOG";
 
-/// A log file larger than this is renamed to `NAME.1` before the next mount writes to it.
+/// A log file larger than this is renamed to `NAME.1` when a process opens it.
 const ROTATE_BYTES: u64 = 16 << 20;
 
 /// A part of the subscriber: the log, or the export of spans.
@@ -75,7 +75,8 @@ const REPEAT_AFTER: Duration = Duration::from_secs(60);
 /// A problem that did not occur for this long has ended. Most work is retried at least every five seconds.
 const ENDED_AFTER: Duration = Duration::from_secs(15);
 
-/// The problems that last: each place in the program that has logged a warning about something that is retried.
+/// The problems that last: each place in the program that has logged a warning or error about something that
+/// is retried.
 #[derive(Clone, Debug, Default)]
 struct Repeats(Arc<Mutex<HashMap<Identifier, Repeat>>>);
 

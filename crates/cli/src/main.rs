@@ -11,27 +11,29 @@
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `clone` | copies of trees by reference |
 //! | `trash`, `restore` | removed files: what is kept, and how it is put back |
-//! | `rmr`, `warmup` | commands for any mounted path |
+//! | `rmr`, with `skip_trash`; `warmup` | commands for a path on any file system |
 //! | `compact`, `each_file` | files that are stored again with fewer rows; questions to a mount about each file of a tree |
-//! | `console` | a local web page of all that, whose pages are in the crate `console` |
-//! | `stats`, `profile` | what a mount does, live; by users and files |
-//! | `debug` | an archive for the search for the cause of a problem |
+//! | `console` | a local web page with the answers of these commands; its pages are in the crate `console` |
+//! | `stats`, `profile` | what a mount does, live; its requests by user, process and file |
+//! | `debug` | an archive with what is needed to diagnose a problem |
 //! | `bench`, `mdtest`, `objbench` | the benchmarks, whose options and work are in the crate `bench` |
 //! | `man` | the manual pages |
 //! | `schemes`, `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
 //! | `helper`, `umount_helper`, `boot`, `fstab` | mount(8) calls this program as mount.limen, umount(8) as umount.fuse.limen; `limen mount --update-fstab`; lines of fstab(5) |
 //! | `daemon`, `report` | `limen mount -d`: the background process, and what it reports |
+//! | `hand_over`, `take_over` | `limen mount --take-over`: the old process, and the new one |
 //! | `open` | opening a volume for a client |
 //! | `maintenance`, `lock` | exclusive use of a volume by a tool; the lock on a database file |
 //! | `sessions`, `records` | the sessions of a volume; single records |
 //! | `holders` | which processes hold a mount |
-//! | `staged` | where mounts on this machine keep blocks that wait for upload |
-//! | `store`, `marker`, `adopt` | opening a volume's object store; whether it is this volume's, and works; taking it over |
+//! | `staged`, `journals` | where mounts on this machine keep blocks that wait for upload; changes that a killed mount had answered and not committed |
+//! | `store`, `marker`, `adopt`, `move_store` | opening a volume's object store; whether it is this volume's, and works; taking it over; changing its address |
 //! | `secrets`, `public` | passwords off the command line; warnings about files that everyone can read |
 //! | `confirm` | asks before something that cannot be undone |
 //! | `users`, `sids`, `modes` | names of users and groups; Windows identities; modes in letters |
-//! | `log` | logs |
+//! | `log`, `spans` | logs; spans of requests for OpenTelemetry |
+//! | `documented` | tests that help texts and documents name what the program accepts |
 //!
 //! A command's arguments and work are in one file. Code that several commands share, and that names no
 //! engine, is in the crate `command`.

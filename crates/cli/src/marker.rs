@@ -1,5 +1,5 @@
-//! Checks that an object store belongs to this volume and works, before a command serves from it, removes
-//! objects from it, or reports on it.
+//! Checks that an object store belongs to this volume and works, before a mount serves data from it, or a
+//! command removes objects from it or reports on it.
 //!
 //! `limen format` writes one object to the store, [`MARKER`], with a line of JSON that names the volume. A
 //! volume from before there were markers gets one at its next mount, unless the store is empty although the
@@ -76,9 +76,10 @@ pub(crate) fn trouble(volume: &Volume) -> Option<CliError> {
     receiver.recv_timeout(LOOK_WITHIN).unwrap_or_else(|_| Err(silent(volume, LOOK_WITHIN))).err()
 }
 
-/// Whether a read of a file does not end in time. A process does not end before its threads, and a read of a disk or
-/// file system that does not answer cannot be killed. So another process reads, and nothing waits for it after that. It
-/// has no file of this process that others could wait for, such as a pipe.
+/// Whether a read of a file does not return within [`LOOK_WITHIN`]. A read of a disk or file system that does
+/// not answer cannot be interrupted, and a process cannot exit while one of its threads is in such a read. So
+/// another process reads, and this process does not wait for it after the timeout. The other process inherits
+/// no pipe, because a caller that reads this command's output would wait until it is closed.
 fn is_hung(file: &Path) -> bool {
     let mut reader = Command::new("cat");
     reader.arg("--").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -135,8 +136,9 @@ fn later_check(volume: Volume) -> StoreCheck {
     })
 }
 
-/// Marks the store as this volume's. `before` is called first, unless the store has this mark already. So the work of
-/// `before` is done whenever the volume can be mounted, even if this process is killed.
+/// Marks the store as this volume's. Calls `before` first, unless the store has this volume's mark already.
+/// So if this process is killed during `before`, the store has no mark, and the next call does that work
+/// again.
 ///
 /// # Errors
 /// The store is another volume's, or does not work; those of `before`.

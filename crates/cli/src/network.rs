@@ -28,8 +28,9 @@ pub(crate) enum Server {
 /// Batches of commits in flight at the same time; while they run, callers join the next batch.
 const MAX_IN_FLIGHT: usize = 2;
 
-/// The environment variable that passes a password to the background process, because every user can read its
-/// command line.
+/// The environment variable with the password, for URLs without one. Every user can read a command line, so
+/// this program also moves a password from its own command line to this variable, for itself and for the
+/// background process.
 pub(crate) const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 
 /// A metadata URL of a database server.

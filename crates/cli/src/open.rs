@@ -16,7 +16,7 @@ use crate::network::Counted;
 use crate::sessions::{list, living};
 use crate::url::{Database, MetaUrl};
 
-/// Records held in memory, about 200 bytes each.
+/// The bound of the record cache, in records of about 256 bytes.
 const CACHED_RECORDS: usize = 400_000;
 
 /// How long cached records are used while the client gets no notifications of other clients' changes.
@@ -30,6 +30,25 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
     take_lock(database, shared).map_err(|error| match error {
         LockError::Io { path, error } => lock_error(&path, &error),
         LockError::AlreadyMounted { holder, .. } => in_use(url, database, shared, &holder),
+    })
+}
+
+/// Locks the database of a volume that must not be mounted, if the database serves one process at a time.
+///
+/// # Errors
+/// The volume is mounted: `advice` says what to do then; the lock file cannot be opened.
+pub(crate) fn lock_unmounted(
+    url: &MetaUrl,
+    database: &Database,
+    advice: &str,
+) -> Result<Option<MountLock>, CliError> {
+    database.lock(false).map_err(|error| match error {
+        LockError::Io { path, error } => lock_error(&path, &error),
+        LockError::AlreadyMounted { .. } => {
+            CliError::new("the volume is mounted, and its database serves one process at a time")
+                .at(url)
+                .advise(advice)
+        }
     })
 }
 

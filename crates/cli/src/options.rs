@@ -189,7 +189,8 @@ const FLAGS: &[Flag] = &[
 ];
 
 /// Flags that are accepted and ignored, because they are always in effect or are meant for other programs
-/// that read fstab(5). mount(8) passes `user` also with a value. Every option that begins with `x-` is ignored too.
+/// that read fstab(5). mount(8) passes `user` also with a value. Options that begin with `x-` or `X-` are
+/// ignored too.
 const IGNORED: &[&str] = &[
     "defaults",
     "default_permissions",
@@ -206,7 +207,7 @@ const IGNORED: &[&str] = &[
     "comment",
 ];
 
-/// Those that can have a value.
+/// The ignored options that can have a value.
 const IGNORED_VALUES: &[&str] = &["user", "comment"];
 
 const VALUES: &[Valued] = &[
@@ -252,7 +253,7 @@ const VALUES: &[Valued] = &[
     }),
 ];
 
-/// From this time on, a request is logged as slow.
+/// A request that takes at least this long is logged as slow.
 const DEFAULT_SLOW_MS: u64 = 1000;
 const MAX_WORKERS: usize = 1024;
 const MAX_RETRY_SECS: u64 = 86_400;
@@ -465,7 +466,7 @@ pub(crate) fn is_known(option: &str) -> bool {
     is_flag || VALUES.iter().any(|(known, ..)| *known == name) || has_no_effect(option)
 }
 
-/// The time from which requests are logged as slow; 0 for none.
+/// Requests that take at least this long are logged as slow; if `ms` is 0, none is.
 fn slow(ms: u64) -> Option<Duration> {
     (ms > 0).then(|| Duration::from_millis(ms))
 }

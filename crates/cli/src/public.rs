@@ -1,4 +1,4 @@
-//! Says if every user of the machine can read a file that holds a secret.
+//! Warns if every user of the machine can read a file that holds a secret.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,7 +1,8 @@
 //! The reports of a process that serves a mount. They go to its log; in the background, they also go to the
 //! command that waits for the process.
 //!
-//! A report is a line on standard output: any number of `note TEXT`, then `ready` or `error TEXT`.
+//! To that command, each report is a line on standard output: `note TEXT` any number of times, then `ready`
+//! or `error TEXT`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,9 +1,10 @@
 //! `limen restore`: puts removed files and trees back.
 //!
-//! An entry of the trash has the number of the directory from which it was removed ([`ops::TrashName`]), and a directory
-//! that is put back has the same number as before. So a tree is rebuilt from above: an entry goes back into the directory
-//! with that number, and then the entries that were removed from it follow. Each step is an ordinary rename that
-//! replaces nothing, so the permissions of the user decide, and nothing is overwritten.
+//! The name of an entry of the trash contains the inode number of the directory from which it was removed
+//! ([`ops::TrashName`]), and a directory that is put back keeps its inode number. So a tree is rebuilt from
+//! its top: an entry is moved back into the directory with that number, and then the entries that were
+//! removed from this entry follow. Each step is an ordinary rename(2) that replaces nothing. So the kernel or
+//! the mount checks the user's permissions, and nothing is overwritten.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -65,7 +66,7 @@ fn parse_hour(text: &str) -> Result<TrashHour, String> {
     TrashHour::from_name(text.as_bytes()).ok_or_else(|| "not an hour, e.g. 2026-11-24-09".to_owned())
 }
 
-/// Failures that are shown; further ones are only counted.
+/// The number of failures that are shown; further ones are only counted.
 const SHOWN: usize = 10;
 
 pub(crate) fn run(args: &RestoreArgs) -> Result<(), CliError> {
@@ -165,7 +166,7 @@ impl Removed {
     }
 }
 
-/// A removal sets the ctime.
+/// When the entry was removed: its ctime, which the removal has set.
 fn removed_at(item: &Item) -> Time {
     match fs::symlink_metadata(&item.path) {
         Ok(of) => Time::new(of.ctime(), u32::try_from(of.ctime_nsec()).unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! Reads every byte of every file, and reports the ranges that cannot be read.
+//! Reads the data of files, and reports the ranges that cannot be read.
 
 use check::CheckScope;
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, Piece, PieceReader, PieceSource, resolve};
@@ -18,8 +18,8 @@ pub(crate) struct Damage {
     pub(crate) error: String,
 }
 
-/// Reads all bytes of the files of `scope` that programs would read; overwritten bytes are skipped. Returns the number of
-/// bytes read from objects.
+/// Reads all bytes of the files of `scope` that programs would read; overwritten bytes are skipped. Returns
+/// the number of bytes that were requested from objects, including those that cannot be read.
 ///
 /// # Errors
 /// The database fails; the store fails for another reason than a missing or damaged object.
@@ -35,7 +35,7 @@ pub(crate) fn read_all(
     let mut scrub = Scrub { buf, bytes: 0, found: Vec::new(), pending: None, report };
     let done = check::for_each_chunk::<CliError>(engine, scope, |inode, chunk, rows| {
         let mut pieces = resolve(rows, 0, CHUNK_BYTES as u32);
-        // Rows of many places may share a block, which is to be read once.
+        // Rows of distant places may share a block. In the order of blocks, each block is read once.
         pieces.sort_by_key(Piece::place);
         let reader = store.piece_reader(&pieces);
         let read = pieces.iter().try_for_each(|piece| {
@@ -74,7 +74,7 @@ struct Part {
 struct Scrub<'a> {
     buf: Vec<u8>,
     bytes: u64,
-    /// The damaged ranges of the chunk, by their offsets in the file, in no order.
+    /// The damaged ranges of the chunk, by their offsets in the file, not sorted.
     found: Vec<(u64, u32, ChunkError)>,
     /// The last damaged range and its object. The range grows while the next range is damaged in the same
     /// object.

@@ -22,9 +22,9 @@ use meta::{Engine, Record, RecordKey};
 use crate::target::Target;
 use crate::url::MetaUrl;
 
-/// The largest part of a file of names that is read; it holds some 100,000 names.
+/// The maximum size of a file of names. It has room for some 100,000 names.
 const MAX_FILE_BYTES: u64 = 8 << 20;
-/// The number of names that are remembered. A full table is cleared.
+/// The maximum number of answers of wbinfo that are cached. A full table is cleared.
 const MAX_NAMES: usize = 1 << 16;
 /// After this time without an answer, wbinfo is ended, and not asked again.
 const WBINFO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(crate) type Rules = (DomainTable, SidRules);
 /// The Windows identities of the volume that a command is about.
 #[derive(Debug, Default)]
 pub(crate) struct Sids {
-    /// None if the command is about no volume; then no SID has a number.
+    /// `None` if the command is about no volume; then no SID has a number.
     target: Option<Target>,
     rules: OnceCell<Rc<Rules>>,
     of_file: HashMap<Sid, String>,

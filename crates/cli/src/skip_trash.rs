@@ -1,8 +1,9 @@
-//! Removes names of a mount without leaving anything in its trash: each removed file or directory is deleted from the
-//! trash at once, as its owner or root can do it.
+//! Removes files and directories of a mount without leaving them in its trash: right after a removal, the
+//! entry in the trash is deleted too. Only the owner of the entry and root can do that.
 //!
-//! The name in the trash has the numbers of the directory and of the inode, which are read before the removal. So nothing
-//! else is deleted there. Not everything has a name in the trash: a file with further names, or that this mount has open.
+//! The name of the entry contains the inode numbers of the directory and of the removed file, which are read
+//! before the removal. So no other entry is deleted. Some removed files have no entry in the trash, such as
+//! files with other hard links, and files that this mount has open.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
@@ -25,14 +26,15 @@ use types::{Ino, Name, Time};
 use crate::target::require_limen;
 use crate::trash::top_of;
 
-/// The directory of an owner and an hour.
+/// The uid and hour that name a directory of the trash.
 type Hour = (u32, TrashHour);
 
-/// Directories of hours that are kept open. There are more only if the owners are many.
+/// The maximum number of directories of hours that are kept open. Only a tree with many owners needs more.
 const MAX_OPEN: usize = 256;
 
-/// How many milliseconds to wait before a deletion that failed with ESTALE is tried again. Other threads put directories into the same
-/// directory of the trash, and each removed directory gets another parent, which the kernel may not know yet.
+/// The pauses, in milliseconds, before each retry of a deletion that failed with ESTALE. It fails so if other
+/// threads move directories into the same directory of the trash: each of them gets a new parent, which the
+/// kernel may not know yet.
 const PAUSES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 #[derive(Debug)]
@@ -67,7 +69,7 @@ impl SkipTrash {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// As unlinkat(2), and deletes what was removed.
+    /// As unlinkat(2), and deletes the removed file or directory from the trash.
     ///
     /// # Errors
     /// Those of unlinkat(2).
@@ -118,7 +120,8 @@ impl SkipTrash {
                 Err(Errno::STALE) => thread::sleep(Duration::from_millis(pause)),
                 done => return done,
             }
-            // The kernel looks up the name again, but not the directory: this lets it read its attributes.
+            // A retry makes the kernel look up the name again, but not the directory of the hour. This call
+            // makes it read the attributes of that directory again.
             let _ = statx(&hour, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);
         }
         unlinkat(&hour, name.as_bytes(), flags)

@@ -1,8 +1,9 @@
 //! `limen summary`: how much is below a directory.
 //!
-//! Several threads list directories in bulk. A directory whose quota counts it is not listed, because the counter is
-//! exact. The results of a directory are passed to the directory above when all below it is counted, and only the
-//! largest entries of each directory are kept. So the memory depends on what is shown, not on the size of the tree.
+//! Several threads list directories in bulk. At the last level that is shown and below, a directory with a
+//! quota is not listed, because the counter of the quota is exact. The sums of a directory are added to the
+//! directory above when everything below it is counted, and only the largest entries of each directory are
+//! kept. So the memory depends on what is shown, not on the size of the tree.
 
 mod limit;
 
@@ -33,8 +34,8 @@ use crate::target::{Target, join, path_to_json, show_name};
 USED is the size of files and extended attributes in whole 4 KiB blocks, as in quotas; INODES is the number of files and
 directories, with the directory itself. A file with several names counts where it is met first.
 
-The quota of a directory, and the volume for its root, count USED and INODES exactly at any time. A directory below the
-shown depth that has a quota is not listed, so FILES and DIRECTORIES are unknown (-) there and above; --walk lists it. The
+The quota of a directory, and the volume for its root, count USED and INODES exactly at any time. A directory at the
+shown depth or below that has a quota is not listed, so FILES and DIRECTORIES are unknown (-) there and above; --walk lists it. The
 counters include files that are open without a name. All other directories are read from the database, 1,024 entries a
 request. A concurrent change may count or not. The size of a file that is being written can be about five seconds old.
 
@@ -75,10 +76,11 @@ const PAGE: usize = 1024;
 /// The number of threads that count the files below a directory for `limen info` and `limen console`.
 const INFO_THREADS: usize = 8;
 
-/// Entries of [`children`].
+/// The maximum number of entries that [`children`] returns.
 const CHILDREN: usize = 1000;
 
-/// Files with several names that are remembered until all their names were met, at about 50 bytes each.
+/// The maximum number of files with several names that are remembered until all their names were met, at
+/// about 50 bytes each.
 const MAX_LINKED: usize = 1 << 20;
 
 /// The deepest level that can be shown.
@@ -466,7 +468,7 @@ impl Node {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry, of which the line is kept if it is one of the `most` largest.
+    /// Adds an entry. Its row is kept if it is one of the `most` largest.
     fn take_in(&self, row: Row, most: usize) {
         let (sum, rows, others) = &mut *self.found();
         sum.add(row.sum);
@@ -515,7 +517,8 @@ impl Sum {
         self.blocks.saturating_mul(Usage::BLOCK_BYTES)
     }
 
-    /// A number that is unknown if a part is from a counter.
+    /// `count`, a number of files or of directories; `None` if a part is from a counter, which does not tell
+    /// them apart.
     pub(crate) fn apart(&self, count: u64) -> Option<u64> {
         (!self.is_mixed).then_some(count)
     }

@@ -32,7 +32,7 @@ use crate::url::{Database, MetaUrl};
 /// The most bytes of a [`State`]: some 10 million inodes that the kernel holds.
 const MAX_STATE_BYTES: u64 = 512 << 20;
 const MAX_DEVICES: u64 = 4096;
-/// How long the end of the old process is waited for, if it says nothing any more.
+/// How long to wait for the end of the old process if it does not answer any more.
 const ENDED_IN: Duration = Duration::from_secs(2);
 /// How long the old process may take to say `go`.
 const GO_IN: Duration = Duration::from_secs(20);
@@ -87,7 +87,7 @@ fn inherited(mountpoint: &Path) -> Option<(u32, PathBuf)> {
 /// Takes a live mount over.
 ///
 /// # Errors
-/// Why that is not possible. The old process continues to serve the mount.
+/// The mount cannot be taken over; the message says why. The old process continues to serve it.
 pub(crate) fn take(
     entry: &Entry,
     vfs: &Arc<Vfs>,
@@ -146,7 +146,7 @@ pub(crate) fn take(
     let agreed = say(&stream, READY).and_then(|()| hear(&stream, GO_IN));
     match agreed {
         Ok(line) if line == GO => {}
-        // It sends `go` before it ends, unless it was killed.
+        // The old process sends `go` before it ends. So it was killed, and cannot continue to serve.
         Err(_) if entry.process.wait_end(ENDED_IN) => {
             tracing::warn!(
                 "the process that served the mount has ended during the hand-over; this one serves it"

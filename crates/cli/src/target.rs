@@ -105,7 +105,7 @@ pub(crate) fn mount_of(path: &Path) -> Result<Entry, CliError> {
     registered(path, metadata.dev())
 }
 
-/// The metadata URL that an argument is, or that of the mount that the path is on.
+/// The metadata URL of a volume, from an argument that is the URL itself or a path on a mount.
 ///
 /// # Errors
 /// The argument is neither a metadata URL nor a path on a limenfs mount.
@@ -119,8 +119,8 @@ pub(crate) fn volume_url(text: &str) -> Result<MetaUrl, CliError> {
     MetaUrl::parse(text)
 }
 
-/// As [`volume_behind`], without opening the database. Says whether the path is on a limenfs volume that this user
-/// cannot ask for its database.
+/// The mount with this device number. If there is none that this user can use, the error says whether the
+/// path is on a limenfs mount of another user.
 fn registered(path: &Path, device: u64) -> Result<Entry, CliError> {
     registry::by_device(device).ok_or_else(|| match kind_of_mount(device).as_deref() {
         Some(MOUNTED_TYPE) => {
@@ -152,7 +152,8 @@ fn not_on_limen(kind: Option<&str>, path: &Path) -> CliError {
     CliError::new(what).at(show_path(path))
 }
 
-/// The attributes of a file that a command for paths on mounts gets. A symbolic link is not followed.
+/// The attributes of the file that an argument names, for a command that takes no metadata URL. A symbolic
+/// link is not followed.
 ///
 /// # Errors
 /// The file does not exist. If the text is a metadata URL, the message says that a path is needed.

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use types::{Ino, Time};
 
 use crate::maintenance;
+use crate::open::lock_unmounted;
 use crate::parse::parse_span;
 use crate::status::rfc3339;
 use crate::target::{path_to_json, require_limen, show_name};
@@ -199,7 +200,7 @@ pub(crate) fn items_in(dir: &HourDir) -> Result<Vec<Item>, CliError> {
     }
     let entries = match fs::read_dir(&dir.path) {
         Ok(entries) => entries,
-        // It was deleted a moment ago, or is a file of the user.
+        // It was deleted, or replaced by a file, a moment ago.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
@@ -347,11 +348,7 @@ fn purge_mount(path: &Path, threads: usize, before: TrashHour) -> Result<Removed
 fn purge_volume(url: &MetaUrl, before: TrashHour) -> Result<Removed, CliError> {
     let (database, _) = url.open_volume()?;
     // A mount on the embedded engine caches what it has read, and is not notified of changes.
-    let lock = database.lock(false).map_err(|_| {
-        CliError::new("the volume is mounted, and its database serves one process at a time")
-            .at(url)
-            .advise("name a path on the mount")
-    })?;
+    let lock = lock_unmounted(url, &database, "name a path on the mount")?;
     let meta = Meta::open(database.engine(), 10_000).at(url)?;
     maintenance::require_none(url, &meta)?;
     meta.set_exclusive(!matches!(database, Database::Network(_)));

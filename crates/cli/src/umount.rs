@@ -101,7 +101,7 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
     match fuse::unmount(mountpoint, UnmountMode::Force) {
         // All requests of the mount have failed by now, so open files need not keep the mount.
         Err(Error::Busy(_)) => match fuse::unmount(mountpoint, UnmountMode::Lazy) {
-            // The process unmounts by itself when its connection is aborted. Here it did so before this
+            // The process unmounts by itself when its connection is aborted. Here it was faster than this
             // command.
             Err(Error::NotMounted(_)) => Ok(()),
             outcome => outcome,
@@ -122,9 +122,10 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), CliError> {
         let state = State::read(entry);
         // Progress extends the limit. While other processes use the mount, it does not, because they may
         // write more without end.
-        if !state.holders.any() && state.progress() != last {
+        let progress = state.progress().or(last);
+        if !state.holders.any() && progress != last {
             still = Instant::now();
-            last = state.progress();
+            last = progress;
         }
         if still.elapsed() >= limit {
             return Err(state.error(entry, args.force));
@@ -161,8 +162,8 @@ struct State {
 impl State {
     fn read(entry: &Entry) -> State {
         let mut holders = Holders::find(entry.device);
-        // A serving process never uses its own mount. Files that it still has open while it ends are not
-        // reported.
+        // The serving process is not a holder: while it ends, it closes the files of its own mount that it
+        // has open, if any.
         holders.users.retain(|user| user.pid != entry.process.pid && user.pid != std::process::id());
         State { holders, statistics: Statistics::query(entry).ok() }
     }

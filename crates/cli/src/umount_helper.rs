@@ -85,7 +85,7 @@ fn parse(args: Vec<OsString>) -> Result<Asked, CliError> {
         }
     }
     let [dir] = &dirs[..] else { return Err(wrong("the argument must be one directory", NAME)) };
-    // With --force, limen detaches a mount that is in use.
+    // If both -f and -l are given, --force is enough: it also detaches a mount that is in use.
     options.extend(if force { Some("--force") } else { lazy.then_some("--lazy") });
     let words = options.into_iter().map(OsString::from).chain(["--".into(), dir.clone()]);
     match Args::try_parse_from(words).map(|args| args.command) {

@@ -1,5 +1,6 @@
-//! Metadata URLs: parses them and opens the engine. This module, `schemes` and `network` name the engines; no
-//! other code does.
+//! Metadata URLs: parses them and opens the engine. Only this module, `schemes` and `network` choose an
+//! engine. Other modules of this crate use the lock and the schema version of `engine_sqlite`, and no other
+//! engine.
 
 use std::fmt;
 use std::fs::File;

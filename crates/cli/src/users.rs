@@ -30,7 +30,7 @@ const TIMEOUT_SECS: &str = "10";
 const TIMED_OUT: i32 = 124;
 /// How long nothing is looked up after a lookup has timed out.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The number of names that are remembered of each database. A full table is cleared.
+/// The maximum number of cached names of each database. A full table is cleared.
 const MAX_NAMES: usize = 1 << 16;
 
 /// A user whose access is evaluated.
@@ -41,7 +41,7 @@ pub(crate) struct Person {
     pub(crate) cred: Cred,
 }
 
-/// Looks up users and groups. The name of an id is looked up once, as long as not too many others are.
+/// Looks up users and groups. Caches the names of ids.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     users: Table,
@@ -86,9 +86,9 @@ impl Users {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// Finds a user by name, number, SID, or name of a Windows domain (`DOM\\ann`). The user gets the groups of the
-    /// database or, if given, `groups`; the first group is the primary group. User 0 has every capability, all
-    /// other users have none.
+    /// Finds a user by name, number, SID, or name in a Windows domain (`DOM\ann`). The user gets the groups
+    /// of the database or, if given, `groups`; the first group is the primary group. User 0 has every
+    /// capability, all other users have none.
     ///
     /// # Errors
     /// The user or a group does not exist; no rule maps the SID; the user is a number without a database entry, and
@@ -159,7 +159,8 @@ impl Users {
         known.ok_or_else(|| CliError::usage(format!("there is no group '{name}'")))
     }
 
-    /// The SID that a text is, or that it names. A name that this machine's databases know is not a SID's.
+    /// The SID that a text is, or that it names. A number, or a name that this machine's databases know,
+    /// stands for a Unix id, not for a SID.
     fn sid_of(&self, text: &str) -> Option<Sid> {
         if let Ok(sid) = text.parse() {
             return Some(sid);
@@ -268,8 +269,8 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
     }
 }
 
-/// When a lookup timed out last. Then this process asks no more for a while, so that neither a command with
-/// many names nor a page of the console waits for each of them.
+/// When a lookup timed out last. For [`PAUSE`] after that, this process looks nothing up, so that neither a
+/// command with many names nor a page of the console waits for each of them.
 static GIVEN_UP: Mutex<Option<Instant>> = Mutex::new(None);
 
 fn given_up() -> MutexGuard<'static, Option<Instant>> {

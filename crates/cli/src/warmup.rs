@@ -1,5 +1,5 @@
-//! `limen warmup`: reads trees with several threads, so that later readers find them in the caches; says how much of them
-//! is there; removes them from there.
+//! `limen warmup`: reads trees with several threads, so that later readers find them in the caches; or shows
+//! how much of them is cached; or evicts them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -91,7 +91,7 @@ fn listed(list: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
 }
 
-/// Asks the mounts how much they have cached.
+/// Asks the mounts how much of the files they have cached, or to evict them.
 fn ask(
     args: &WarmupArgs,
     paths: &[PathBuf],

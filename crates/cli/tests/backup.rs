@@ -100,8 +100,8 @@ fn volume_is_restored(from: Option<Kind>, to: Option<Kind>, format: &[&str], wit
     let before = walk(&mnt);
     let inodes = backups(&place)[0]["inodes"].as_u64().unwrap();
     assert!(inodes > 300, "{inodes}");
-    // These are stored after the backup, under slice numbers that the backup does not know. The numbers that a mount has
-    // reserved are known, so this is another mount.
+    // These files are stored after the backup, under slice numbers that the backup does not know. It knows
+    // the numbers that the first mount had reserved, so another mount writes the files.
     place.umount(&[]).ok();
     place.mount_url(&url, &with_key).ok();
     for later in 0..4 {
@@ -196,7 +196,7 @@ fn two_mounts_make_one_backup() {
         let status: Value = serde_json::from_str(&limen(&["status", "--json", &place.url()]).ok()).unwrap();
         (status["last_backup"]["took_secs"].is_number() && !backups(&place).is_empty()).then_some(())
     });
-    // Both mounts look once a second.
+    // By the end of this pause, both mounts have asked whether a backup is due.
     thread::sleep(Duration::from_secs(4));
     assert_eq!(backups(&place).len(), 1);
     limen(&["umount", &place.text("mnt2")]).ok();
@@ -353,7 +353,7 @@ fn mount_of_a_database_that_lost_the_store_makes_no_more_backups() {
     limen(&["backup", "restore", "--yes", "--force", &new, "--bucket", &bucket]).ok();
     wait_for("refusal", || place.log().contains("belongs to another database").then_some(()));
     let before = backups(&place);
-    // The mount looks once a second.
+    // A backup is due every second.
     thread::sleep(Duration::from_secs(4));
     assert_eq!(backups(&place), before);
     assert!(

@@ -218,7 +218,8 @@ fn with_many() -> Option<Mounted> {
     Some(volume)
 }
 
-/// Starts a clone, and sends a signal to this process, or to the command, in the middle. Returns what the command printed.
+/// Starts a clone, and sends the signal in the middle: to process `pid`, or to the command if `pid` is
+/// `None`. Returns the error output of the command.
 fn ended_in_the_middle(volume: &Mounted, pid: Option<u32>, signal: Signal) -> String {
     let (before, many) = (volume.inodes(), volume.at("many"));
     let copy = volume.at("copy");

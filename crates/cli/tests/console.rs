@@ -86,7 +86,7 @@ impl Served {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{cookie}\r\n").as_bytes())
     }
 
-    /// A page, with the cookie. Every page is checked for what no page may have.
+    /// A page, requested with the cookie. Also checks its markup.
     #[track_caller]
     fn page(&self, target: &str) -> String {
         let answer = self.ask(target, &self.host, &self.cookie());
@@ -211,7 +211,7 @@ impl Maker {
     }
 }
 
-/// The users of the tree below: numbers that are no users of this machine, and their groups.
+/// The callers in the tests, with their groups: root, and numbers that are no users of this machine.
 const USERS: [(u32, &str); 4] = [(7001, "7001"), (7002, "7002,7050"), (7003, "7003,7060"), (0, "0")];
 
 /// A small tree with many kinds of permissions.
@@ -407,7 +407,7 @@ fn hostile_names_are_only_text() {
     for list in [format!("/access?{who}&path=/"), "/access?path=/".to_owned(), "/usage?path=/".to_owned()] {
         let body = served.page(&list);
         for name in names {
-            // A link leads to each name, and from there one leads to the name in it.
+            // A link leads to each directory, and a link on that page leads to the file in it.
             let at = [b"/", name].concat();
             let links: BTreeSet<String> =
                 attributes(&body, "href").filter(|link| path_in(link).as_deref() == Some(&at)).collect();
@@ -532,7 +532,8 @@ fn verdicts_are_those_of_access_explain() {
     assert!(granted > 200 && denied > 200 && remedies > 50, "{granted} {denied} {remedies}");
 }
 
-/// Each single change that an explanation proposes grants the access, says the audit of that change.
+/// If an explanation proposes exactly one change, checks by an audit that this change grants the access.
+/// Returns the number of changes that were checked.
 fn check_remedies(
     place: &Place,
     path: &str,
@@ -548,7 +549,8 @@ fn check_remedies(
         remedy.split("<pre>").skip(1).map(|rest| text_of(rest.split("</pre>").next().unwrap())).collect();
     let commands: Vec<&String> = commands.iter().filter(|command| !command.starts_with("limen")).collect();
     let [command] = &commands[..] else { return 0 };
-    // The audit lists users without an entry in the database only if they own a file or an ACL names them.
+    // `access audit --who` lists a user that is not in the user database only if the user owns a file or an
+    // ACL names it. So this audits the access of the user.
     let said = limen(&[
         "access",
         "audit",
@@ -780,7 +782,7 @@ fn usage_quotas_and_garbage_are_those_of_the_commands() {
     assert!(garbage.contains(&format!("Sessions{} whose", said["sessions"])), "{garbage}: {said}");
 }
 
-/// The users and groups of the story.
+/// The users and groups of the test in a browser, as lines of passwd(5) and group(5).
 const PEOPLE: &str = "ann:x:1101:1200:Ann:/home/ann:/bin/sh\nbob:x:1102:1200:Bob:/home/bob:/bin/sh\n\
     cleo:x:1103:1200:Cleo:/home/cleo:/bin/sh\ndave:x:1104:1202:Dave:/home/dave:/bin/sh\n";
 const TEAMS: &str = "staff:x:1200:\ndesign:x:1201:bob,cleo\nfinance:x:1202:\n";
@@ -861,7 +863,7 @@ fn own(path: &Path, mode: u32, uid: u32, gid: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A console in whose mount namespace this machine has the users of the story.
+/// Starts a console in a mount namespace of its own, in which [`PEOPLE`] and [`TEAMS`] exist.
 fn serve_story(place: &Place) -> Served {
     for (name, more) in [("passwd", PEOPLE), ("group", TEAMS)] {
         let mut text = fs::read_to_string(Path::new("/etc").join(name)).unwrap();

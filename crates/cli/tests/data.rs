@@ -477,7 +477,7 @@ fn write_by_another_user_clears_suid_sgid_and_capabilities() {
         ("write", |path| OpenOptions::new().write(true).open(path).unwrap().write_all(b"x").unwrap()),
         ("append", |path| OpenOptions::new().append(true).open(path).unwrap().write_all(b"x").unwrap()),
         ("ftruncate", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(3).unwrap()),
-        ("truncate", |path| {
+        ("ftruncate to more", |path| {
             rustix::fs::ftruncate(OpenOptions::new().write(true).open(path).unwrap(), 20).unwrap()
         }),
         ("O_TRUNC", |path| drop(File::create(path).unwrap())),

@@ -77,7 +77,7 @@ fn no_secret_is_in_the_archive() {
         thread::sleep(Duration::from_millis(50));
     }
     with_secrets(&["mount", "-d", "--log", &log, "--key-file", &key, &url, &mnt]).ok();
-    // Write them into the log, as if an error message contained them.
+    // Write all secrets into the log, as if an error message contained them.
     let mut file = OpenOptions::new().append(true).open(&log).unwrap();
     writeln!(
         file,
@@ -86,7 +86,7 @@ fn no_secret_is_in_the_archive() {
     .unwrap();
     fs::write(place.path("mnt/name-of-a-file"), "content-of-a-file").unwrap();
     let archive = place.text("a.tar.gz");
-    // The mount's secrets are not in this environment, except those of the URL.
+    // This command does not get the mount's secrets, except the password in the URL.
     let said = limen(&["debug", &url, "-o", &archive]);
     let text = said.ok();
     assert!(text.contains(&archive) && text.contains("names of files"), "{text}");

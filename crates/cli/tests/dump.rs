@@ -85,7 +85,7 @@ fn goes_through_all_engines(format: &[&str], kinds: &[Kind], files: usize) {
         }
         assert_eq!(after.len(), before.len());
         assert_eq!(sids(&url), domains);
-        // New numbers are above all old ones.
+        // A new inode gets a number that no old inode has.
         let new = mnt.join("new");
         fs::write(&new, vec![count as u8; 5 * MIB as usize]).unwrap();
         assert!(
@@ -339,14 +339,15 @@ fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     }
     let open = || File::options().write(true).open(&pipe).unwrap();
     let mut load = command(&["load", url, &place.text("pipe")]).spawn().unwrap();
-    // A load reads a dump twice, and checks it first. Until it has read the last byte, it does not open it again.
+    // A load reads a dump twice: first to check it, then to store its records. It opens the dump the second
+    // time only after it has read the last byte.
     let (last, dump_without) = dump.split_last().unwrap();
     let mut check = open();
     check.write_all(dump_without).unwrap();
     fs::rename(&second, &pipe).unwrap();
     check.write_all(&[*last]).unwrap();
     drop(check);
-    // The load has read everything, except for what fits into a pipe and a buffer.
+    // When this write returns, the load has read all these bytes, except what fits into a pipe and a buffer.
     let mut records = open();
     records.write_all(&dump[..dump.len() / 4 * 3]).unwrap();
     load.kill().unwrap();
@@ -354,7 +355,7 @@ fn killed_in_the_middle(place: &Place, url: &str, dump: &[u8]) {
     fs::remove_file(&pipe).unwrap();
 }
 
-/// Loads a dump into servers over one connection each.
+/// Kills a load into each kind of server, which uses one connection, and continues it.
 fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
     let place = Place::formatted();
     make_many(&place);
@@ -365,7 +366,7 @@ fn killed_load_goes_on_over_one_connection(kinds: &[Kind]) {
     for kind in kinds {
         let server = Server::start(*kind, false);
         let url = match kind {
-            // Its client has one connection to each server.
+            // TiKV's client has one connection to each server.
             Kind::Tikv => server.patient_url(),
             _ => format!("{}&max_open_conns=1", server.patient_url()),
         };

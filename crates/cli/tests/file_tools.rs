@@ -113,7 +113,8 @@ fn warmup_shows_and_removes_what_is_cached() {
     assert_eq!(ask(&["--check", all]), [4, 300_000, 100_000, 0]);
     let text = limen(&["warmup", "--check", all]).ok();
     assert!(text.contains("33 %"), "{text}");
-    // The kernel drops its pages when it is told, which may be after the command.
+    // The kernel may drop the pages of evicted files only after the command has ended. Until then, warmup
+    // reads them from the page cache and fetches nothing.
     let deadline = Instant::now() + Duration::from_secs(60);
     while ask(&["--check", all])[2] < 300_000 {
         assert!(Instant::now() < deadline);
@@ -219,7 +220,7 @@ fn a_directory_of_a_volume_is_mounted_alone() {
     }
 }
 
-/// Each object waits for its turn; that it does is tested in the crate `chunk`, without a clock.
+/// The crate `chunk` tests that requests wait as the limits require, without a clock.
 #[test]
 fn a_mount_with_limits_stores_and_reads() {
     let place = Place::formatted();

@@ -197,7 +197,6 @@ fn damaged_records_are_named_and_repaired() {
     fsck(place, &["--data"], 0);
 }
 
-/// Changes the access attributes of an inode directly in the database.
 #[test]
 fn a_path_is_checked_without_the_rest_of_the_volume() {
     let Some((volume, [_, sub, f, _])) = sample() else { return };
@@ -248,6 +247,7 @@ fn a_path_is_checked_without_the_rest_of_the_volume() {
     limen(&["fsck", "--repair", "--path", "/d", &place.url()]).failed(2, &["--repair", "--path"]);
 }
 
+/// Changes the access attributes of an inode directly in the database.
 fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Inode, &mut Access)) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let inode = match engine.read(&[RecordKey::Inode(ino)]).unwrap().records.first() {

@@ -206,7 +206,7 @@ impl Drop for Twin<'_> {
     }
 }
 
-/// A random ACL, mostly well formed; in four of six cases a random change is made to it.
+/// A random ACL. In four of six cases a random change is made to it, after which it may be malformed.
 fn random_acl(random: &mut Random) -> Vec<u8> {
     let mut entry = |tag: u16, named: bool| -> Entry {
         let id = if named { random.below(40) as u32 } else { NO_ID };

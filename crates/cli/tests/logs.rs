@@ -1,4 +1,4 @@
-//! The log of a mount: which file it is, when it is opened again, and what a database that is down writes into it.
+//! The log of a mount: its file, when it is opened again, and what it says about a database that is down.
 
 mod common;
 

@@ -77,7 +77,7 @@ impl Families {
         families
     }
 
-    /// The value of a sample with these labels; 0 if there is none.
+    /// The sum of the samples that have this name and these labels; 0 if there is none.
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let all = self.0.values().flat_map(|family| &family.samples);
         let is = |sample: &&Sample| {
@@ -191,7 +191,7 @@ fn metrics_count_what_happened_on_the_mount() {
     let more = |after: &Families, name: &str, labels: &[(&str, &str)]| {
         after.value(name, labels) - before.value(name, labels)
     };
-    // The kernel closes a file after close(2) has returned.
+    // The kernel sends RELEASE after close(2) has returned.
     let after = scrape_until(&address, |after| {
         more(after, duration, &[("op", "mkdir")]) == 1.0
             && more(after, duration, &[("op", "release")]) == 11.0
@@ -276,7 +276,6 @@ fn stats_print_a_line_for_each_interval_until_nobody_reads() {
     let mnt = mounted.place.mnt();
     let lines = json_lines(&limen(&["stats", "--json", "--count", "2", &mnt]).ok());
     assert_eq!(lines.len(), 2);
-    // The call of `stats` itself looks at the mount point.
     for line in &lines {
         assert!(
             line["seconds"].as_f64().unwrap() >= 1.0 && line["memory_bytes"].as_f64().unwrap() > 1e6,

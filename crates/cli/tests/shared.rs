@@ -448,7 +448,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.hear(), "ok ");
         assert_eq!(waits(), "ok 0");
-        // One process waits on each mount; one of them is interrupted, the other killed.
+        // Two processes wait on the first mount; one of them is interrupted, the other killed.
         a.tell(take);
         near.tell(take);
         all_wait(2);

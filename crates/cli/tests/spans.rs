@@ -11,7 +11,7 @@ use std::thread;
 use common::{Place, command};
 use serde_json::Value;
 
-/// Serves OTLP over HTTP in JSON until nobody can connect any more, and returns the spans.
+/// Serves OTLP over HTTP in JSON until a request for `/end`, and returns the spans.
 fn collect(listener: &TcpListener) -> Vec<Value> {
     let mut spans = Vec::new();
     loop {

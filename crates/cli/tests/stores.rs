@@ -181,8 +181,8 @@ struct Pair {
     server: Server,
 }
 
-/// Times of a session: heartbeat, validity and removal, in milliseconds. A mount without heartbeats is removed while the
-/// store is silent.
+/// Times of a session: heartbeat, validity and removal, in milliseconds. They are so short that the session
+/// of a mount that sent no heartbeats would be removed while the store is silent.
 const SHORT_MS: &str = "200,2000,4000";
 
 /// How long the store is silent: longer than a session without heartbeats lives.
@@ -264,7 +264,7 @@ fn promptly<T>(what: &str, mut each: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-/// What each mount does without the store, seen by the other one.
+/// Makes changes on each mount that need no object store, and checks that the other mount sees them.
 fn change_metadata(pair: &Pair, round: u32) {
     for (own, other) in [(0, 1), (1, 0)] {
         let at = |name: &str, mount: usize| pair.both(&format!("d{round}-{own}/{name}"))[mount].clone();
@@ -285,7 +285,7 @@ fn change_metadata(pair: &Pair, round: u32) {
     }
 }
 
-/// Lets a proxy relay again when this is dropped, also after a panic, so that calls end that wait for the store.
+/// When dropped, also after a panic, lets the proxy relay again, so that calls that wait for the store end.
 struct Silent<'a>(&'a Proxy);
 
 impl<'a> Silent<'a> {
@@ -317,8 +317,8 @@ fn mounts_with_a_silent_store_keep_their_metadata_locks_and_sessions() {
     fs::write(pair.place.path("written"), bytes(2, 9 << 20)).unwrap();
     let began = Instant::now();
     let silent = Silent::begin(&pair.proxy);
-    // Each mount has a file whose data cannot be stored. Processes of their own write it: each command that this
-    // process starts would close the files too, and wait for that.
+    // Each mount has a file whose data cannot be stored. Other processes write these files: if this process
+    // had them open, each command that it starts would inherit and close them, and wait for the close.
     let mut writers = WRITTEN.map(|(mount, name)| {
         let (source, file) = (pair.place.path("written"), &pair.both(name)[mount]);
         let mut dd = Command::new("dd");

@@ -26,7 +26,7 @@ use servers::{Kind, Server};
 
 const OWNER: u32 = 1000;
 const TIMES: u32 = 10;
-/// Other processes use the machine too.
+/// Nothing in this file takes this long unless it hangs, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Requests that wait are still waiting after this time.
@@ -41,7 +41,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// `None`, and a report, if mounting is not possible here.
+    /// Returns `None`, and reports a skip, if the test cannot run: mounting requires root, and the server may
+    /// be missing.
     fn new(kind: Option<Kind>, options: &'static str) -> Option<Mount> {
         if !skip::is_root() {
             return None;
@@ -225,7 +226,8 @@ fn programs_go_on(kind: Option<Kind>, options: &'static str) {
     mount.end();
 }
 
-/// What programs have open goes on: unlinked files, half-read listings, locks, and waits for locks.
+/// Everything that programs have open stays usable: unlinked files, half-read listings, locks, and waits for
+/// locks.
 fn open_things_stay(kind: Option<Kind>, options: &'static str) {
     let Some(mount) = Mount::new(kind, options) else { return };
     let mut unlinked =
@@ -606,7 +608,7 @@ fn line_of(mut stream: &UnixStream) -> String {
     String::from_utf8(line).unwrap()
 }
 
-/// The test is between the two processes, and kills the old one when the new one is ready.
+/// The test relays the messages between the two processes, and kills the old one when the new one is ready.
 #[test]
 fn the_new_process_serves_if_the_old_one_is_killed_after_it_has_described_the_mount() {
     let Some(mount) = Mount::new(None, "transport=dev") else { return };

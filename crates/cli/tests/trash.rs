@@ -151,7 +151,7 @@ fn users_see_and_purge_only_their_own() {
     as_user(NOBODY, NOBODY, || {
         assert_eq!(kind(m.at(".trash/1000")), Some(ErrorKind::PermissionDenied));
     });
-    // Root would restore a name that a user could create there.
+    // A user cannot create names in the trash: otherwise, root might restore a name that the user made up.
     as_user(1000, 1000, || {
         let hour = fs::read_dir(m.at(".trash/1000")).unwrap().next().unwrap().unwrap().path();
         assert_eq!(fs::write(hour.join("1-5-evil"), "x").unwrap_err().kind(), ErrorKind::NotFound);

@@ -157,7 +157,7 @@ fn serve(stream: &UnixStream, request: &CloneRequest, vfs: &Weak<Vfs>) -> io::Re
     thread::scope(|scope| {
         scope.spawn(move || {
             let lines = BufReader::new(stream.take(u64::from(MAX_LOOKS))).lines();
-            // An event that is not received is not needed: the client has its last answer then.
+            // After the last answer to the client, no event is received, and none is needed.
             lines.map_while(Result::ok).for_each(|_| _ = of_reader.send(Event::Line));
             let _ = of_reader.send(Event::Closed);
         });

@@ -81,7 +81,8 @@ pub(crate) fn start(stream: UnixStream, request: FileRequest, vfs: &Arc<Vfs>) ->
 
 fn serve(mut stream: &UnixStream, request: FileRequest, vfs: &Weak<Vfs>) -> io::Result<()> {
     stream.set_read_timeout(None)?;
-    // The client sends nothing more before this, because the reader of its first line may have read ahead.
+    // The client waits for this line before it sends inode numbers. Otherwise the buffer of the reader of its
+    // first line could have taken some of them.
     stream.write_all(format!("{}\n", json!({ "ready": true })).as_bytes())?;
     let mut reader = BufReader::new(stream);
     loop {

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf, absolute};
 
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+
 use crate::error::{CliError, ErrorAt};
 
 /// The directory that an environment variable names. A relative path is ignored, as the XDG specification
@@ -34,7 +36,7 @@ pub fn lasting_directory(name: &str) -> Option<PathBuf> {
 }
 
 /// The absolute path of a mount point, without symbolic links. The file system that is mounted there may be dead. So
-/// only the parent directory is resolved, and an error of lstat(2) on the mount point is ignored.
+/// only the parent directory is resolved, and an error of statx(2) on the mount point is ignored.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.
@@ -44,7 +46,10 @@ pub fn mountpoint(path: &Path) -> Result<PathBuf, CliError> {
         && let Ok(parent) = fs::canonicalize(parent)
     {
         let path = parent.join(name);
-        let is_link = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink());
+        // The kernel answers from its cache, so a mount that hangs is not asked.
+        let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        let is_link = statx(CWD, &path, how, StatxFlags::TYPE)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink);
         return Ok(if is_link { fs::canonicalize(&path).unwrap_or(path) } else { path });
     }
     Ok(path)

@@ -25,7 +25,7 @@ pub(crate) struct Page {
     volume: Option<String>,
     /// The address of the page in the navigation.
     at: &'static str,
-    /// Rules of style for this page, which hold numbers only.
+    /// CSS rules for this page. They contain numbers only.
     style: String,
     /// The number of seconds after which the browser loads the page again.
     refresh: Option<u32>,
@@ -65,7 +65,8 @@ impl Page {
         self.status
     }
 
-    /// The document. `nonce` are hexadecimal digits, which allow the style of this document only.
+    /// The document. `nonce` is a string of hexadecimal digits. The browser applies only the style that has
+    /// this nonce.
     pub(crate) fn render(&self, nonce: &str) -> String {
         let mut html = Html::new();
         html.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>")
@@ -101,12 +102,12 @@ impl Page {
     }
 }
 
-/// A threshold: the sign of limen.
+/// The logo: a doorway with its threshold, which is "limen" in Latin.
 const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
 <path d=\"M4 21V8a8 8 0 0 1 16 0v13\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.4\" stroke-linecap=\"round\"/>\
 <path d=\"M2 21h20\" stroke=\"currentColor\" stroke-width=\"2.4\" stroke-linecap=\"round\"/></svg>";
 
-/// A name or path, whose direction cannot affect the text around it.
+/// A name or path. Its writing direction cannot affect the text around it.
 pub(crate) fn name(html: &mut Html, bytes: &[u8]) {
     html.raw("<bdi>").text(command::paths::show_name(bytes)).raw("</bdi>");
 }
@@ -136,7 +137,7 @@ pub(crate) fn tone(tone: Tone) -> &'static str {
     }
 }
 
-/// A short text with a colour and, so that the colour is not needed, a sign.
+/// A short text whose colour shows a tone.
 pub(crate) fn badge(html: &mut Html, of: Tone, text: impl AsRef<str>) {
     html.raw("<span class=\"badge ").raw(tone(of)).raw("\">").text(text).raw("</span>");
 }
@@ -154,7 +155,7 @@ pub(crate) fn facts<'a>(html: &mut Html, facts: impl IntoIterator<Item = &'a Fac
 /// A bar for a share of a whole, with a label for those who cannot see it.
 pub(crate) fn bar(html: &mut Html, share: f64, of: Tone, label: &str) {
     let share = share.clamp(0.0, 1.0) * 100.0;
-    // Something that exists is visible.
+    // A share above zero is always visible.
     let width = if share > 0.0 { share.max(0.8) } else { 0.0 };
     html.raw("<svg class=\"bar ")
         .raw(tone(of))

@@ -36,7 +36,7 @@ impl Html {
         self
     }
 
-    /// Adds a number.
+    /// Adds a number, with commas between thousands.
     pub(crate) fn number(&mut self, number: impl Into<u128>) -> &mut Self {
         self.0.push_str(&grouped(number.into()));
         self
@@ -60,8 +60,8 @@ impl Html {
     }
 }
 
-/// Whether a character changes the direction of the text after it, or has no width. Such a name could look like
-/// another one.
+/// Whether a character changes the direction of the text after it, breaks a line, or has no width. A name
+/// with such a character could look like another name.
 fn changes_direction(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }

@@ -82,7 +82,7 @@ pub struct MapEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
     pub rows: Vec<SessionRow>,
-    /// A tool that has the volume for itself.
+    /// The tool that has exclusive use of the volume.
     pub tool: Option<String>,
     /// Locks or unlinked files were not all counted.
     pub is_cut: bool,
@@ -170,7 +170,7 @@ pub struct AccessQuery {
 pub struct AccessAnswer {
     /// The user with number and groups; `None` if no user was chosen.
     pub person: Option<String>,
-    /// None if no user was chosen.
+    /// `None` if no user was chosen.
     pub explanation: Option<Explanation>,
     pub file: File,
     /// The content of a directory.
@@ -198,7 +198,7 @@ pub struct Step {
     pub path: Vec<u8>,
     pub mode: String,
     pub owner: String,
-    /// The action that the check permits.
+    /// The access that is checked.
     pub asked: String,
     /// `None` if an earlier check denied.
     pub is_granted: Option<bool>,

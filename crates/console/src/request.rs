@@ -13,8 +13,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// Parses the target of a request. If a field is given several times, the last one counts. Returns `None` if an
-    /// escape is incomplete.
+    /// Parses the target of a request. If a field is given several times, the last one counts. Returns `None`
+    /// if an escape is invalid, or the name of a field is not UTF-8.
     pub fn parse(target: &str) -> Option<Query> {
         let (page, query) = target.split_once('?').unwrap_or((target, ""));
         let mut fields = BTreeMap::new();
@@ -36,12 +36,12 @@ impl Query {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Whether the field is there, as that of a checked box is.
+    /// Whether the field is present. A browser sends the field of a checkbox only if the box is checked.
     pub fn has(&self, name: &str) -> bool {
         self.fields.contains_key(name)
     }
 
-    /// A path, which begins with a slash and ends with none.
+    /// The path, normalized: it begins with a slash, and except for the root it ends without one.
     pub fn path(&self) -> Option<Vec<u8>> {
         let given = self.fields.get("path").filter(|path| !path.is_empty()).cloned();
         let path = given.or_else(|| from_hex(self.fields.get("hex")?))?;
@@ -56,7 +56,7 @@ impl Query {
         Some(whole)
     }
 
-    /// The bytes of a field.
+    /// The bytes of a field that is not empty.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.fields.get(name).map(Vec::as_slice).filter(|bytes| !bytes.is_empty())
     }
@@ -109,7 +109,8 @@ impl AsRef<str> for Link {
     }
 }
 
-/// Percent-encodes all bytes but those that need no escape anywhere in a URL (RFC 3986 section 2.3), and slashes.
+/// Percent-encodes all bytes except slashes and those that need no escape anywhere in a URL (RFC 3986 section
+/// 2.3).
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

@@ -39,10 +39,10 @@ const SEND: Duration = Duration::from_secs(20);
 const MAX_CONNECTIONS: usize = 64;
 /// The largest number of pages that are made at a time.
 const MAX_PAGES: usize = 4;
-/// How long a request waits until it is its turn.
+/// How long a request waits while [`MAX_PAGES`] pages are made. Then it is rejected.
 const TURN: Duration = Duration::from_secs(30);
 
-/// The field of the first request's address.
+/// The parameter with the token in the address of the first request.
 const TOKEN: &str = "token";
 
 /// 128 random bits, without which no page is shown.
@@ -177,7 +177,7 @@ impl Console {
         format!("limen-console-{}", self.port)
     }
 
-    /// Waits until fewer pages are made than the limit.
+    /// Waits until fewer than [`MAX_PAGES`] pages are being made; `None` if that takes longer than [`TURN`].
     fn turn(&self) -> Option<Turn<'_>> {
         let until = Instant::now() + TURN;
         let mut making = lock(&self.making);
@@ -199,7 +199,7 @@ impl Drop for Connection {
     }
 }
 
-/// The making of a page, which ends even after a panic.
+/// A page that is being made. Dropping it ends that, also after a panic.
 struct Turn<'a>(&'a Console);
 
 impl Drop for Turn<'_> {
@@ -244,7 +244,8 @@ fn sent(page: Page, nonce: &str) -> HttpResponse {
     HttpResponse::new(page.status(), HTML, page.render(nonce))
 }
 
-/// Adds the headers that tell a browser to run no script, to load nothing, and to keep and show the page nowhere else.
+/// Adds the headers that forbid the browser to run scripts, to load anything from other sites, to store the
+/// page, and to show it inside another page.
 fn protected(answer: HttpResponse, nonce: &str) -> HttpResponse {
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src 'self' data:; form-action 'self'; \

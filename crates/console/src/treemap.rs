@@ -1,7 +1,7 @@
 //! Areas in proportion to sizes, as square as possible (Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000).
 //!
-//! The largest sizes are placed first. A row is filled along the shorter side of what is free, as long as another size
-//! makes the worst ratio of its sides better.
+//! The sizes are placed in their order, in rows along the shorter side of the free area. A row takes another
+//! size as long as the worst aspect ratio in the row does not get worse.
 
 /// A part of an area.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,8 +12,9 @@ pub(crate) struct Area {
     pub(crate) height: f64,
 }
 
-/// Divides an area of 100 by `100 / ratio`. The sizes are in descending order; sizes of 0 get no area, and come last.
-/// All numbers are in percent of the width and of the height.
+/// Divides an area whose width is `ratio` times its height. The sizes should be in descending order. The
+/// first size of 0 and all sizes after it get no area. The results are in percent of the width and of the
+/// height.
 pub(crate) fn divide(sizes: &[f64], ratio: f64) -> Vec<Area> {
     let sizes: Vec<f64> = sizes.iter().copied().take_while(|size| *size > 0.0).collect();
     let total: f64 = sizes.iter().sum();

@@ -38,7 +38,8 @@ impl Pair {
         rustix::process::umask(Mode::empty());
         let make = |parent: &Path| -> Result<(PathBuf, Side), String> {
             let outer = parent.join(&name);
-            // A path that leads out of the top, like `a/..` can, ends in this directory.
+            // A path may lead one level above the top: `a/..` does if `a` is a symbolic link to `.`. It then
+            // ends in this directory.
             for (path, mode) in [(outer.clone(), 0o755), (outer.join("top"), 0o777)] {
                 rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))
                     .map_err(|error| format!("{}: {error}", path.display()))?;

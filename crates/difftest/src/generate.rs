@@ -52,7 +52,7 @@ impl Generator {
         Generator { random: Random::new(seed), abilities }
     }
 
-    /// `live` are the names that the last full comparison found.
+    /// `live` are the names that the last full comparison found, and those that later steps named.
     pub(crate) fn step(&mut self, live: &[RelativePath]) -> Step {
         // Root is more frequent, because its steps rarely fail and so create files for the others.
         let user = if self.random.chance(30) { 0 } else { self.random.below(USERS.len() as u64) as usize };
@@ -349,7 +349,8 @@ impl Generator {
             4 => b"//b",
             _ => b"",
         };
-        // `..` at most once, so that the path stays inside the directory under test.
+        // A path contains `..` at most once, so it leads at most one level above the directory under
+        // test.
         if !place.0.is_empty() && (suffix != b"/.." || !leads_up(&place)) {
             place.0.extend_from_slice(suffix);
         }

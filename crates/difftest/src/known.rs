@@ -85,7 +85,7 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
 /// Capabilities of the reference file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
-    /// tmpfs has no `FALLOC_FL_ZERO_RANGE`.
+    /// Whether the reference supports `FALLOC_FL_ZERO_RANGE`; tmpfs does not.
     pub(crate) zero_range: bool,
     /// Two changes that are less than this many nanoseconds apart may get the same timestamp on either side.
     /// Linux gives ext4 distinct timestamps once the previous one was read; the timestamps of a tmpfs

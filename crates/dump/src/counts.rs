@@ -1,7 +1,8 @@
 //! Counts the rows of shared slices and the inodes of quotas in the lines of a dump.
 //!
-//! Both are counted in the lines and not read from the database. A dump leaves unlinked files out; and if the engine
-//! cannot read the records as of one moment, the stored numbers change while the dump is made.
+//! Both are counted in the lines and not read from the database, because a dump leaves unlinked files out,
+//! and because the stored numbers change while the dump is made if the engine cannot read the records as of
+//! one moment.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,7 @@ impl Counts {
         let mut all: BTreeMap<QuotaKey, Quota> = BTreeMap::new();
         for (key, own) in &self.quotas {
             let mut at = Some(*key);
-            // The loop has a bound, because damaged records could form a circle of quotas.
+            // The loop has a bound, because damaged records could form a cycle of quotas.
             for _ in 0..=self.quotas.len() {
                 let Some(key) = at else { break };
                 let rule = self.quotas.get(&key).map(|quota| quota.rule).unwrap_or_default();

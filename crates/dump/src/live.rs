@@ -262,7 +262,7 @@ impl LiveDump {
         })
     }
 
-    /// The setting that moves with each change of a rule of a quota.
+    /// The setting that changes with each change of a quota's rule.
     fn rules_setting(&mut self) -> Result<Option<String>, DumpError> {
         let records = self.source.read(&[RecordKey::Settings])?.records;
         let Some(Record::Settings(settings)) = records.first() else { return Ok(None) };

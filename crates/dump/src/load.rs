@@ -9,8 +9,8 @@ use crate::order::Order;
 use crate::records::is_local;
 use crate::stream::Reader;
 
-/// The most effects of one transaction, unless one line has more. So many fit into a request of every server with its
-/// default settings.
+/// The most effects of one transaction, unless one line has more. A request with this many effects is
+/// accepted by every server with default settings.
 const MOST_EFFECTS: usize = 24;
 
 /// The most bytes of the lines of one transaction, and of one request, unless one line has more.
@@ -127,7 +127,8 @@ pub fn load(
     load.finish(volume)
 }
 
-/// The value of [`Volume::LOADING`] while the records of an incomplete load are removed. It is the progress of no dump.
+/// The value of [`Volume::LOADING`] while the records of an incomplete load are removed. No load stores this
+/// value as its progress.
 const DISCARDED: &str = "discarded";
 
 /// Removes what an incomplete load has stored. If this is interrupted, it can be repeated, and no load goes on.
@@ -232,7 +233,7 @@ impl<'e> Load<'e> {
         Ok(())
     }
 
-    /// Completes the last transaction by the effect that records the position, if it has none yet.
+    /// Completes the last transaction with the effect that records the position, if it has none yet.
     fn close(&mut self) {
         if let Some(txn) = self.txns.last_mut().filter(|_| self.txn_bytes > 0) {
             self.marker = format!("{} {}", self.id, self.lines);

@@ -924,7 +924,7 @@ impl Engine for BusyWithMoments {
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let records = empty();
         load_into(&*records, &written(&self.busy.inner, Form::Framed)).unwrap();
-        // More than one request reads.
+        // So many changes that one request cannot read all changed records.
         (0..40).for_each(|_| self.busy.change());
         let mut moments = self.moments.lock().unwrap();
         let moment = Moment { records, left: if moments.is_empty() { self.answers } else { u64::MAX } };

@@ -13,8 +13,9 @@ use crate::live::dump_live;
 use crate::records::dump;
 use crate::stream::{Form, Writer};
 
-/// Writes a dump to `out`, and returns `out` and the totals. `progress` is called with the number of inodes that were
-/// read; its error ends the dump. An engine that cannot show an old moment needs a [`scratch`] file for all records.
+/// Writes a dump to `out`, and returns `out` and the totals. `progress` is called with the number of inodes
+/// that were read; its error ends the dump. Unless the engine shows one moment for as long as the dump takes,
+/// the dump needs a [`scratch`] file for all records.
 ///
 /// # Errors
 /// The volume changes too fast; those of the database, of `out` and of the scratch file, and the first one of

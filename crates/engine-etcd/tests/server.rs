@@ -108,7 +108,8 @@ fn each_call_is_one_round_trip() {
         1,
     );
     add_nested_quotas(&engine);
-    // The first charge of a quota that this client has not read reads it, and creates the quota of the user.
+    // The first create also reads the quota of the user, which is not in the cache of this client, and
+    // creates it.
     for (ino, expected) in [(5000, 2), (5001, 1)] {
         let create = || committed(&engine, add_file_in_quotas(ino));
         trips(&format!("create {ino} under three nested quotas"), &create, expected);

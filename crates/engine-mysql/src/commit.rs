@@ -107,8 +107,9 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
     txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }
 
-/// Locks the volume's row, if necessary, the inodes and the quotas, and returns the rows of the inodes. The insertion of
-/// a new inode locks it, so its row is selected here only if `careful` is set.
+/// Locks the volume's row, if necessary, the inodes, the quotas, and the sessions that need an exclusive
+/// lock. Returns the rows of the inodes. The insertion of a new inode locks it, so its row is selected here
+/// only if `careful` is set.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));

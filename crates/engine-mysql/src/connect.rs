@@ -66,7 +66,7 @@ impl Connection {
         Ok(sets)
     }
 
-    /// Replaces the beginning `@` of table names by the table prefix.
+    /// Replaces the `@` at the beginning of table names by the table prefix.
     fn named(&self, sql: &str) -> String {
         let mut parts = sql.split('`');
         let mut named = String::with_capacity(sql.len() + sql.len() / 4);

@@ -15,8 +15,7 @@ use crate::script::Script;
 use crate::sql::{bytes, statements};
 use crate::{read, scan, schema, watch};
 
-/// The number of the newest rows of the log that are kept, and the time in seconds for which every row is
-/// kept.
+/// How many of the newest rows of the log are kept, and for how many seconds every row is kept.
 const KEPT_OPS: u64 = 16_384;
 const KEPT_SECONDS: u64 = 180;
 /// After this many transactions of its own, a handle removes the oldest rows of the log, at most twice as

@@ -21,11 +21,13 @@
 //! tables. MySQL has no such blocks, so there one small procedure runs the statements that it receives.
 //!
 //! **Lock order.** A commit first locks the row that represents the volume (table `layout`), if it reads or
-//! changes settings, counters or rules of quotas, corrects the usage, checks a limit of the volume, or may insert a
-//! quota. Then it locks all `node` rows that the request names, in the order of their numbers. Attributes, slices and
-//! locks of an inode are changed only while its row is locked, and entries only while the row of their directory is
-//! locked. Then follow the rows of `quota` by key, the rows of `fence`, rows of `shared`, and last one slot of `usage`.
-//! So commits cannot deadlock, and rows that do not exist need no gap locks.
+//! changes settings or counters, changes the rule of a quota, corrects the usage, checks a limit of the
+//! volume, or may insert a quota. Then it locks all `node` rows that the request names, in the order of their
+//! numbers. Attributes, slices and locks of an inode are changed only while its row is locked, and entries
+//! only while the row of their directory is locked. Then follow the rows of `quota` by key, the rows of
+//! `fence`, rows of `shared`, and last one slot of `usage`. So commits do not deadlock on these rows, and rows that do not
+//! exist need no gap locks. Rows of `acl` have no place in this order: the removal of unused ACLs may deadlock with a
+//! commit that stores them again; then one of the two is retried.
 //!
 //! **Sessions.** A commit that a session or term guards reads a row of table `fence` with LOCK IN SHARE MODE, in
 //! the statement that checks its guards. The removal of the session, or the end of the term, deletes the row, so

@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS `@symlink` (
 
 CREATE TABLE IF NOT EXISTS `@acl` (
     id BINARY(16) NOT NULL PRIMARY KEY COMMENT 'the hash of its contents', text LONGTEXT NOT NULL
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'each distinct ACL once; never changed';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'each distinct ACL once; text begins with ! if the ACL is condemned';
 
 CREATE TABLE IF NOT EXISTS `@setting` (
     name VARBINARY(255) NOT NULL PRIMARY KEY, value LONGBLOB NOT NULL COMMENT 'UTF-8'
@@ -156,7 +156,7 @@ CREATE TABLE IF NOT EXISTS `@log` (
     id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     op_id BINARY(16) NOT NULL COMMENT 'session (8), term (4) and number of the operation',
     at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
-    invalidations LONGBLOB NOT NULL COMMENT 'what it invalidates: n inode, e directory entry, d data, x extended attributes, l locks; each with the inode number in 8 bytes',
+    invalidations LONGBLOB NOT NULL COMMENT 'what it invalidates: n inode, e directory entry, d data, x extended attributes, l locks; each with the inode number in 8 bytes, e also with the length of the name in 1 byte and the name',
     UNIQUE KEY op_id (op_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes and of open terms: for retries, which must not be applied twice, and for other clients';
 
@@ -168,7 +168,7 @@ CREATE TABLE IF NOT EXISTS `@layout` (
 
 INSERT IGNORE INTO `@trimmed` (id, upto) VALUES (0, 0);
 
--- Usually enough for each connection that writes at the same time to have its own.
+-- With so many rows, each connection that writes at the same time usually has a row of its own.
 INSERT IGNORE INTO `@usage` (slot, inodes, blocks) VALUES
     (0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0), (6, 0, 0), (7, 0, 0), (8, 0, 0), (9, 0, 0), (10, 0, 0),
     (11, 0, 0), (12, 0, 0), (13, 0, 0), (14, 0, 0), (15, 0, 0), (16, 0, 0), (17, 0, 0), (18, 0, 0), (19, 0, 0), (20, 0, 0), (21, 0, 0),

@@ -1,9 +1,11 @@
 //! Statements with conditions, sent as one request.
 //!
 //! User variables of the connection hold the intermediate results of a script. `@outcome` is 0 if the
-//! transactions are to be applied, NULL if a guard does not hold, and otherwise the sequence number under which
-//! the transaction was committed before. `@tight` tells whether there is so little room that only one commit at
-//! a time may add. `@replaced`, `@released` and `@shared_rows` are counts; 0 means that there is nothing to do.
+//! transactions are to be applied, NULL if a guard does not hold, and otherwise the sequence number under
+//! which the transaction was committed before. `@tight` tells whether the commit locks the volume's row
+//! exclusively (`lock` in `commit.rs`), for example because there is so little room that only one commit at a
+//! time may add. `@replaced`, `@released` and `@shared_rows` are counts; 0 means that there is nothing to do.
+//! `@is_new` and `@is_condemned` tell about an ACL.
 
 use std::fmt::Display;
 
@@ -13,9 +15,9 @@ use tables::{fill, list};
 pub(crate) const HELD: &str = "@outcome = 0";
 /// A guard does not hold.
 pub(crate) const FAILED: &str = "@outcome IS NULL";
-/// A limit is near.
+/// The commit locks the volume's row exclusively, for example because a limit is near.
 pub(crate) const TIGHT: &str = "@tight";
-/// No limit is near.
+/// The commit does not lock the volume's row exclusively.
 pub(crate) const ROOMY: &str = "NOT @tight";
 /// Inodes exist that have the numbers of new ones.
 pub(crate) const REPLACED: &str = "@replaced";

@@ -97,8 +97,8 @@ impl Engine for PostgresEngine {
 
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let (reads, scans, seq) = (self.shared.clone(), self.shared.clone(), self.shared.order.read());
-        // Creates missing functions first, because a read-only transaction cannot. The first query of the transaction
-        // then takes the snapshot.
+        // The first read creates missing functions, because a read-only transaction cannot. The read inside
+        // of the transaction is its first query, and takes the snapshot.
         let begin = |on: &mut Connection| {
             self.shared.read(on, &[], seq)?;
             on.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")?;

@@ -15,7 +15,7 @@ use types::Errno;
 pub(crate) enum Stage {
     Connect,
     Prepare,
-    /// The server may have received it.
+    /// The server may have received the request.
     Sent,
 }
 

@@ -1,9 +1,10 @@
 //! The metadata engine on PostgreSQL (13 and newer): rows in plain tables, one statement per request.
 //!
-//! A request calls one function on the server (`functions.sql`), outside any transaction block. So it takes
-//! one round trip, its transaction ends with it, and no lock is held while the server waits for a client. A
-//! commit runs at READ COMMITTED. It locks the inodes that it reads or changes in the order of their numbers, and
-//! the quotas in the order of their keys, then checks all guards at once, and then applies the effects kind by kind.
+//! A request is one statement outside any transaction block: a commit or a read of record keys calls one
+//! function on the server (`functions.sql`), and a scan is a SELECT. So a request takes one round trip, its
+//! transaction ends with it, and no lock is held while the server waits for a client. A commit runs at READ
+//! COMMITTED. It locks the inodes that it reads or changes in the order of their numbers, and the quotas in
+//! the order of their keys, then checks all guards at once, and then applies the effects kind by kind.
 //!
 //! | module | content |
 //! |---|---|

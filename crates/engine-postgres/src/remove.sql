@@ -1,4 +1,5 @@
--- Drops all tables and functions of a volume, of functions also those of other versions, unless there is a record.
+-- Drops all tables of a volume, and its functions of all versions. Drops nothing if the volume has a setting,
+-- because then it was formatted again.
 DO $d$
 DECLARE
     v_name text;

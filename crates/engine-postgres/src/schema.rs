@@ -49,8 +49,8 @@ impl Tables {
         self.text(&format!("{LOCK}; {}", FUNCTIONS.0))
     }
 
-    /// The statements that remove all rows, and notify streams of changes that everything changed. The sequence
-    /// numbers continue.
+    /// The statements that remove all rows, and make open streams of changes fail ([`Failure::Wiped`]). The
+    /// sequence numbers continue.
     pub(crate) fn wipe(&self) -> String {
         self.text(&format!(
             "TRUNCATE @node, @edge, @slice, @xattr, @symlink, @acl, @setting, @counter, @usage, @session, @orphan, \
@@ -96,7 +96,7 @@ impl Tables {
 /// The lock that serializes clients which create the same tables or functions; they would conflict otherwise.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('limenfs @', 0))";
 
-/// Rows that always exist, and a row of the log that tells watchers that everything changed.
+/// Rows that always exist, and a row of the log that makes open streams of changes fail.
 const ROWS: &str = "INSERT INTO @counter VALUES ('next_ino', 0), ('next_slice', 0), ('next_session', 0); \
                     INSERT INTO @usage SELECT part, 0, 0 FROM generate_series(0, 63) part; \
                     INSERT INTO @log VALUES (-1, -1, nextval('@seq'), pg_current_xact_id(), now(), NULL)";

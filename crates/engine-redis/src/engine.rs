@@ -180,7 +180,8 @@ impl Engine for RedisEngine {
         // WAITAOF covers the writes of the same connection. The log is ordered, so it covers all earlier
         // commits too. If the server rejects the write, for example because its memory is full, nothing proves
         // that the commits of other connections are on disk.
-        let timeout = self.pool.connector().config.params.op_timeout.as_millis().max(1);
+        // Less than the timeout of the connection, whose end would look as if the server were lost.
+        let timeout = (self.pool.connector().config.params.op_timeout * 9 / 10).as_millis().max(1);
         let mut wait = redis::pipe();
         wait.cmd("SET").arg(self.key("synced")).arg(1);
         wait.cmd("WAITAOF").arg(1).arg(0).arg(timeout.to_string());

@@ -6,8 +6,8 @@ use types::OpId;
 use crate::error::Malformed;
 
 /// A request: fields of fixed length, and strings preceded by their length, in the order in which the script
-/// reads them. The script can decode this format without creating tables, which used to be a large part of
-/// its cost.
+/// reads them. The script can decode this format without creating tables, which would be a large part of its
+/// cost.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     body: Vec<u8>,

@@ -113,7 +113,8 @@ pub(crate) fn inode(ino: Ino, bytes: &[u8]) -> Result<Inode, Malformed> {
             // The rest is optional. Its length says which fields it has.
             access_acl: if row.0.len() >= 32 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
             default_acl: if row.0.len() >= 16 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
-            // The lengths of the optional fields are 4, 8 and 2 bytes, so each has its own bit in the rest.
+            // The optional fields that are left have 4, 8 and 2 bytes, so each has its own bit in the
+            // remaining length.
             rdev: if row.0.len() & 4 != 0 { row.u32()? } else { 0 },
             quota: if row.0.len() & 8 != 0 { QuotaTag::from_number(row.u64()?) } else { QuotaTag::NONE },
             xattr_blocks: if row.0.is_empty() { 0 } else { row.u16()? },

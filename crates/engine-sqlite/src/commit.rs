@@ -5,12 +5,14 @@
 //!
 //! An inode that several effects or several transactions of the batch change is read once and written once.
 //! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
-//! [`Batch::flush`] writes both. If no other process writes ([`ExclusiveCache`]), the cached inodes are kept
-//! for the following batches, because most batches change the same directories. So is the last term that was found
-//! open, because all changes of a mount are guarded by its term. The usage is then counted
-//! only in memory, because its row would add one page to each commit. Meanwhile the row is marked as inexact, and
-//! another handle that needs the usage counts the inodes. `Engine::sync`, which a mount calls once a second and
-//! at its end, stores the exact usage.
+//! [`Batch::flush`] writes both.
+//!
+//! If no other process writes ([`ExclusiveCache`]), the cached inodes are kept for the following batches,
+//! because most batches change the same directories. The last term that was found open is kept too, because
+//! all changes of a mount are guarded by its term. The usage is then counted only in memory, because its row
+//! would add one page to each commit. Meanwhile the row is marked as inexact, and another handle that needs
+//! the usage counts the inodes. `Engine::sync`, which a mount calls once a second and at its end, stores the
+//! exact usage.
 
 use host::{HashMap, HashSet};
 use meta::{Effect, Guard, Inode, Outcome, Record, RecordKey, Results, Seq, Txn, Usage, xattr_blocks};
@@ -35,7 +37,7 @@ pub(crate) struct Batch<'c> {
     /// row is exact.
     counted: Option<Usage>,
     is_exclusive: bool,
-    /// A term that is open, if one was looked for.
+    /// The last term that a guard found open.
     open_term: Option<(SessionId, Term)>,
     /// The inodes that may have to be written.
     stale: Vec<Ino>,
@@ -92,8 +94,8 @@ impl<'c> Batch<'c> {
         let is_exclusive = cache.is_some();
         let ExclusiveCache { inodes, open_term, mut counted } = cache.unwrap_or_default();
         if is_exclusive && counted.is_none() && !read::is_usage_exact(conn)? {
-            // The previous exclusive handle died. Count now, because the changes of the batch are added to
-            // this value.
+            // The exclusive handle that marked the row has died, or, if this batch only has guards, it may be
+            // in use by another process. Count now, because the changes of the batch are added to this value.
             counted = Some(read::usage(conn)?);
         }
         Ok(Batch {

@@ -63,7 +63,8 @@ pub struct SqliteEngine {
 /// The exclusive lock, and the state that may be cached while it is held.
 #[derive(Debug)]
 struct Exclusive {
-    /// Alive while the lock from this handle's [`SqliteEngine::lock_exclusive`] is held.
+    /// Alive while the lock is held that this handle's [`SqliteEngine::lock_exclusive`] or
+    /// [`SqliteEngine::take_over_lock`] returned.
     lock: Weak<File>,
     cache: ExclusiveCache,
 }
@@ -108,7 +109,7 @@ pub struct Stats {
     pub commits: u64,
     /// Transactions with effects in those commits.
     pub transactions: u64,
-    /// Syncs of the log that reached the disk.
+    /// Calls of fdatasync(2) on the log. A sync with nothing new to write makes none.
     pub syncs: u64,
 }
 
@@ -253,7 +254,7 @@ impl SqliteEngine {
     }
 
     /// Runs `work` on a reader connection in one snapshot, which contains at least the commits up to the
-    /// number passed to `work`. So does the usage in memory if `work` reads it.
+    /// number passed to `work`. The usage in memory, if `work` reads it, includes these commits too.
     fn snapshot<R>(
         &self,
         work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,

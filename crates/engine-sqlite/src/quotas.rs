@@ -15,9 +15,9 @@ pub(crate) fn put(conn: &Connection, key: QuotaKey, rule: &QuotaRule) -> Result<
     conn.prepare_cached(SQL)?.execute(parameters(&Line::rule(key, rule))).map(drop)
 }
 
-/// Adds to the counters of a quota. Creates a quota that does not exist. SQLite computes a sum that does not fit as a
-/// floating point number; `min` and `max` replace it by the nearest integer that fits. Of two equal arguments, `max`
-/// returns the first.
+/// Adds to the counters of a quota. Creates a quota that does not exist. SQLite computes a sum that does not
+/// fit as a floating point number; `min` and `max` replace it by the nearest integer that fits. If the
+/// arguments of `max` are equal, it returns the first one, which is the integer.
 pub(crate) fn charge(conn: &Connection, key: QuotaKey, inodes: i64, blocks: i64) -> Result<()> {
     const SQL: &str = "UPDATE quota SET inodes = max(-9223372036854775807 - 1, min(inodes + ?3, 9223372036854775807)), \
                        blocks = max(-9223372036854775807 - 1, min(blocks + ?4, 9223372036854775807)) \

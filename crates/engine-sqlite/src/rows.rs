@@ -9,7 +9,7 @@ use types::{ChunkIndex, Ino, Slice, SliceId};
 use crate::number::int;
 use crate::sql::{parameters, put};
 
-/// Adds a row, which overlays all other rows of its chunk.
+/// Adds a row that is newer than all other rows of its chunk.
 pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
     const NEXT: &str = "SELECT coalesce(max(seq), 0) + 1 FROM slice WHERE ino = ?1 AND chunk = ?2";
     let seq = conn.prepare_cached(NEXT)?.query_row([int(ino.0), int(chunk.0)], |row| row.get(0))?;
@@ -79,7 +79,8 @@ pub(crate) fn share(conn: &Connection, slice: SliceId, rows: u32) -> Result<()> 
     Ok(())
 }
 
-/// Releases the slice from removed rows. Without other references it becomes garbage.
+/// Drops the references of `rows` removed rows to the slice. If no reference is left, the slice becomes
+/// garbage.
 fn release(conn: &Connection, slice: i64, size: u32, rows: i64) -> Result<()> {
     const LESS: &str = "UPDATE shared SET extra = extra - ?2 WHERE slice = ?1 AND extra >= ?2";
     if conn.prepare_cached(LESS)?.execute([slice, rows])? == 0 {

@@ -12,7 +12,8 @@ const APPLICATION_ID: i64 = 0x6c69_6d6e;
 /// The schema version that this code reads and writes, stored as `PRAGMA user_version`.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Step `n` migrates version `n` to version `n + 1`. Steps are never changed, only added.
+/// Step `n` migrates version `n` to version `n + 1`. Add a step instead of changing one, because volumes
+/// exist on which it has run; [`LATE_TABLES`] repairs the exceptions.
 const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 /// Numbers are signed 64-bit. A number above `i64::MAX` would appear as negative, but limenfs creates no such
@@ -202,9 +203,9 @@ CREATE TABLE quota (              -- a limit, and the usage that it limits
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Tables that were added to the steps of versions 1 and 3 after there were volumes of these versions: volumes from before
-/// 2026-11-20 20:33 UTC, and those of version 3 from before 2026-11-23 06:23 UTC, have the number without the tables. They
-/// are empty in such a volume.
+/// Tables that were added to the steps of versions 1 and 3 after there were volumes of these versions. Those
+/// from before 2026-11-20 20:33 UTC, and those of version 3 from before 2026-11-23 06:23 UTC, lack some of
+/// these tables. [`migrate`] creates the missing ones, empty.
 const LATE_TABLES: [&str; 4] = ["shared", "lock", "lock_wait", "term"];
 
 /// Every table except `usage`, whose single row is kept.
@@ -269,7 +270,7 @@ fn migrate(conn: &mut Connection, path: &Path, create: bool, steps: &[&str]) -> 
     tx.commit().map_err(fail)
 }
 
-/// The statements that create those of [`LATE_TABLES`] that a step creates, if they do not exist.
+/// The statements that create each of the [`LATE_TABLES`] in the text of a step, unless the table exists.
 fn late_tables(step: &str) -> impl Iterator<Item = String> {
     LATE_TABLES.iter().filter_map(move |table| {
         let (_, columns) = step.split_once(&format!("CREATE TABLE {table} "))?;

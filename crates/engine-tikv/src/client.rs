@@ -282,7 +282,8 @@ impl Attempt for Running<'_> {
             None => CommitError::Failed(EngineError::indeterminate(cluster.late())),
         };
         if matches!(error, CommitError::Conflict(_) | CommitError::OnePhaseRefused) {
-            // Otherwise its locks would block other clients, and its own next attempt, until they expire.
+            // Otherwise the locks of this transaction would block other clients, and the next attempt, until
+            // they expire.
             if let Some(Err(left)) = cluster.wait(transaction.rollback()) {
                 tracing::debug!(%left, "the locks of a failed commit remain until they expire");
             }

@@ -107,7 +107,8 @@ impl Engine for TikvEngine {
         Ok(Page { snapshot: Snapshot { seq, records }, more })
     }
 
-    /// The versions of that moment are kept for ten minutes.
+    /// The versions of that moment are kept for at least ten minutes, unless another program deletes old
+    /// versions (`gc=off`).
     fn frozen(&self) -> Result<Option<Box<dyn Frozen>>, EngineError> {
         let seq = self.shared.order.read();
         Ok(Some(Box::new(FrozenStore::new(&self.shared, |_| seq)?)))

@@ -187,7 +187,7 @@ fn commit_that_began_before_its_term_ended_is_rejected() {
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, end(), removal(3)), (false, true));
     }
-    // Without locks, both are committed, except if both handles chose the same commit slot by chance.
+    // Without locks, both are committed, except if both handles chose the same shard of the term by chance.
     let both_committed = || {
         let cluster = Cluster::without_locks();
         let _engine = volume_of_session(&cluster);
@@ -388,7 +388,7 @@ fn locks_of_a_client_that_died_between_the_phases_are_resolved() {
     let found = other.read(&[RecordKey::Dirent(Ino(DIR), name(1))]).unwrap();
     assert_eq!(found.records, [Record::Dirent(Ino(DIR), name(1), None)]);
     done(&other, create(2));
-    // It was not committed, so its repetition is applied.
+    // The first attempt was not committed, so its repetition is applied.
     done(&dead, create(1));
     assert_eq!((inodes(&other), entries(&other)), (4, 2));
 }
@@ -427,7 +427,7 @@ fn transaction_rolled_back_by_another_client_is_retried() {
     let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
     let (engine, other) = (volume(&cluster), open(&cluster, false));
     let clock = Arc::clone(&cluster);
-    // It is so late with its second phase that another client treats it as dead.
+    // The first client is so late with its second phase that another client treats it as dead.
     cluster.between_phases(move || {
         clock.advance(LOCK_LIFE);
         done(&other, create(2));

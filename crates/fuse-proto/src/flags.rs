@@ -52,7 +52,7 @@ bitflags! {
         const SUBMOUNTS = 1 << 27;
         /// The server clears SUID, SGID and capabilities; requests say when.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// SETXATTR has flags; the parser requires this.
+        /// SETXATTR has `setxattr_flags`; the parser requires this.
         const SETXATTR_EXT = 1 << 29;
         /// `flags2` is valid.
         const INIT_EXT = 1 << 30;

@@ -29,7 +29,8 @@ id! {
     Fh
 }
 id! {
-    /// The owner of a lock: a hash of the kernel's `struct files_struct` pointer.
+    /// The owner of a lock: a hash of a kernel pointer. It points to the process's `struct files_struct` or,
+    /// for `flock(2)` and open file description locks, to the `struct file`.
     LockOwner
 }
 

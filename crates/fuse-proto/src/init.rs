@@ -2,7 +2,7 @@
 
 use crate::InitFlags;
 
-/// The oldest supported minor version: Linux 5.12, the first with `HANDLE_KILLPRIV_V2` and `SETXATTR_EXT`.
+/// The oldest supported minor version: Linux 5.13, the first with `HANDLE_KILLPRIV_V2` and `SETXATTR_EXT`.
 pub const MIN_MINOR: u32 = 33;
 
 /// The kernel's offer.
@@ -45,7 +45,7 @@ pub struct InitOut {
 /// Why the negotiation failed. The reply to INIT is then EPROTO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
-    #[error("the kernel has FUSE {major}.{minor}; limenfs needs 7.{MIN_MINOR} (Linux 5.12) or newer")]
+    #[error("the kernel has FUSE {major}.{minor}; limenfs needs 7.{MIN_MINOR} (Linux 5.13) or newer")]
     Version { major: u32, minor: u32 },
     #[error("the kernel's FUSE lacks {0}, which limenfs needs")]
     Lacks(&'static str),

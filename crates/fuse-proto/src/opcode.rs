@@ -75,8 +75,8 @@ opcodes! {
 
 impl Opcode {
     /// Whether the kernel waits for a reply. It does not wait for a reply to FORGET, BATCH_FORGET and
-    /// NOTIFY_REPLY. A reply to INTERRUPT would only make the kernel send it again (`fuse_dev_do_write`),
-    /// which limenfs never needs.
+    /// NOTIFY_REPLY. A reply to INTERRUPT is optional: EAGAIN makes the kernel send it again, and ENOSYS
+    /// makes the kernel send no more of them (`fuse_dev_do_write`). limenfs needs neither.
     pub fn expects_reply(self) -> bool {
         !matches!(self, Opcode::FORGET | Opcode::BATCH_FORGET | Opcode::NOTIFY_REPLY | Opcode::INTERRUPT)
     }

@@ -26,7 +26,8 @@ pub struct Header {
     /// writeback).
     pub uid: u32,
     pub gid: u32,
-    /// The caller's thread id; 0 if it is in another PID namespace or the request is the kernel's own.
+    /// The caller's thread id; 0 if the PID namespace of the process that mounted does not contain the
+    /// caller, or if the request is the kernel's own.
     pub pid: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What another process needs to take the requests of a mount over, and the pause in which it does.
+//! Handing the requests of a mount over to another process: the pause of the workers, the devices, and the
+//! requests that still wait for a reply.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::sync_channel;
@@ -41,8 +42,8 @@ impl WorkerControl {
     /// # Errors
     /// [`Error::System`] if a thread cannot be started; the workers continue.
     pub fn pause(&self, root: OwnedFd, timeout: Duration) -> Result<bool, Error> {
-        // The thread's request waits until the workers continue or another process serves, if no worker is left that
-        // reads it. The process can end nevertheless.
+        // If no worker is left to read the thread's request, the request waits until the workers continue or
+        // another process serves. This does not keep the process from ending.
         let (tick, ticks) = sync_channel::<()>(1);
         let gate = Arc::clone(&self.gate);
         let wake = move || {

@@ -1,4 +1,4 @@
-//! Notifications, which a separate thread writes.
+//! Notifications. A separate thread writes them, except those of [`Notifier::forget_attributes`].
 //!
 //! To invalidate a name, the kernel takes the lock of the directory, which the caller of a request in flight
 //! may hold. If the handler of that request wrote the notification, it would deadlock, and even SIGKILL would
@@ -23,7 +23,8 @@ use crate::error::Error;
 /// How often [`Notifier::wait_for_calls`] looks.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Queues notifications for the thread that writes them. It never waits, and can be used in handlers.
+/// Queues notifications for the thread that writes them. Sending never waits, so handlers may send. Only
+/// [`Notifier::flush`] and [`Notifier::wait_for_calls`] wait.
 ///
 /// The thread ends when the last clone is dropped. Until then it keeps the device open, so drop all clones
 /// when serving has ended.
@@ -36,9 +37,9 @@ pub struct Notifier {
 
 enum Queued {
     Notification(Notification),
-    /// Is called when the notification is written.
+    /// The call is made when the notification is written.
     NotificationThen(Notification, Call),
-    /// Everything before this is written.
+    /// Reports that everything queued before it is written.
     Mark(SyncSender<()>),
     /// Wakes the thread.
     Nothing,
@@ -162,8 +163,9 @@ impl Notifier {
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         self.queue.try_send(Queued::Notification(notification)).map_err(|error| match error {
             TrySendError::Full(_) => {
-                // Because the queue is full, the thread will read this flag after a later message.
                 self.shared.overflowed.store(true, Ordering::Release);
+                // If the thread has emptied the queue meanwhile, this makes it read the flag.
+                let _ = self.queue.try_send(Queued::Nothing);
                 NotifyError::Full
             }
             TrySendError::Disconnected(_) => NotifyError::Closed,

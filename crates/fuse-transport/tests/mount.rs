@@ -201,8 +201,8 @@ impl Served {
         }
     }
 
-    /// Unmounts, again while the mount is in use: between fork and exec, a child that another test starts holds all files
-    /// that are open here.
+    /// Unmounts, and repeats this while the mount is in use: between fork and exec, a child that another test
+    /// starts holds all files that are open here.
     fn unmount(&mut self) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -516,8 +516,8 @@ fn replies_can_come_late_from_other_threads_or_after_an_interrupt() {
     }
 }
 
-/// Requests whose replies come late make the ring cause requests of its own, several at a time on one queue. None of the
-/// others may be lost, or be answered with the reply of another.
+/// If replies come late, the ring causes requests of its own, several at a time on one queue. No other
+/// request may be lost, or get the reply to another request.
 #[test]
 fn many_late_replies_lose_no_other_request() {
     const WAITS: usize = 400;

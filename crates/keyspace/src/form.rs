@@ -50,7 +50,7 @@ impl Writer {
         self.u8(kind.to_dtype() as u8)
     }
 
-    /// The time with its sign bit inverted, so that the bytes are in order of time.
+    /// The time with its sign bit inverted, so that the order of the bytes is the order of the times.
     pub fn ordered_time(self, time: Time) -> Self {
         self.u64(time.nanos() as u64 ^ SIGN)
     }
@@ -93,7 +93,7 @@ impl Writer {
     }
 }
 
-/// Takes fields from the front; `None` if there are too few bytes or the value is invalid.
+/// Takes fields from the front. A method returns `None` if there are too few bytes or the value is invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 

@@ -81,11 +81,11 @@ impl State<'_> {
         })
     }
 
-    /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not conflict
-    /// with each other. So as with terms ([`State::is_open`]), on a store where a claim of one key excludes all other
-    /// claims of it, the transaction claims one of many keys instead of the ACL's, and the one that condemns ACLs
-    /// claims all of them. Beside thousands of such transactions a second, it may never be the fastest: `limen gc` then
-    /// fails, and the ACLs stay.
+    /// The text of an ACL as stored, for a transaction that refers to the ACL. These transactions must not
+    /// conflict with each other. On a store where a claim of one key excludes all other claims of it, each of
+    /// them therefore claims one of 256 keys, chosen by its shard (compare [`State::is_open`]). A transaction
+    /// that condemns an ACL claims all 256 keys. If thousands of commits a second refer to ACLs, it may lose
+    /// every attempt; then `limen gc` fails, and the ACLs stay.
     pub(crate) fn acl(&mut self, id: AclId, assume: Assume) -> Result<Option<String>, ReadStop> {
         if !self.options.blind {
             self.untouched.insert(self.keys.acl_users(acl_users(self.options.shard)));

@@ -1,8 +1,9 @@
 //! A cache of keys, each with the moment as of which it was read. If the cache has what a commit needs, the
-//! commit takes one round trip on a store that compares versions; on other stores, it knows in advance all keys
-//! that it must read.
+//! commit takes one round trip on a store that compares versions; on other stores, the commit knows in
+//! advance all keys that it must read.
 //!
-//! Its values may be out of date: the server reads or compares every value that a commit depends on.
+//! The cached values may be out of date. This is harmless, because every value that a commit depends on is
+//! compared by the server or read again.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! The table of keys. Each key begins with the volume's prefix and one letter, the *table*. The parts that follow
-//! have no separators. Numbers are big endian; they have eight bytes, except a term (four), an operation (sixteen)
-//! and the kind of a lock or quota (one). `0` is one zero byte, which no name contains.
+//! have no separators. Numbers are big endian. They have eight bytes, except a term (four), an operation
+//! (sixteen), the kind of a lock or quota (one), and the number after `x` (one). `0` is one zero byte, which
+//! no name contains.
 //!
 //! | key | value |
 //! |---|---|

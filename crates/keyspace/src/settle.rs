@@ -208,8 +208,8 @@ impl State<'_> {
         self.write_shard(puts)?;
         let key = self.keys.usage_shard(self.options.shard);
         if self.value(&key, Assume::Absent)?.is_none() && !self.options.blind {
-            // On a store without claims on ranges, a writer that depends on the usage claims shard 0. So a write of
-            // shard 0 makes it conflict with the new shard.
+            // This commit adds a shard. On a store without claims on ranges, a commit that depends on the
+            // usage claims shard 0. So this commit writes shard 0 too, and conflicts with such commits.
             let first = self.keys.usage_shard(0);
             let base = self.decoded(first.clone(), Assume::Nothing, decode_shard)?;
             put(puts, first, encode_shard(base.unwrap_or_default()));

@@ -352,7 +352,7 @@ impl<'a> State<'a> {
             }
         }
         if !self.options.blind {
-            // A writer that adds a shard writes this one.
+            // A commit that adds a shard also writes shard 0 (`write_usage`).
             let first = self.keys.usage_shard(0);
             let held = self.lookup.key(&first, Assume::Nothing)?;
             self.claim(first, held.as_ref());

@@ -149,7 +149,8 @@ impl Host {
 fn userinfo_end(rest: &str) -> Result<Option<usize>, UrlError> {
     let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
     let (standard, last) = (authority.rfind('@'), rest.rfind('@'));
-    // A user or a host contains none of these characters. So a password begins in `authority`.
+    // Neither a user nor a host contains / or ?. So if a later @ ends a password, the password begins in
+    // `authority`, after the first colon.
     let user = authority.split_once(':').map(|(user, _)| user);
     if standard == last || user.is_none_or(|user| user.contains(['@', '['])) {
         return Ok(standard);
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(host("x://h/db@1?a=b"), alone("h"));
         assert_eq!(host("x://u@h:1?password_file=/a@b"), by_user("h"));
         assert_eq!(Url::split("x:///run/s?a=/b@c").unwrap().path, "run/s");
-        // A password that cannot be hosts, or is followed by no parameter, is a password.
+        // The text before the last @ is a password if it cannot be hosts, a path and parameters.
         for text in ["x://u:p@h", "x://u:p@w@h", "x://u:p/w?a=b@h", "x://u:12?w@h", "x://u:p/w@h?a=%40"] {
             assert_eq!(host(text), by_user("h"), "{text}");
         }

@@ -19,7 +19,7 @@ pub enum Cut {
     Stream = 1,
     /// All connections, in both directions.
     Everything = 2,
-    /// What the server sends, on all connections: requests are executed and get no answer.
+    /// Everything that the server sends, on all connections: requests are executed and get no answer.
     Answers = 3,
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum Act {
     /// Retries a write in doubt.
     GoOn,
     Renew,
-    /// Reads the sessions of other clients, and later removes those with the same heartbeat as then.
+    /// Reads the sessions of other clients and, after a pause, removes those whose heartbeat has not changed.
     RemoveOthers,
     /// Removes the locks and unlinked inodes of sessions without a record.
     Clean,

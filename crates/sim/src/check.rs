@@ -192,8 +192,8 @@ fn replies(
     }
 }
 
-/// The newest commit of the same client to the same name, or to the attributes of the same inode, that
-/// succeeded before the read began. The client must see its own changes.
+/// The newest commit of the same client to the same name, or to the extended attributes of the same inode,
+/// that succeeded before the read began. The client must see its own changes.
 fn own(lookup: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 {
     let known = steps[..lookup.number].iter().filter(|step| {
         step.client == lookup.client

@@ -286,8 +286,8 @@ impl Client {
         }
     }
 
-    /// A new slice whose blocks are stored. None if the session was lost meanwhile, because a collector may
-    /// have removed them.
+    /// Returns a new slice whose blocks are stored. `None` if no number could be leased, or if the session
+    /// was lost meanwhile, because a collector may have removed the blocks.
     fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
         let session = self.meta.session();
         if lock(&self.slices).left.is_empty() {

@@ -31,7 +31,8 @@ impl Kind {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) left_out: BTreeSet<(Kind, usize)>,
-    /// Decisions of a kind from this number on are left out too: a history without some decisions has time for more.
+    /// Decisions of a kind from this number on are left out too, because a history with fewer decisions has
+    /// time for new ones.
     pub(crate) limits: Option<[usize; Kind::COUNT]>,
     /// The history ends at this time.
     pub(crate) until: Option<Duration>,

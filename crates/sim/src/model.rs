@@ -215,7 +215,7 @@ impl Model {
         Some(Seen { is_dir: object.is_dir, mode: object.mode, nlink, size: object.size })
     }
 
-    /// The attributes of an inode; none if it does not exist.
+    /// The extended attributes of an inode; none if it does not exist.
     pub(crate) fn xattrs(&self, ino: Ino) -> Values {
         self.objects.get(&ino).map_or_else(Values::new, |object| object.xattrs.clone())
     }

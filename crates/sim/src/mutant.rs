@@ -74,7 +74,7 @@ pub enum Mutant {
     TakesHeld,
     /// The journals of killed mounts are replayed as if they were empty.
     NotReplayed,
-    /// Journals do not say how transactions were merged that may have been sent.
+    /// Journals do not record how transactions that may have been sent were merged.
     ForgetsSent,
 }
 

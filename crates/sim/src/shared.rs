@@ -67,7 +67,7 @@ impl Shared {
         lock(&self.world)
     }
 
-    /// From here on, errors of the client's steps do not count.
+    /// From now on, errors of the steps that the client has begun do not count.
     pub(crate) fn kill(&self, number: usize) {
         lock(&self.kills)[number] += 1;
     }

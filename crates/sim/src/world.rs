@@ -42,7 +42,7 @@ pub(crate) struct World {
     /// Slices whose blocks were deleted from the object store.
     deleted: BTreeSet<SliceId>,
     pub(crate) findings: Vec<String>,
-    /// The time of the first one.
+    /// The time of the first finding.
     pub(crate) found_at: Option<Duration>,
     pub(crate) trace: Vec<String>,
 }

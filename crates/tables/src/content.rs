@@ -105,8 +105,9 @@ impl ReplyContent {
         Ok(())
     }
 
-    /// Appends the answer to the key of an inode or a dirent from its only row. The answer to another key is in the
-    /// content: returns false.
+    /// If `key` is that of an inode or a dirent, appends its records, which are all in this row, and returns
+    /// true. Otherwise returns false: the caller must [take](ReplyContent::take) the rows and
+    /// [answer](ReplyContent::answer).
     ///
     /// # Errors
     /// [`Malformed`].
@@ -146,7 +147,8 @@ impl ReplyContent {
         if row.optional(3)?.is_some() { self.take_inode(row, 3, 1) } else { Ok(()) }
     }
 
-    /// The inode of such a row; takes only the texts of its ACLs.
+    /// Returns the inode of a row of kind [`kind::DIRENT_WITH_INODE`]. Takes the texts of its ACLs, but not
+    /// the inode.
     pub(crate) fn take_joined_acls<R: RowValues>(
         &mut self,
         row: &ReplyRow<R>,

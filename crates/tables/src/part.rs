@@ -56,14 +56,15 @@ pub struct LockSet {
     pub made: BTreeSet<Ino>,
     /// Quotas that they read or change, in the order in which they are locked.
     pub quotas: BTreeSet<QuotaKey>,
-    /// Those of `quotas` that a charge creates if they do not exist. None of the others appears after the locks are
-    /// taken: a guard that names the quota around its own was planned by a client that had read the quota, and no later
-    /// quota gets the same id. So each quota that a guard finds is locked.
+    /// Those of `quotas` that may not exist, and that a charge then creates. The others cannot appear after
+    /// the locks are taken: their guard names the outer quota, so the client that planned the transaction had
+    /// read the quota, and the id of a removed quota is never used again. So every quota that a guard finds
+    /// is locked.
     pub uncertain_quotas: BTreeSet<QuotaKey>,
     /// Whether they change ACLs or make inodes refer to ACLs, and whether the lock on all ACLs is exclusive. It is
     /// exclusive if an ACL is condemned or dropped, because no inode may begin to refer to it at the same time.
     pub acls: Option<bool>,
-    /// Whether they read or change settings, counters, rules of quotas or, by a correction, the usage.
+    /// Whether they read or change settings or counters, change the rule of a quota, or correct the usage.
     pub volume: bool,
 }
 

@@ -1,9 +1,10 @@
 //! The cache of decisions.
 //!
-//! A decision depends on the ACL, on the rules that map its SIDs, on the caller, on the file's owning group and mode,
-//! and on whether the caller owns the file. All of that is in the key: the ACL as its content hash, the rules as their
-//! version, and the caller as a number that is never reused. So an entry is valid forever, and nothing is ever
-//! invalidated. Capabilities and the sticky bit are not in the key, because other code checks them.
+//! A decision depends on the ACL, on the rules that map its SIDs, on the caller, on the file's owning group
+//! and mode, on whether it is a directory, and on whether the caller owns it. All of that is in the key: the
+//! ACL as its content hash, the rules as their version, and the caller as a number that is never reused. So
+//! an entry is valid forever, and nothing is ever invalidated. Capabilities and the sticky bit are not in the
+//! key, because other code checks them.
 //!
 //! The key contains the owning group itself, not whether the caller is in it: the cost to find that out grows with
 //! the number of the caller's groups. So a cached decision costs one lookup, whatever the length of the ACL and the

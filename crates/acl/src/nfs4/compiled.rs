@@ -33,7 +33,7 @@ pub struct Compiled {
 }
 
 /// The relevant part of an entry: its position, and the permissions that no earlier entry decides for the
-/// same principal.
+/// same principal or for everyone.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     at: usize,

@@ -12,7 +12,7 @@ pub enum AclInherit {
     Discard,
     /// Only deny entries pass.
     NoAllow,
-    /// All entries pass, but without the permissions to change ACL and owner.
+    /// All entries pass, but allow entries lose the permissions to change ACL and owner.
     #[default]
     Restricted,
     /// All entries pass unchanged. Entries for owner, group or everyone replace the mode and the umask.

@@ -5,7 +5,7 @@
 //! | `acl`, `entry`, `mask` | the validated, immutable value | |
 //! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |
 //! | `sids` | the domains of SIDs in these attributes | |
-//! | `mapped` | the ACL with SIDs mapped to uids and gids, which decides | (Samba's idmap) |
+//! | `mapped` | the ACL with SIDs mapped to uids and gids, for access checks | (Samba's idmap) |
 //! | `text` | the text form, which is also the stored form | (nfs4-acl-tools) |
 //! | `decide` | what an ACL grants to a caller | `zfs_zaccess_aces_check` |
 //! | `explain` | which entry decided | |

@@ -293,9 +293,9 @@ impl Projector {
         }
     }
 
-    /// The projection that names the planned groups and users. A user that is granted search exactly as everybody is
-    /// left out if the result depends on groups; with `few`, in any case. `None` if the entries do not fit in a
-    /// POSIX ACL.
+    /// The projection that names the planned groups and users. A user whose own entries do not change its
+    /// search permission is not named if that permission depends on groups, or if `few` is set. `None` if the
+    /// entries do not fit in a POSIX ACL.
     fn named(&self, few: bool) -> Option<Projection> {
         let plan = self.plan(few);
         let mut is_exact = plan.is_exact && self.lists[X].is_constant(self.owner[X]);
@@ -515,8 +515,8 @@ mod tests {
     #[test]
     fn acl_that_posix_cannot_express_projects_wider() {
         for (text, acl) in [
-            // The NFSv4 ACL denies members of the owning group and of 20, but in POSIX any of the groups may
-            // grant.
+            // The NFSv4 ACL denies a caller in group 20 and in the owning group. In the POSIX ACL, the entry
+            // of the owning group grants it.
             ("A::OWNER@:x,D:g:20:x,A::EVERYONE@:x", "u::--x,g::-wx,g:20:---,m::-wx,o::-wx"),
             ("A::OWNER@:x,D:g:20:x,A:g:30:x", "u::--x,g::---,g:20:---,g:30:-wx,m::-wx,o::---"),
             // The user may be in the group that is denied first.

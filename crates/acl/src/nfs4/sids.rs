@@ -7,9 +7,9 @@ use crate::identity::{DomainTable, Id, Sid};
 
 use super::Principals;
 
-/// Principals are uids and gids as decimal numbers, and SIDs of any domain. A domain that is not in the table
-/// is appended to it. Samba's SIDs for users and groups of a Unix system (`S-1-22-1-uid`, `S-1-22-2-gid`) are
-/// uids and gids.
+/// A table of domains that accepts SIDs of any domain as names of principals: a domain that is not in the
+/// table is appended to it. Samba's SIDs for users and groups of a Unix system (`S-1-22-1-uid`,
+/// `S-1-22-2-gid`) are uids and gids.
 #[derive(Debug, Default)]
 pub struct GrowingTable {
     table: RefCell<Arc<DomainTable>>,

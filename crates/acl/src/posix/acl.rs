@@ -7,10 +7,10 @@ use types::AclId;
 use super::entry::MAX_ENTRIES;
 use super::{AclError, Entry, Perm, Tag};
 
-/// A valid POSIX ACL in canonical form, so that ACLs with equal meaning compare equal; cheap to clone.
+/// A valid POSIX ACL in canonical form, so that ACLs with the same entries compare equal; cheap to clone.
 ///
-/// It always has exactly one entry for the owner, the owning group and others. Named users and named groups
-/// are sorted by id, each at most once. If there are any, there is a mask.
+/// It always has exactly one entry each for the owner, the owning group and others. Named users and named
+/// groups are sorted by id, each at most once. If there are any, there is a mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PosixAcl {
     pub(super) user_obj: Perm,
@@ -77,7 +77,7 @@ impl PosixAcl {
     /// whose principal has no mapping are removed; the second result is their number.
     ///
     /// # Errors
-    /// [`AclError::Duplicate`] if two principals get the same number.
+    /// [`AclError::Duplicate`] if two principals get the same number; [`AclError::Id`] if one gets -1.
     pub fn renumbered(
         &self,
         user: impl Fn(u32) -> Option<u32>,

@@ -12,7 +12,7 @@ use vfs::{Caller, DirPosition, MakeKind, MakeRequest, RenameFlags, Vfs};
 
 use super::options::Shape;
 
-/// The size of one write request, as the kernel sends it to a mount.
+/// The size of one write request.
 const WRITE_BYTES: usize = 128 << 10;
 
 /// A tree on a volume.

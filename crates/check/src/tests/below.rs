@@ -104,7 +104,6 @@ fn damage_is_found_below_its_path_only() {
     for (at, (damage, in_d, in_sub, in_f)) in cases.iter().enumerate() {
         for (path, expected) in [("d", in_d), ("d/sub", in_sub), ("d/f", in_f)] {
             let s = Sample::new();
-            // The path is found before the damage, which may hide it.
             let effects = damage(&s);
             s.damage(effects);
             for window in [1, 2, WINDOW] {
@@ -128,7 +127,6 @@ fn problems_below_a_path_have_the_paths_of_the_whole_check() {
     assert_eq!([s.f, Ino::ROOT].map(path), [None, Some("/")]);
 }
 
-/// Repairs need the whole volume, but the problems are the same as those that they repair.
 #[test]
 fn trash_is_checked_by_its_path() {
     let s = Sample::of(AclKind::Posix);

@@ -56,7 +56,7 @@ impl Client {
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        // The generator of Numerical Recipes.
+        // The linear congruential generator of Knuth's MMIX.
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % limit

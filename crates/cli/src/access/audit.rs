@@ -24,7 +24,7 @@ use super::whatif::{WhatIf, inode_at};
 use super::{show, who};
 use crate::sids::Sids;
 use crate::target::{Target, path_to_json, show_name, volume_behind};
-use crate::url::Database;
+use crate::url::{Database, MetaUrl};
 use crate::users::{Person, Users};
 
 #[derive(Debug, clap::Args)]
@@ -93,6 +93,8 @@ struct AuditRoot {
     path: Vec<u8>,
     /// The device number if the directory is on a mount. Paths are then those of this machine.
     device: Option<u64>,
+    /// The volume, if it is audited by URL.
+    url: Option<MetaUrl>,
 }
 
 pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, CliError> {
@@ -117,7 +119,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, CliError> {
         None => None,
         Some(what_if) => {
             let tree = VolumeTree::of(&*engine, &root.volume);
-            let edit = what_if.edit(&tree, root.device)?;
+            let edit = what_if.edit(&tree, root.device, root.url.as_ref())?;
             Some(AuditView { cred: what_if.cred(&person, &users)?, edit })
         }
     };
@@ -152,13 +154,13 @@ fn find(args: &AuditArgs) -> Result<AuditRoot, CliError> {
             let metadata = fs::metadata(&path).at(path.display())?;
             let (database, volume) = volume_behind(&path, metadata.dev())?;
             let (dir, bytes) = (Ino(metadata.ino()), path.as_os_str().as_bytes().to_vec());
-            Ok(AuditRoot { database, volume, dir, path: bytes, device: Some(metadata.dev()) })
+            Ok(AuditRoot { database, volume, dir, path: bytes, device: Some(metadata.dev()), url: None })
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let dir = inode_at(&VolumeTree::of(&*engine, &volume), &path)?;
-            Ok(AuditRoot { database, volume, dir, path, device: None })
+            Ok(AuditRoot { database, volume, dir, path, device: None, url: Some(url) })
         }
     }
 }

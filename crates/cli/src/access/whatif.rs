@@ -9,6 +9,7 @@ use inspect::{Edit, Operation, PlannedChange, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
 use crate::target::Target;
+use crate::url::MetaUrl;
 use crate::users::{Person, Users};
 
 /// The change, as text and parsed.
@@ -66,11 +67,12 @@ impl WhatIf {
     /// on this machine.
     ///
     /// # Errors
-    /// The path does not exist, or is on another file system.
+    /// The path does not exist, or is on another file system or, by its URL, in another volume than `audited`.
     pub(super) fn edit(
         &self,
         tree: &VolumeTree<'_>,
         device: Option<u64>,
+        audited: Option<&MetaUrl>,
     ) -> Result<Option<(Ino, bool, Edit)>, CliError> {
         let PlannedChange::Edit { path, recursive, edit } = &self.change else { return Ok(None) };
         let ino = match (Target::parse(OsStr::new(path))?, device) {
@@ -84,7 +86,10 @@ impl WhatIf {
                 Ino(metadata.ino())
             }
             (Target::Local(_), None) => inode_at(tree, path.as_bytes())?,
-            (Target::Volume(_, path), None) => inode_at(tree, &path)?,
+            (Target::Volume(url, path), None) => {
+                require_same(&url, audited)?;
+                inode_at(tree, &path)?
+            }
             (Target::Volume(..), Some(_)) => {
                 return Err(CliError::usage(
                     "name it by its path on this machine, like the audited directory",
@@ -95,7 +100,7 @@ impl WhatIf {
         Ok(Some((ino, *recursive, edit.clone())))
     }
 
-    /// The edit of a file, and whether it applies to all that is below it; `None` if the change is one of a group.
+    /// The edit of a file, and whether it is recursive; `None` if the change is about the groups of a user.
     pub(crate) fn planned(&self) -> Option<(bool, &Edit)> {
         match &self.change {
             PlannedChange::Edit { recursive, edit, .. } => Some((*recursive, edit)),
@@ -103,15 +108,20 @@ impl WhatIf {
         }
     }
 
-    /// The route to a file after the change, if the change edits a file on the path.
+    /// The route to a file after the change. It is the same as before if the change edits no file on the
+    /// path.
     ///
     /// # Errors
-    /// The path of the change does not exist; the edit cannot be applied.
+    /// The path of the change does not exist, or is in another volume; the edit cannot be applied.
     pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, CliError> {
         let PlannedChange::Edit { path, .. } = &self.change else { return Ok(route.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
             (Target::Local(_), Target::Volume(url, _)) => {
                 Target::Volume(url.clone(), path.clone().into_bytes())
+            }
+            (Target::Volume(url, path), Target::Volume(audited, _)) => {
+                require_same(&url, Some(audited))?;
+                Target::Volume(url, path)
             }
             (edited, _) => edited,
         };
@@ -142,10 +152,20 @@ impl WhatIf {
     }
 }
 
+/// Fails if a change names another volume than the one that is audited.
+fn require_same(url: &MetaUrl, audited: Option<&MetaUrl>) -> Result<(), CliError> {
+    match audited.is_some_and(|audited| url.to_string() == audited.to_string()) {
+        true => Ok(()),
+        false => Err(CliError::usage("the change is not in the volume that is audited")
+            .at(url)
+            .advise("write the same META-URL, or only the path in the volume")),
+    }
+}
+
 /// The inode at a path of a volume.
 ///
 /// # Errors
-/// There is none.
+/// No file has this path, or the path cannot be read.
 pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, CliError> {
     let route = Route::find(tree, path, Operation::Chmod)?;
     let place = || String::from_utf8_lossy(path).into_owned();

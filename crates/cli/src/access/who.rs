@@ -20,7 +20,7 @@ use crate::users::{Person, Users};
 /// Stands for all users that are not listed. This is the highest valid id, which no user is expected to have.
 const NOBODY_ELSE: u32 = u32::MAX - 1;
 
-/// The uids below are of system accounts, UID_MIN of login.defs(5).
+/// Lower uids belong to system accounts. This is the usual UID_MIN of login.defs(5).
 pub(crate) const FIRST_USER: u32 = 1000;
 
 /// The three permissions; each is checked separately.
@@ -109,8 +109,9 @@ pub(crate) struct Shown<'a> {
     pub(crate) others: usize,
 }
 
-/// Selects the users whose access changes if there is a change, and otherwise those with any permission. Every machine
-/// has some thirty system accounts, which mostly have the access of everyone else.
+/// If there is a change, selects the users whose access or its reason changes. Otherwise selects those with
+/// any permission, but not system accounts with the access of everyone else: every machine has about thirty
+/// of them.
 pub(crate) fn select(rows: &[Row], is_changed: bool) -> Shown<'_> {
     let everyone = rows.iter().find(|row| row.is_everyone_else());
     let is_alike = |row: &Row| {

@@ -56,7 +56,8 @@ pub(super) fn access(opened: &Opened<'_>, query: &AccessQuery) -> Result<AccessA
     })
 }
 
-/// The page of a name that does not exist. If the user may not even look, the explanation is the better answer.
+/// The answer for a path that leads to no file: the explanation if a check denies the user access, otherwise
+/// `failure`.
 fn without_file(
     opened: &Opened<'_>,
     query: &AccessQuery,
@@ -158,7 +159,8 @@ fn because(words: &Words<'_>, route: &Route, answer: &RouteAnswer, cred: &Cred) 
             vec![format!("{path} ({mode} {owner}) does not allow {asked}: {reason}")]
         }
     };
-    // Below a closed directory, people look at the permissions of the file, which do not matter then.
+    // The user may have expected that the permissions of the file itself decide. They do not matter if a
+    // directory above it cannot be searched.
     if check.requirement == Requirement::Search
         && let Some(target) = route.target().filter(|target| target.path != check.path)
     {

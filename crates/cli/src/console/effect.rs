@@ -16,9 +16,9 @@ use crate::access::who::{self, Row};
 /// The most names that the walk below a directory visits, and the longest time that it takes.
 const NAMES: u64 = 100_000;
 const TIME: Duration = Duration::from_secs(4);
-/// Names whose access changes, on a page.
+/// The maximum number of names with changed access on a page.
 const CHANGES: usize = 200;
-/// Users whose access changes, on a page.
+/// The maximum number of users with changed access on a page.
 const USERS: usize = 200;
 
 pub(super) fn effect(

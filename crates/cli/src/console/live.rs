@@ -23,7 +23,7 @@ const HISTORY: usize = 90;
 const SHORTEST: Duration = Duration::from_millis(700);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Said of a mount with one reading.
+/// The text for a mount that was read only once.
 const NO_FIGURES: &str = "no figures yet";
 
 /// The readings of mounts, by device number.

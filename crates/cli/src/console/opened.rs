@@ -112,12 +112,12 @@ pub(super) fn engine_failed(error: EngineError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// A field of the request is wrong.
+/// The failure of a request with an invalid field.
 pub(super) fn wrong(error: CliError) -> Failure {
     Failure::Wrong(error.to_string())
 }
 
-/// A question that has no answer, because the database fails or because the path is not as it should be.
+/// The failure of a query: the database fails, or the path of the request is wrong.
 pub(super) fn unanswered(error: QueryError) -> Failure {
     match error {
         QueryError::Engine(error) => engine_failed(error),

@@ -24,7 +24,7 @@ const STEPS: usize = 8;
 /// Groups that are tried.
 const GROUPS: usize = 64;
 
-/// One change on the way.
+/// The change of one file on the path.
 struct Step {
     text: String,
     command: String,
@@ -55,7 +55,7 @@ fn by_entries(opened: &Opened<'_>, person: &Person, route: &Route) -> Vec<Remedy
             check.access_attrs = after.clone();
         }
         steps.push(step);
-        // Another round must look at another check.
+        // Each round must get past at least one more check; otherwise the loop would not end.
         let next = changed.explain(&person.cred);
         if next.errno.is_some() && next.results.len() <= denied + 1 || steps.len() > STEPS {
             return Vec::new();
@@ -112,7 +112,7 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
         }
         Rules::Posix(acl) => {
             let has_mask = acl.iter().flat_map(PosixAcl::entries).any(|entry| entry.tag == Tag::Mask);
-            // With the present mask, nobody else gets more.
+            // Try first to keep the present mask, because then nobody else gets more permissions.
             let masks: &[bool] = if has_mask { &[true, false] } else { &[false] };
             masks.iter().find_map(|keep_mask| {
                 let flag = if *keep_mask { "-n " } else { "" };
@@ -169,7 +169,7 @@ fn grant(opened: &Opened<'_>, person: &Person, check: &Check) -> Option<(Step, A
     }
 }
 
-/// The groups whose members have the access.
+/// Makes the user a member of a group whose members have the access, if there is such a group.
 fn by_group(opened: &Opened<'_>, person: &Person, route: &Route) -> Option<Remedy> {
     let cred = &person.cred;
     let grants = |gid: &u32| {

@@ -30,7 +30,8 @@ const MAP_NAMES: u64 = 300_000;
 const MAP_TIME: Duration = Duration::from_secs(4);
 /// Quotas on a page.
 const QUOTAS: usize = 200;
-/// Quotas near their limit on the first page, and from which share on they are near.
+/// The maximum number of quotas near their limit on the first page, and the share of the limit from which a
+/// quota counts as near it.
 const NEAR: usize = 8;
 const NEAR_SHARE: f64 = 0.8;
 /// Locks and unlinked files that are counted.

@@ -12,7 +12,7 @@ use types::Time;
 
 use super::redact::Secrets;
 
-/// A longer part is cut off.
+/// A longer part is truncated to this length.
 const MAX_PART_BYTES: usize = 8 << 20;
 
 const BLOCK_BYTES: usize = 512;
@@ -103,7 +103,7 @@ impl Archive {
 impl Drop for Archive {
     fn drop(&mut self) {
         if !self.is_finished {
-            // The command fails, and says why.
+            // The command has failed, and reports that error, not one of the removal.
             let _ = fs::remove_file(&self.path);
         }
     }

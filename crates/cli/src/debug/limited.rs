@@ -1,7 +1,7 @@
 //! Work with a time limit, in processes of their own.
 //!
-//! A thread is no way to limit a request to a mount: when a mount hangs, the kernel lets no process end that has sent it
-//! a request, not even by SIGKILL. So such a request is made by a child, which is left if it hangs.
+//! A thread cannot be used for a request to a mount: if the mount hangs, a process with a pending request
+//! cannot end, not even by SIGKILL. So a child sends the request, and is abandoned if it hangs.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The limit for a command of limen. It gives up a database after 20 seconds.
+/// The limit for a command of limen. The command itself gives up on a database after 20 seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The limit for a request to a file system.
@@ -36,7 +36,7 @@ fn run(program: &str, args: &[&str], limit: Duration) -> Result<String, String> 
         from.and_then(|from| from.recv_timeout(left).ok())
     };
     let (Some(out), Some(err)) = (text(out), text(err)) else {
-        // If it hangs in the kernel, it ends when it no longer does; nothing waits for it.
+        // A child that hangs in the kernel ends when its request returns. Nothing waits for that.
         let _ = child.kill();
         return Err(format!("no answer within {} s", limit.as_secs()));
     };

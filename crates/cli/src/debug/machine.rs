@@ -44,7 +44,8 @@ pub(super) fn mounts() -> Result<String, String> {
 
 /// The kernel's side of a mount, with the number of requests that wait for it.
 pub(super) fn connection(device: u64) -> Result<String, String> {
-    // The kernel shows a minor number of more than 20 bits as it is.
+    // The kernel names the directory after its internal device number. The major number of a FUSE mount is 0,
+    // so that is the minor number.
     let place = PathBuf::from(format!("/sys/fs/fuse/connections/{}", rustix::fs::minor(device)));
     if !place.exists() {
         return Err(format!("there is no {}: is fusectl mounted?", place.display()));
@@ -63,7 +64,7 @@ pub(super) fn space_of_store(url: &str) -> Result<String, String> {
     }
 }
 
-/// A file with its name; its text can be the reason why it cannot be read.
+/// The name and the text of a file, or the reason why it cannot be read.
 fn section(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_else(|error| error.to_string());
     let text = text.trim_end();

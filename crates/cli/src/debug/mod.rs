@@ -1,8 +1,8 @@
 //! `limen debug`: one archive with what is needed to look into a problem, without secrets.
 //!
 //! A part that cannot be collected is noted in the index and does not fail the command: a mount or a database that
-//! hangs is often the problem. So children of this process, with a time limit, send all requests to mounts and
-//! databases.
+//! hangs is often the problem. So children of this process, with a time limit, send all requests to databases
+//! and, through the kernel, to mounts. Requests to the socket of a mount's process have a timeout.
 
 mod archive;
 mod limited;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::redact::Secrets;
 
-/// The end of a log that is kept.
+/// The number of bytes at the end of a log that the archive gets.
 const LOG_BYTES: u64 = 1 << 20;
 
 /// A key file is not longer than this.
@@ -34,8 +34,9 @@ pub(super) fn add_secrets(pid: u32, secrets: &mut Secrets) {
     let Ok(line) = file(pid, "cmdline") else { return };
     let args: Vec<&str> = line.split('\0').collect();
     let after = args.windows(2).filter(|pair| pair[0] == "--key-file").map(|pair| pair[1]);
+    let joined = args.iter().filter_map(|arg| arg.strip_prefix("--key-file="));
     let listed = args.iter().flat_map(|arg| arg.split(',')).filter_map(|arg| arg.strip_prefix("key_file="));
-    for path in after.chain(listed) {
+    for path in after.chain(joined).chain(listed) {
         let mut key = String::new();
         let read = File::open(path).and_then(|file| file.take(MAX_KEY_BYTES).read_to_string(&mut key));
         // A key that is not text cannot occur in a text.
@@ -90,7 +91,7 @@ pub(super) fn threads(pid: u32) -> Result<String, String> {
         let task = entry.path();
         let read = |name: &str| match fs::read_to_string(task.join(name)) {
             Ok(text) => text.trim_end().to_owned(),
-            // A thread may have ended; another user's cannot be read.
+            // The thread may have ended, or may belong to another user.
             Err(error) => format!("({error})"),
         };
         let status = read("status");
@@ -118,7 +119,7 @@ pub(super) fn end_of(path: &Path) -> Result<String, String> {
         file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
         let mut bytes = Vec::new();
         file.take(LOG_BYTES).read_to_end(&mut bytes)?;
-        // The first line is cut off.
+        // The first line is incomplete, so it is left out.
         let start = if length > LOG_BYTES {
             bytes.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1)
         } else {

@@ -1,4 +1,5 @@
-//! Removes secrets from texts: the secrets that are known here, and all text in a place that holds a secret.
+//! Removes secrets from texts: the secrets that this process knows, and the values in places that hold
+//! secrets, such as the password of a URL.
 
 use std::env;
 
@@ -47,7 +48,7 @@ impl Secrets {
 
     pub(crate) fn add_all(&mut self, values: impl IntoIterator<Item = String>) {
         for value in values {
-            // In JSON and in the form for programmers, quotes and backslashes are escaped; in a URL, most signs.
+            // JSON and `Debug` output escape quotes and backslashes; a URL escapes most punctuation.
             let escaped = value.escape_debug().to_string();
             let in_url = percent_encoded(value.trim());
             for value in [value.trim().to_owned(), escaped, in_url] {

@@ -205,8 +205,8 @@ impl Records {
 }
 
 impl Lister {
-    /// How to read a directory that the kernel has opened: from the records if the directory is on their
-    /// mount.
+    /// A directory that the kernel has opened. It is read from the records if it is on the mount of their
+    /// volume, otherwise through the kernel.
     fn directory(&self, fd: OwnedFd, stat: &Stat) -> Directory {
         match &self.volume {
             Some(Records { device: Some(device), .. }) if *device == stat.st_dev => {

@@ -49,7 +49,8 @@ const CORRECTED: u8 = 1;
 const WRONG: u8 = 4;
 const NOT_CHECKED: u8 = 8;
 
-/// How often to count again if somebody else changes a rule or corrects a quota meanwhile.
+/// The maximum number of counts. The quotas are counted again if another client changes a rule or corrects a
+/// quota meanwhile.
 const MOST_ROUNDS: usize = 5;
 
 /// How many quotas one commit corrects.

@@ -45,7 +45,7 @@ impl QuotaTarget {
         Ok(QuotaTarget { shown, database, meta, ino })
     }
 
-    /// The root of a volume that is open, for questions. `shown` names it in messages.
+    /// The root of a volume that is open, for queries only. `shown` names it in messages.
     ///
     /// # Errors
     /// The database holds no volume, or one that this version of limen cannot read.

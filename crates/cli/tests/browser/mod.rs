@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// The key under which WebDriver names an element (section 12.1).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// A page that takes longer is an error of the test.
+/// If a page takes longer, the test fails.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -122,12 +122,13 @@ impl Browser {
         answer.as_str().unwrap().to_owned()
     }
 
-    /// The value of a script. The pages have none, and their policy forbids them; a driver may still ask.
+    /// The value of a JavaScript expression. The content security policy of the pages forbids scripts in
+    /// them, but does not apply to the driver.
     pub(crate) fn evaluate(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": format!("return {script}"), "args": [] }))
     }
 
-    /// The size of the page, and whether it is dark.
+    /// Sets the size of the page in pixels, and the light or dark colour scheme.
     pub(crate) fn show_as(&self, width: u32, height: u32, is_dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
@@ -136,7 +137,7 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &features);
     }
 
-    /// Writes what the window shows.
+    /// Saves what the window shows as an image.
     pub(crate) fn screenshot(&self, path: &Path) {
         let answer = self.call("GET", &format!("{}/screenshot", self.session), &Value::Null);
         std::fs::write(path, BASE64_STANDARD.decode(answer.as_str().unwrap()).unwrap()).unwrap();

@@ -58,8 +58,8 @@ pub(crate) fn limen(args: &[&str]) -> Said {
     command(args).output().unwrap().into()
 }
 
-/// Unmounts, again while the mount is in use: between fork and exec, a child that another test starts holds all files
-/// that are open here.
+/// Unmounts, and repeats this while the mount is in use: between fork and exec, a child that another test
+/// starts holds all files that are open here.
 pub(crate) fn until_unused(umount: impl Fn() -> Said) -> Said {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -82,7 +82,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Creates files with objects, which come first in a dump and whose rows must not be stored twice, and many empty files.
+/// Creates files with objects, and then many empty files. A dump has the files with objects first, and a load
+/// that continues must not store their rows twice.
 pub(crate) fn make_many(place: &Place) {
     let mdtest = |top, files, bytes| {
         let tree = ["--depth", "1", "--dirs", "9", "--files", files, "--write", bytes, "--keep"];

@@ -129,7 +129,7 @@ pub(super) fn form(source: &dyn Source, query: &Query, body: &mut Html) {
     }
     body.raw("</datalist>");
     if let Some(groups) = query.text("groups") {
-        // It is visible, because it stays when another user is chosen.
+        // The field is not hidden, because its groups also apply when another user is chosen.
         body.raw("<label>with groups<input type=\"text\" name=\"groups\" autocomplete=\"off\"");
         body.raw(" spellcheck=\"false\" value=\"").text(groups).raw("\"></label>");
     }

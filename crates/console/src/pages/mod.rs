@@ -1,4 +1,4 @@
-//! The pages. Each page queries the source once, and shows the answer.
+//! The pages. Each page queries the source, and shows the answer.
 
 mod access;
 mod change;

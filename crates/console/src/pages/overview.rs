@@ -34,7 +34,7 @@ pub(super) fn fill(source: &dyn Source, _query: &Query, page: &mut Page) -> Resu
     Ok(())
 }
 
-/// The question that people come with.
+/// The form for the most frequent question.
 fn ask(source: &dyn Source, body: &mut Html) {
     body.raw("<section class=\"card\"><h2>Why can’t somebody open a file? <small>Pick a user and a path.</small></h2>");
     super::access::form(source, &Query::default(), body);

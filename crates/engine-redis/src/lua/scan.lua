@@ -1,5 +1,6 @@
 -- One page of a range: {seq, 1 if there is more, rows, ACLs}. The request is a limit, a kind, and two
--- strings: of a scan within an inode, `a` is the inode and `b` the position in it; of another one, `a` is the position.
+-- strings: if the scan is within an inode, `a` is the inode and `b` the position in it; otherwise `a` is the
+-- position.
 local limit = number()
 local kind, a, b = strings()
 local out, acls, more = {}, {}, false

@@ -7,7 +7,8 @@ use types::SessionId;
 
 use crate::mutant::Mutant;
 
-/// The number of the entry that says how transactions were sent. It follows the length and the checksum of a frame.
+/// The variant of the entry that says how transactions were sent, as `postcard` encodes it. It follows the
+/// length and the checksum of a frame.
 const SENT: Option<&u8> = Some(&2);
 const FRAME_BYTES: usize = 8;
 

@@ -116,8 +116,9 @@ fn keep<T>(events: &mut Vec<T>, cut: &Cut, kind: Kind) {
 
 fn draw(seed: u64, mutant: Option<Mutant>) -> Weather {
     let mut dice = Dice::of(seed, 9, 0);
-    // Only a mount that stands still for long loses its session, and few notifications overtake a reply that is
-    // then used. These mutants would need several times as many seeds.
+    // Only a mount that stands still for long loses its session, only a kill leaves a journal, and few
+    // notifications overtake a reply that is then used. Without these conditions, the mutants would need
+    // several times as many seeds.
     let needs_halts = mutant == Some(Mutant::KeepsLocks);
     let needs_acts = mutant == Some(Mutant::NotRepeated);
     let needs_kills = matches!(mutant, Some(Mutant::NotReplayed | Mutant::ForgetsSent));

@@ -10,7 +10,8 @@ use vfs::SessionLoss;
 /// The programs of all mounts.
 pub(super) const ALL_PROGRAMS: usize = 4;
 
-/// The names that the program of a directory changes in it. Each other program changes one name more.
+/// The number of names that the directory's own program changes in it. Each program of any mount may change
+/// one more name, which only that program changes.
 pub(super) const NAMES: usize = 4;
 pub(super) const ALL_NAMES: usize = NAMES + ALL_PROGRAMS;
 /// A directory that one program changes.
@@ -36,8 +37,8 @@ pub(super) struct Names {
 /// The state of a name since a change: whether it exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameState {
-    /// The times when the change to this state began and when it was answered. It is not answered while it is under
-    /// way, and if it failed.
+    /// The times when the change to this state began and when it was answered. `answered` is `None` while the
+    /// change is in progress, and if it failed.
     pub(super) began: Duration,
     pub(super) answered: Option<Duration>,
     pub(super) exists: bool,

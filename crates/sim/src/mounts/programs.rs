@@ -70,7 +70,8 @@ impl Program {
 
     fn act(&self, number: u64) {
         let Weather { holds_directories, events, .. } = &self.shared.weather;
-        // Data that a killed mount had only in its memory is lost, apart from the names in held directories.
+        // If mounts are killed, only names in held directories are checked, because a killed mount loses all
+        // other data that it had only in its memory.
         if *holds_directories && (!events.kills.is_empty() || host::random().is_multiple_of(2)) {
             return match host::random() % 5 {
                 0..2 => self.change_place(number),
@@ -157,7 +158,7 @@ impl Program {
         }
     }
 
-    /// Reads an attribute, from which the mount's cache may answer, or lists their names.
+    /// Reads an extended attribute, which the mount may answer from its cache, and lists the names of all.
     fn read_xattr(&self, ino: Ino) {
         let since = self.shared.clocks.now().saturating_sub(OUTDATED);
         let name = xattrs::name((host::random() % 3) as u8);
@@ -244,7 +245,8 @@ impl Program {
         let _ = self.vfs.files.close(ino);
     }
 
-    /// The mutant: the mount lost the lock with its session, but the file is written as if it had not.
+    /// The mutant: the mount lost the lock with its session, but the file is written as if it still held the
+    /// lock.
     fn go_on_without_lock(&self, ino: Ino, bytes: &[u8]) {
         for _ in 0..60 {
             let _ = self.vfs.files.close(ino);

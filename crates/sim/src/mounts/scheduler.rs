@@ -1,4 +1,5 @@
-//! Threads that only sleep: each runs when its time has come, one at a time.
+//! The scheduler: one thread runs at a time, until it sleeps or ends. The next one is the thread whose sleep
+//! ends first.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -81,7 +82,8 @@ pub(super) struct Events {
     pub(super) kills: Vec<Kill>,
 }
 
-/// The main thread of a client or, with the number behind those of all clients, of the tools.
+/// The work of a main thread: that of a client or, under the number after those of all clients, that of the
+/// tools.
 pub(super) type Main = Box<dyn FnOnce() + Send>;
 
 /// The machine of a thread.

@@ -1,7 +1,7 @@
 //! The tools beside the mounts: `limen fsck` and `limen gc`, on a machine of their own.
 //!
 //! Their code is in the crate `cli`, which no test tool may depend on, so these functions take the same steps
-//! with the same functions of `meta`.
+//! with the same functions of `check` and `client`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -175,7 +175,7 @@ pub fn an_acl_that_an_inode_refers_to_is_not_dropped(engine: &dyn Engine) {
                     assert_eq!(stored(engine), [ID], "an inode refers to a missing ACL");
                     let gone = txn(Vec::new(), vec![Effect::DropInode { ino: Ino(ino) }]);
                     committed(commit_in_race(engine, &gone));
-                    // Sometimes nobody uses it.
+                    // Pause, so that at some moments no inode refers to the ACL.
                     std::thread::sleep(Duration::from_millis(thread));
                 }
             })

@@ -83,8 +83,8 @@ fn covers(footprint: &Footprint<'_>, record: &Record) -> bool {
     }
 }
 
-/// The invalidation that other clients need if the record changes and they may have cached it. Those of an
-/// inode that is removed follow from that of its record.
+/// The invalidation that other clients need if the record changes and they may have cached it. If an inode is
+/// removed, the invalidation of its record covers its other records.
 fn needed(record: &Record) -> Option<Invalidation> {
     match record {
         Record::Inode(ino, _) => Some(Invalidation::Inode(*ino)),

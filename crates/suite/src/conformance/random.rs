@@ -25,7 +25,7 @@ const SEED: &str = "LIMEN_SEED";
 /// Small, so that most records named by a transaction exist.
 pub(super) const INOS: u64 = 8;
 pub(super) const CHUNKS: u64 = 3;
-/// The numbers that [`add_effect`] distinguishes.
+/// The number of kinds of effects that [`add_effect`] distinguishes.
 pub(super) const KINDS_OF_EFFECTS: u64 = 26;
 
 pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {

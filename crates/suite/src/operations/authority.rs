@@ -314,7 +314,7 @@ fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
         }
         assert_eq!(client.run_as(&xattr("user.new"), &by_stale), Err(Errno::ESTALE));
         assert_eq!(client.run_as(&remove("user.old"), &by_stale), Err(Errno::ESTALE));
-        // The owner of a file in a sticky directory, and write access to a directory that is moved, depend on it too.
+        // An unlink in a sticky directory and the move of a directory depend on the inode's revision too.
         assert_eq!(client.run_as(&unlink, &by_stale).unwrap_err(), Errno::ESTALE);
         let moved = rename(ROOT, "sub", other, "sub", REPLACE);
         assert_eq!(client.run_as(&moved, &by_stale).unwrap_err(), Errno::ESTALE);

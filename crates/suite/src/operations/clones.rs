@@ -332,7 +332,7 @@ fn a_copy_beyond_the_capacity_fails(factory: Factory<'_>) {
     let src = c.sample();
     let (before, used) = (c.tree(ROOT), c.tree(src).len());
     assert!((35..70).contains(&used), "{used}");
-    // A client that is not alone learns from conflicts that there is no room.
+    // A client without exclusive use learns from conflicts that there is no room.
     for exclusive in [true, false] {
         c.meta.set_exclusive(exclusive);
         assert_eq!(c.clone_errno(src, ROOT, "copy"), Errno::ENOSPC);
@@ -359,7 +359,7 @@ fn an_interrupted_copy_is_removed(factory: Factory<'_>) {
     assert_eq!(c.garbage(), [0; 0]);
 }
 
-/// Begins a copy of `src`, with some of its entries and those of its directory `sub`.
+/// Begins a copy of `src` and copies everything below it, but does not complete the copy.
 fn begin(c: &Client, src: Ino) -> (Ino, types::SessionId) {
     let root = c.next_ino();
     let source = CloneSource::new(&c.inode(src));
@@ -397,7 +397,7 @@ fn an_unfinished_copy_is_removed(factory: Factory<'_>) {
     // The owner of the session cannot complete the copy.
     let end = EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 2 };
     assert!(matches!(owner.meta.run(&end, &super::fixture::KERNEL), Err(Failure::Fenced(_))));
-    // Without time for trees, nothing of the copy is removed.
+    // If `stop` returns true at once, nothing of the copy is removed.
     let reap = [Reap { session, ino: root }];
     assert_eq!(c.meta.reap(&reap, &|| true), Err(Failure::Refused(Errno::ENOTEMPTY)));
     assert_eq!(c.orphans(), 1);

@@ -15,7 +15,7 @@ use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, SliceId, SliceSour
 use super::case::Factory;
 
 pub(super) const ROOT: Ino = Ino::ROOT;
-/// The kernel of a client with exclusive use of the volume.
+/// A kernel whose attributes are always current, as for a client with exclusive use of the volume.
 pub(super) const KERNEL: Authority<'_> = Authority::Kernel { revisions: None };
 pub(super) const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
 pub(super) const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };

@@ -108,7 +108,8 @@ fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
     }
     let twin = file(&c, ROOT, "g", &stored.to_storage());
     assert_eq!(c.inode(twin).access_acl, stored.id());
-    // With `Scope::Entries`, flags and audit entries stay; with `Scope::Access`, only audit entries stay.
+    // `Scope::Entries` replaces all entries and keeps the flags of the list; `Scope::Access` keeps only audit
+    // entries.
     c.run(&set(made.ino, "A::7:r,U:S:EVERYONE@:w")).unwrap();
     let access = SetNfs4Acl { acl: Some((acl("flags:p,A::8:r"), Scope::Access)), ..set(made.ino, "A::7:r") };
     c.run(&access).unwrap();

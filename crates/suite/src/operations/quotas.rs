@@ -232,7 +232,8 @@ fn the_directory_of_a_quota_moves(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A tree with directories, files with blocks and xattrs, a symlink and a second name: 14 inodes.
+/// A tree with directories, files with blocks and xattrs, a symlink and a second name: 13 inodes with the
+/// top.
 pub(super) fn tree(c: &Client, top: Ino) -> (i64, i64) {
     for name in ["x", "y", "z"] {
         let dir = c.mkdir(top, name).unwrap();

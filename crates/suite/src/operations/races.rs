@@ -346,8 +346,8 @@ impl Engine for Joined {
     }
 }
 
-/// One transaction drops a link of a file, the next one of the same call its last: the outcome of the first
-/// need not contain the inode.
+/// One transaction drops a link of a file, and the next one of the same call drops its last link. The outcome
+/// of the first need not contain the inode.
 fn an_inode_removed_by_the_same_call_is_not_cached(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();

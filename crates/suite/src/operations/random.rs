@@ -165,7 +165,7 @@ fn replay(factory: Factory<'_>, setting: Setting, seed: u64, acts: &[Act]) -> Re
             compare_looks(&clients[0], &model, &expected).map_err(|what| format!("step {step}: {what}"))?;
             faulty.arm(true);
         } else {
-            // Reads that may be up to a second out of date: they fill the cache with records that are stale
+            // These reads may be up to a second out of date. They fill the cache with records that are stale
             // in later steps.
             let other = &clients[(actor + 1) % clients.len()];
             for (&ino, it) in &expected {

@@ -360,7 +360,8 @@ fn rows_of_one_write_or_compaction_share_a_slice(factory: Factory<'_>) {
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let engine = &**c.engine();
     put(&c, b, 0, 2, 9);
-    // The rows are not in the order of their offsets. They lie in two chunks, and one lies above another.
+    // The rows are not in the order of their offsets. They lie in two chunks, and one covers a part of
+    // another.
     let places = [(20, 2), (CHUNK + 5, 1), (0, 2), (21, 2), (40, 1), (CHUNK, 1)];
     put_scattered(&c, a, &places, 1);
     assert_eq!(shared(engine), BTreeMap::from([(1, 5)]));
@@ -368,7 +369,7 @@ fn rows_of_one_write_or_compaction_share_a_slice(factory: Factory<'_>) {
     assert_eq!(paint(engine, a), expected.map(|(at, from)| (at, content(SliceId(1), from))).into());
     assert_eq!(copy(&c, (a, 0), (b, 0), 30), Ok(30));
     assert_eq!((shared(engine), garbage(engine)), (BTreeMap::from([(1, 8)]), BTreeSet::new()));
-    // A compaction stores two runs as one slice.
+    // A compaction stores three runs as one slice.
     let part = |pos, len, offset| Slice {
         pos,
         len,

@@ -252,8 +252,8 @@ fn removals_in_the_trash(factory: Factory<'_>) {
     let live = c.mkdir(ROOT, "live").unwrap();
     c.create(live, "f").unwrap();
     assert_eq!(c.run(&EmptyTrash(Prune { dir: live, names: &[n("f")] })), Err(Errno::EPERM));
-    // Only removals create names there, because `limen restore` trusts these names. A removed directory gets no new
-    // names either.
+    // Only removals create names in the trash, because `limen restore` trusts these names. A removed
+    // directory gets no new names either.
     c.create(ROOT, "g").unwrap();
     for name in ["live", "g"] {
         assert_eq!(c.rename(ROOT, name, hour, name, REPLACE).unwrap_err(), Errno::EPERM, "{name}");
@@ -306,7 +306,7 @@ fn the_trash_counts(factory: Factory<'_>) {
     assert_eq!((c.used(id), c.trash_usage()), ((1, 0), (5, 2)));
     c.rename(hour, &name_of(dir, file, "f"), dir, "f", NO_REPLACE).unwrap();
     assert_eq!((c.used(id), c.trash_usage()), ((2, 2), (4, 0)));
-    // Nobody limits the trash, or removes its quota.
+    // No quota can be set on the trash or on a directory in it.
     assert!(c.meta.set_directory_quota(Ino::TRASH, super::quotas::inodes(1), &mut |_| true).is_err());
     assert!(c.meta.set_directory_quota(hour, super::quotas::inodes(1), &mut |_| true).is_err());
     check(&c);

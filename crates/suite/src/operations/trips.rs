@@ -161,7 +161,8 @@ fn absent_names_need_no_round_trip(factory: Factory<'_>) {
         for name in ["c", "d"] {
             b.client.create(dir, name).unwrap();
         }
-        // The cache is emptied, and the changes of others are read again in three pages.
+        // The cache is emptied, and the directory, which another client has changed, is listed in three
+        // pages.
         let others = b.client.stranger().create(dir, "e").unwrap();
         b.client.meta.set_exclusive(alone);
         b.pin(1, "an uncached name in an uncached directory", &[], |c| c.lookup(dir, "z"));
