@@ -18,15 +18,17 @@ use crate::value::{
 pub enum Claim {
     /// The key has this version; `None`: it is absent.
     Key(Vec<u8>, Option<u64>),
-    /// No other commit has written the key since the batch was read, whatever its value.
+    /// No other commit has written the key since the batch was read. The key may be absent.
     Untouched(Vec<u8>),
     /// No key is in the range.
     Empty(Span),
-    /// Nothing in the range has changed since it was read.
+    /// No key of the range was put since the range was read. A deletion may go unnoticed (on etcd). This
+    /// suffices for usage shards, because a merge that deletes some of them also puts shard 0.
     Unchanged(Span),
 }
 
-/// A change of the store. The writes of a batch do not overlap.
+/// A change of the store. No two writes of a batch have the same [`KeyWrite::key`], and none deletes a key
+/// that another one puts. Deletions may overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyWrite {
     Put(Vec<u8>, Bytes),
@@ -226,7 +228,8 @@ fn delete(deletes: &mut Writes, key: Vec<u8>) {
     deletes.insert(key.clone(), KeyWrite::Delete(key));
 }
 
-/// Deletes a range, except the keys that are written.
+/// Deletes a range, except the keys of `puts`, because etcd rejects a transaction that deletes and puts the
+/// same key.
 fn delete_between(deletes: &mut Writes, puts: &Writes, span: Span) {
     let mut start = span.start;
     let kept: Vec<_> = puts.range(start.clone()..span.end.clone()).map(|(key, _)| key.clone()).collect();
@@ -234,12 +237,19 @@ fn delete_between(deletes: &mut Writes, puts: &Writes, span: Span) {
         let mut after = key.clone();
         after.push(0);
         if start < key {
-            let gap = Span { start, end: key, limit: span.limit };
-            deletes.insert(gap.start.clone(), KeyWrite::DeleteSpan(gap));
+            delete_span(deletes, Span { start, end: key, limit: span.limit });
         }
         start = after;
     }
     if start < span.end {
-        deletes.insert(start.clone(), KeyWrite::DeleteSpan(Span { start, end: span.end, limit: span.limit }));
+        delete_span(deletes, Span { start, end: span.end, limit: span.limit });
+    }
+}
+
+/// Deletes a range. Of two ranges with one start, the longer one is deleted.
+fn delete_span(deletes: &mut Writes, span: Span) {
+    let is_shorter = |known: &KeyWrite| matches!(known, KeyWrite::DeleteSpan(known) if known.end >= span.end);
+    if !deletes.get(&span.start).is_some_and(is_shorter) {
+        deletes.insert(span.start.clone(), KeyWrite::DeleteSpan(span));
     }
 }

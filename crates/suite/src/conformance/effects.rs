@@ -177,6 +177,26 @@ pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
     assert_eq!(slices(engine, 3, 2).len(), 1);
 }
 
+/// A truncation and a copy over the beginning can be in one batch.
+pub fn a_shorter_drop_in_the_same_batch_does_not_replace_a_longer_one(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let drop = |to| Effect::DropSlices { ino, from: ChunkIndex(0), to: ChunkIndex(to) };
+    for (first, ends) in [(10, [u64::MAX, 1]), (20, [1, u64::MAX])] {
+        let append = |chunk: u64| Effect::AppendSlice {
+            ino,
+            chunk: ChunkIndex(chunk),
+            slice: blocks(first + chunk, 1),
+        };
+        apply(engine, vec![put(3, FILE)]);
+        apply(engine, (0..4).map(append).collect());
+        apply(engine, vec![drop(ends[0]), drop(ends[1])]);
+        for chunk in 0..4 {
+            assert_eq!(slices(engine, 3, chunk), [], "{ends:?}");
+        }
+        apply(engine, vec![Effect::DropInode { ino }]);
+    }
+}
+
 /// A tool that reads all inodes may miss the rows of a slice that move from one inode to another in the
 /// meantime. The count, which the tool reads afterwards, shows that the slice is in use.
 pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {

@@ -52,7 +52,8 @@ macro_rules! conformance {
             guards_on_absent_records a_conflict_returns_the_records_of_every_guard
             inodes_are_put_and_replaced dropping_an_inode_drops_its_records dirents_are_put_and_dropped
             access_changes_increment_the_revision parents_links_and_times_change sizes_are_set_and_extended
-            slices_are_kept_in_commit_order dropped_slices_become_garbage a_shared_slice_keeps_its_count_until_it_is_garbage
+            slices_are_kept_in_commit_order dropped_slices_become_garbage
+            a_shorter_drop_in_the_same_batch_does_not_replace_a_longer_one a_shared_slice_keeps_its_count_until_it_is_garbage
             a_slice_with_many_rows_is_garbage_when_its_last_row_is_removed xattrs_are_put_and_dropped
             acls_are_stored_once symlinks_are_kept sessions_and_orphans_are_put_and_dropped settings_and_counters_are_set
             usage_can_be_corrected xattr_blocks_count_in_usage

@@ -1,4 +1,4 @@
-//! The form of the cases.
+//! The types of a case and of the function that makes its engine.
 
 use std::sync::Arc;
 
