@@ -28,7 +28,7 @@ struct BucketAddress {
 pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
     let bucket_address = BucketAddress::parse(bucket)?;
     let from_env =
-        |names: &[&str]| names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty());
+        |names: &[&str]| names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()));
     let region = bucket_address.region.or_else(|| from_env(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
     let mut builder = S3::default()
         .bucket(&bucket_address.bucket)
@@ -59,7 +59,11 @@ impl BucketAddress {
         if let Some(name) = in_host {
             let rest = address.authority.split_at(name.len() + 1).1;
             // An older host name, `s3-REGION`, is replaced by the present one.
-            let endpoint = format!("{}://{}", address.scheme, rest.replacen("s3-", "s3.", 1));
+            let rest = match region.as_ref().map(|region| format!("s3-{region}.")) {
+                Some(old) if rest.starts_with(&old) => rest.replacen("s3-", "s3.", 1),
+                _ => rest.to_owned(),
+            };
+            let endpoint = format!("{}://{rest}", address.scheme);
             // Amazon's certificates do not cover a host name that begins with a bucket name with dots.
             let is_virtual_host = !name.contains('.');
             return Ok(BucketAddress {
@@ -85,7 +89,8 @@ impl BucketAddress {
 }
 
 /// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`. Older
-/// host names have `s3-REGION` instead of `s3.REGION`.
+/// host names have `s3-REGION` instead of `s3.REGION`. Other names that begin with `s3-` are kinds of endpoints, such as
+/// `s3-fips.REGION` and `s3-accelerate`.
 fn amazon(host: &str) -> (Option<String>, Option<String>) {
     let suffix =
         [".amazonaws.com", ".amazonaws.com.cn"].into_iter().find_map(|suffix| host.strip_suffix(suffix));
@@ -94,7 +99,13 @@ fn amazon(host: &str) -> (Option<String>, Option<String>) {
         return (None, None);
     };
     let bucket = (at > 0).then(|| labels[..at].join("."));
-    let region = labels[at].strip_prefix("s3-").or_else(|| labels[at + 1..].last().copied());
+    // Such as us-west-2 and us-gov-east-1.
+    let is_region = |text: &&str| {
+        let parts: Vec<&str> = text.split('-').collect();
+        parts.len() >= 3 && parts[0].len() == 2 && parts[parts.len() - 1].parse::<u8>().is_ok()
+    };
+    let region =
+        labels[at].strip_prefix("s3-").filter(is_region).or_else(|| labels[at + 1..].last().copied());
     (bucket, region.map(str::to_owned))
 }
 
@@ -134,6 +145,14 @@ mod tests {
             (
                 "https://b.s3-us-west-2.amazonaws.com",
                 place(Some("https://s3.us-west-2.amazonaws.com"), "b", "/", Some("us-west-2"), true),
+            ),
+            (
+                "https://b.s3-fips.us-east-2.amazonaws.com",
+                place(Some("https://s3-fips.us-east-2.amazonaws.com"), "b", "/", Some("us-east-2"), true),
+            ),
+            (
+                "https://b.s3-accelerate.amazonaws.com",
+                place(Some("https://s3-accelerate.amazonaws.com"), "b", "/", None, true),
             ),
             ("https://b.s3.amazonaws.com", place(Some("https://s3.amazonaws.com"), "b", "/", None, true)),
         ] {

@@ -2,8 +2,8 @@
 //!
 //! Lookups use getent(1) and id(1), which query every source that nsswitch.conf names, directory services
 //! included. The functions of the C library do the same, but cannot be called without `unsafe`. Names of ids
-//! that are in the local files are read from there, without starting a program. Only commands look names up, so no
-//! request of a mount waits for a directory service.
+//! that are in the local files are read from there, without starting a program. Only commands use this; a mount
+//! looks names up in `vfs/src/name_service.rs`.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ const NOT_FOUND: i32 = 2;
 /// would otherwise hang the command.
 const TIMEOUT_SECS: &str = "10";
 const TIMED_OUT: i32 = 124;
-/// How long nothing is looked up after a lookup has timed out.
+/// How long getent(1) is not called after it has timed out.
 const PAUSE: Duration = Duration::from_secs(60);
 /// The maximum number of cached names of each database. A full table is cleared.
 const MAX_NAMES: usize = 1 << 16;
@@ -66,7 +66,7 @@ struct Entry {
 }
 
 impl Users {
-    /// With the Windows identities of a volume.
+    /// As [`Users::default`], and also knows the Windows identities of a volume.
     pub(crate) fn with_sids(sids: Sids) -> Self {
         Users { sids, ..Users::default() }
     }
@@ -86,13 +86,14 @@ impl Users {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// Finds a user by name, number, SID, or name in a Windows domain (`DOM\ann`). The user gets the groups
-    /// of the database or, if given, `groups`; the first group is the primary group. User 0 has every
-    /// capability, all other users have none.
+    /// Finds a user by name, number, SID, or name in a Windows domain (`DOM\ann`). The user gets `groups` if
+    /// given, else the groups of the database or, if only the Windows domain knows the user, those of the
+    /// domain. The first group is the primary group. User 0 has every capability, all other users have none.
     ///
     /// # Errors
-    /// The user or a group does not exist; no rule maps the SID; the user is a number without a database entry, and
-    /// `groups` is `None`.
+    /// The user or a group does not exist; no rule maps the SID; `groups` is empty; `groups` is `None`, and
+    /// neither the database nor the Windows domain knows the user's groups; the database or the rules cannot
+    /// be read.
     pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, CliError> {
         let sid = self.sid_of(user);
         let by_sid = sid.as_ref().map(|sid| self.unix_id(sid, false)).transpose()?;
@@ -127,12 +128,12 @@ impl Users {
     /// The id of a user, by name, number or SID.
     ///
     /// # Errors
-    /// There is no such user; no rule maps the SID.
+    /// There is no such user; no rule maps the SID; the user database cannot be queried.
     pub(crate) fn uid(&self, user: &str) -> Result<u32, CliError> {
         if let Some(sid) = self.sid_of(user) {
             return self.unix_id(&sid, false);
         }
-        UserDatabase::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
+        id_of("passwd", user, || no_user(user))
     }
 
     /// All users of the local files. Directory services are left out, because they need not allow listing
@@ -150,17 +151,16 @@ impl Users {
     /// The id of a group, by name, number or SID.
     ///
     /// # Errors
-    /// There is no such group; no rule maps the SID.
+    /// There is no such group; no rule maps the SID; the user database cannot be queried.
     pub(crate) fn gid(&self, name: &str) -> Result<u32, CliError> {
         if let Some(sid) = self.sid_of(name) {
             return self.unix_id(&sid, true);
         }
-        let known = UserDatabase::group(self, name).or_else(|| number(name));
-        known.ok_or_else(|| CliError::usage(format!("there is no group '{name}'")))
+        id_of("group", name, || CliError::usage(format!("there is no group '{name}'")))
     }
 
-    /// The SID that a text is, or that it names. A number, or a name that this machine's databases know,
-    /// stands for a Unix id, not for a SID.
+    /// Parses a SID, or finds the SID of a name in a Windows domain. `None` for a number, and for a name that
+    /// this machine's databases know: these stand for a Unix id.
     fn sid_of(&self, text: &str) -> Option<Sid> {
         if let Ok(sid) = text.parse() {
             return Some(sid);
@@ -170,7 +170,8 @@ impl Users {
         if number(text).is_some() || is_known() { None } else { self.sids.named(text) }
     }
 
-    /// The uid or gid of a SID: by the volume's rules, or that of Samba's SID for a Unix user or group.
+    /// The uid or gid of a SID. The SID that Samba derives from a Unix user or group contains it; all others
+    /// are mapped by the volume's rules.
     ///
     /// # Errors
     /// No rule maps the SID; the SID is of a Unix group, but a user is expected, or the other way round; the
@@ -237,6 +238,15 @@ impl Table {
     }
 }
 
+/// The id of a name, or a number that need not have an entry.
+fn id_of(database: &str, key: &str, missing: impl FnOnce() -> CliError) -> Result<u32, CliError> {
+    match (query(database, key), number(key)) {
+        (Ok(Some(entry)), _) => Ok(entry.id),
+        (_, Some(id)) => Ok(id),
+        (found, None) => found.and_then(|_| Err(missing())),
+    }
+}
+
 /// The database entry for a name or number.
 fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
     let failed = |what: String| CliError::new(format!("cannot query the user database: {what}")).at(key);
@@ -269,7 +279,7 @@ fn query(database: &str, key: &str) -> Result<Option<Entry>, CliError> {
     }
 }
 
-/// When a lookup timed out last. For [`PAUSE`] after that, this process looks nothing up, so that neither a
+/// When getent(1) last timed out. For [`PAUSE`] after that, [`query`] fails at once, so that neither a
 /// command with many names nor a page of the console waits for each of them.
 static GIVEN_UP: Mutex<Option<Instant>> = Mutex::new(None);
 

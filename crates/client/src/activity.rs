@@ -13,7 +13,7 @@ pub(crate) struct Events {
 /// Counts since the client was opened, and sizes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Commits in which a guard failed, so that the operation was planned again.
+    /// Transactions with a guard that did not hold, so that the operation was planned again.
     pub conflicts: u64,
     /// Requests that were sent again because they failed.
     pub retries: u64,

@@ -23,8 +23,8 @@ pub struct PostgresEngine {
 const OLDEST: u32 = 130_000;
 
 impl PostgresEngine {
-    /// Opens the volume in the database that `url` names. If `create` is true, creates its tables if they do
-    /// not exist.
+    /// Opens the volume in the database that `url` names. Creates its tables if `create` is true and they do
+    /// not exist. Converts tables of the version before, unless a client of that version uses them.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -49,7 +49,7 @@ impl PostgresEngine {
             ));
         }
         let location = format!("at {name} with table_prefix={}", params.table_prefix);
-        // Use Intent::Read, because a creation whose result is unknown can be repeated.
+        // Use Intent::Read, because a creation or conversion whose result is unknown can be repeated.
         let layout = Layout {
             version: || Ok(pool.request(Intent::Read, |on| tables.version(on))?.map(String::into_bytes)),
             make: || pool.request(Intent::Read, |on| tables.make(on, schema.as_deref())),
@@ -79,7 +79,8 @@ impl PostgresEngine {
         Ok(format!("PostgreSQL {version}"))
     }
 
-    /// The server settings that can lose acknowledged changes, one sentence each.
+    /// Warnings about the server, one sentence each: settings that can lose acknowledged changes, or that it
+    /// is a standby.
     pub fn warnings(&self) -> Vec<String> {
         let said = self.shared.pool.request(Intent::Read, |connection| {
             let risks = connection.query(include_str!("warnings.sql"), &[])?;

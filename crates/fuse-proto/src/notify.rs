@@ -37,13 +37,14 @@ impl Notification {
         Self::inval_inode(node, -1, 0)
     }
 
-    /// Invalidates a name. Mounts below it are unmounted (`d_invalidate`).
+    /// Invalidates a name that the kernel has cached, and the attributes of its directory. Mounts below the
+    /// name are unmounted (`d_invalidate`).
     pub fn inval_entry(parent: NodeId, name: &[u8]) -> Self {
         Self::entry(parent, name, 0)
     }
 
-    /// Makes the kernel revalidate a name before its next use, and invalidates nothing else. Needs
-    /// [`crate::InitFlags::HAS_EXPIRE_ONLY`].
+    /// As [`Self::inval_entry`], but the kernel keeps the name and revalidates it before its next use, and
+    /// mounts below it stay. Needs [`crate::InitFlags::HAS_EXPIRE_ONLY`].
     pub fn expire_entry(parent: NodeId, name: &[u8]) -> Self {
         Self::entry(parent, name, EXPIRE_ONLY)
     }
@@ -85,8 +86,8 @@ impl Notification {
     }
 }
 
-/// The length of a name. It saturates, because the kernel rejects names longer than 1024 bytes with
-/// ENAMETOOLONG anyway.
+/// The length of a name. It saturates, because the kernel rejects names of `PATH_MAX` bytes or more (older
+/// kernels: of more than 1024 bytes) with ENAMETOOLONG anyway.
 fn namelen(name: &[u8]) -> u32 {
     u32::try_from(name.len()).unwrap_or(u32::MAX)
 }

@@ -11,8 +11,8 @@ use types::OpId;
 
 use crate::batch::Done;
 
-/// The result of an operation that no term keeps is removed only when it is older than this, and when more than
-/// `REMEMBERED_OPS` results are kept.
+/// The results of operations that no term keeps ([`Txn::kept_by`]) are removed, oldest first: those older
+/// than this, while there are more than `REMEMBERED_OPS` of them.
 const REMEMBERED_FOR: Duration = Duration::from_secs(180);
 const REMEMBERED_OPS: usize = 16_384;
 
@@ -21,7 +21,7 @@ const REMEMBERED_OPS: usize = 16_384;
 pub struct CompletedOps(Mutex<VecDeque<(OpId, Instant)>>);
 
 impl CompletedOps {
-    /// Records those of the transactions that were committed now.
+    /// Records the transactions that `done` reports as committed, except those whose result a term keeps.
     pub fn note(&self, txns: &[Txn], done: &[Done]) {
         let now = Instant::now();
         let is_committed = |(_, done): &(&Txn, &Done)| matches!(done, Done::Committed { .. });
@@ -30,8 +30,9 @@ impl CompletedOps {
         noted.extend(committed.filter(|txn| txn.kept_by().is_none()).map(|txn| (txn.op_id, now)));
     }
 
-    /// Passes up to `most` operations that are old enough to `remove`, and forgets them if it succeeds. Returns
-    /// whether there were any. One thread at a time may call this.
+    /// Calls `remove` with the oldest operations, at most `most`, whose results may be removed, and forgets
+    /// these operations if it succeeds. Returns false, without the call, if there are none. Only one thread
+    /// at a time may call this.
     ///
     /// # Errors
     /// Those of `remove`. The operations are then passed again by the next call.
@@ -64,7 +65,8 @@ pub struct PeriodicTask {
 }
 
 impl PeriodicTask {
-    /// Runs `work` on `shared` at the interval `every`, until `shared` has no other owner.
+    /// Runs `work` on `shared`, each time after a pause of `every`, until `shared` has no owner any more or
+    /// the returned value is dropped.
     ///
     /// # Errors
     /// The thread cannot be started.

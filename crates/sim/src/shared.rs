@@ -22,8 +22,8 @@ pub(crate) struct Ended {
     pub(crate) client: usize,
     pub(crate) session: SessionId,
     pub(crate) step: Step,
-    /// `began` and `ended` are the newest commits at these moments; `floor` is the oldest state that a read
-    /// may return.
+    /// `began` and `ended` are the sequence numbers of the newest commits when the step began and ended; `at`
+    /// is the time when it began; `floor` is the sequence number of the oldest state that a read may return.
     pub(crate) began: u64,
     pub(crate) at: Duration,
     pub(crate) ended: u64,
@@ -67,7 +67,8 @@ impl Shared {
         lock(&self.world)
     }
 
-    /// From now on, errors of the steps that the client has begun do not count.
+    /// Counts a kill of the client. If a step that it has begun ends with an error, the step is in doubt
+    /// ([`Self::end`]).
     pub(crate) fn kill(&self, number: usize) {
         lock(&self.kills)[number] += 1;
     }

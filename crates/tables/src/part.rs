@@ -47,8 +47,9 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
 #[derive(Debug, Default)]
 pub struct LockSet {
     /// Sessions that they read or change, and whether the lock is exclusive. It is exclusive if the session is
-    /// removed, and if its heartbeat is checked, because no renewal may happen between the check and the effects.
-    /// Otherwise it is shared, because every commit of a mount checks the mount's session.
+    /// removed, or if its heartbeat is checked: no renewal may happen between the check and the effects.
+    /// Otherwise it is shared, because every commit of a mount checks the mount's session. An engine must
+    /// itself ensure that the end of a term excludes commits in the term.
     pub sessions: BTreeMap<SessionId, bool>,
     /// Inodes that they read or change, or of which they read or change the data or dirents.
     pub inos: BTreeSet<Ino>,

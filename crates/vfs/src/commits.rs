@@ -1,4 +1,5 @@
-//! Commits: every change of this mount to the volume, and when it becomes durable.
+//! Commits: the changes of this mount to the volume, and when they become durable. A change that is committed
+//! by another function of [`Meta`] counts as not yet synced only if [`Commits::note_change`] is called.
 //!
 //! [`Commits`] holds the slices whose blocks may not be durable yet, and whether anything was committed since
 //! the last sync. It depends on [`Meta`] and the [`BlockStore`] only. Blocks become durable before the rows

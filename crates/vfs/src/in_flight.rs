@@ -28,14 +28,16 @@ use crate::attr::Lifetimes;
 
 /// The longest time from the beginning of a request to its reply for which the kernel may cache the reply.
 pub(crate) const REPLY_TRUSTED: Duration = Duration::from_millis(500);
-/// The pause before the first repetition while requests are in flight; it doubles until they are answered.
+/// The pause before the first repetition. While requests are in flight, it doubles after each repetition, up
+/// to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The pauses before the repetitions after the last reply.
 const SETTLE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 /// The most invalidations that wait to be repeated. If there would be more, everything is invalidated.
 const MAX_WAITING: usize = 50_000;
-/// Epochs that can have requests in flight at the same time. If all are in use, the current one continues.
+/// The number of epochs that have a counter. While the oldest of them has requests in flight, the current
+/// epoch does not end, because the next one needs the counter of the oldest.
 const EPOCHS: usize = 64;
 
 /// The requests in flight, by the epoch in which each began.

@@ -7,7 +7,7 @@
 //! | `text` | the text form, which is also the stored form | (libacl) |
 //! | `mode` | conversion between mode and ACL, chmod | `posix_acl_update_mode`, `__posix_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `posix_acl_create` |
-//! | `check` | what mode and ACL grant to a caller | `generic_permission`, `posix_acl_permission` |
+//! | `check` | what mode, ACL and capabilities grant | `generic_permission`, `posix_acl_permission` |
 //! | `compiled` | the decisions of `check`, from a prepared form | |
 //! | `explain` | which entry decided | |
 //! | `traverse` | whether every caller may search | |
