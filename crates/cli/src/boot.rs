@@ -214,7 +214,7 @@ mod tests {
             ids.iter().copied().filter(|arg| !["--gid-map", "/etc/map"].contains(arg)).collect();
         let line = planned(&[&given[..], &without_map, &more].concat()).unwrap();
         assert_eq!((line.source.as_str(), line.mountpoint.as_str()), ("mem://x", "/mnt"));
-        let expected = "ro,cache=1G,nofail,log=/var/log/l,key_file=/etc/k,metrics=127.0.0.1:9870,slow_ops=5,abe,root_squash,\
+        let expected = "cache=1G,nofail,ro,log=/var/log/l,key_file=/etc/k,metrics=127.0.0.1:9870,slow_ops=5,abe,root_squash,\
                         uid_map=0:1000:5,uid_map=65534:7:1,anon_gid=4,bypass_traverse=u:7";
         assert_eq!(line.options.join(","), expected);
         Options::parse(&[expected.to_owned()], true).unwrap();
