@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use meta::{Beside, Dirent, Engine, EngineError, Garbage, Inode, Page, Record, RecordKey, Scan};
 use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
@@ -10,8 +11,9 @@ use types::{ChunkIndex, FileType, Ino, Name, SessionId, Slice, SliceId};
 /// The number of rows in a page.
 pub(super) const PAGE: usize = 1024;
 
-/// The number of threads that read the rows of files.
+/// The number of threads that read the rows of files, if that takes at least this time.
 const READERS: usize = 8;
+const ROUND_TRIP: Duration = Duration::from_micros(40);
 
 /// The number of files whose first rows are in memory at the same time, and of their chunks.
 const TOGETHER: usize = 128;
@@ -90,7 +92,7 @@ pub(super) fn all_entries(
 }
 
 /// Calls `each` with the rows of every chunk of every regular file among `inodes`. [`READERS`] threads read the first
-/// chunks of a file each, because that is a round trip for each file.
+/// chunks of a file each, if that is a round trip for each file.
 pub(super) fn chunks_of_all<E: From<EngineError>>(
     engine: &dyn Engine,
     inodes: &[Inode],
@@ -100,13 +102,17 @@ pub(super) fn chunks_of_all<E: From<EngineError>>(
     for files in files.chunks(TOGETHER) {
         let first = |ino| engine.scan(&Scan::Slices { ino, from: ChunkIndex(0), limit: FIRST_CHUNKS });
         let next = AtomicUsize::new(0);
+        let take = |next: &AtomicUsize| files.get(next.fetch_add(1, Ordering::Relaxed));
         let read = || {
-            let take = || files.get(next.fetch_add(1, Ordering::Relaxed));
-            std::iter::from_fn(take).map(|inode| (inode.ino, first(inode.ino))).collect::<Vec<_>>()
+            std::iter::from_fn(|| take(&next)).map(|inode| (inode.ino, first(inode.ino))).collect::<Vec<_>>()
         };
-        let helpers = READERS.min(files.len()).saturating_sub(1);
+        // The first file shows whether the engine needs a round trip. If not, threads would cost more than they save.
+        let began = host::Instant::now();
+        let alone = take(&next).map(|inode| (inode.ino, first(inode.ino)));
+        let is_remote = began.elapsed() >= ROUND_TRIP;
+        let helpers = if is_remote { READERS.min(files.len()).saturating_sub(1) } else { 0 };
         let found = host::with_helpers("limen-check", helpers, &read).into_iter().flatten();
-        let mut found: HashMap<Ino, Result<Page, EngineError>> = found.collect();
+        let mut found: HashMap<Ino, Result<Page, EngineError>> = found.chain(alone).collect();
         for inode in files {
             // If a thread ended early, what it has read is missing.
             let page = found.remove(&inode.ino).unwrap_or_else(|| first(inode.ino))?;
