@@ -1,19 +1,22 @@
 //! Linux extensions to POSIX on a mount: whiteouts, file ranges, unnamed files, direct I/O, huge files,
-//! statx(2), syncfs(2), locks in /proc, file handles.
+//! statx(2), syncfs(2), locks in /proc, file handles, ACLs through O_PATH descriptors.
 
 mod common;
 mod harness;
+mod wire;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::limen;
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags,
-    copy_file_range, fallocate, fcntl_lock, ftruncate, linkat, open, renameat_with, seek, statx, syncfs,
+    XattrFlags, copy_file_range, fallocate, fcntl_lock, fgetxattr, ftruncate, linkat, open, renameat_with,
+    seek, setxattr, statx, syncfs,
 };
 use rustix::io::Errno;
 
@@ -186,6 +189,81 @@ fn unnamed_file_is_linked_or_removed() {
     volume.kill_and_remount();
     drop(lost);
     assert_eq!(volume.inodes(), empty + 1);
+}
+
+#[test]
+fn acls_stay_through_o_path_descriptors_hard_links_and_copies() {
+    let posix = [
+        "system.posix_acl_access",
+        "user::rw-,user:1000:rw-,group::r--,mask::rw-,other::---",
+        "user::rw-,user:1000:r--,group::r--,mask::rw-,other::rw-",
+    ];
+    let nfs4 = [
+        wire::NFS4_ACL,
+        "A::1000:rwtcy,D::1001:w,A::OWNER@:rwatTnNcCoy,A::EVERYONE@:tcy",
+        "A::EVERYONE@:rwatcy",
+    ];
+    for (format, [name, acl, writable]) in [("posix", posix), ("nfsv4", nfs4)] {
+        let Some(volume) = Mounted::new(&["--acl", format]) else { return };
+        let at = |file: &str| volume.at(file);
+        fs::create_dir(at("d")).unwrap();
+        fs::write(at("d/first"), "text").unwrap();
+        set_acl(format, &at("d/first"), acl);
+        let expected = wire::value(&at("d/first"), name).unwrap();
+        let has =
+            |path: &Path| assert_eq!(wire::value(path, name).as_ref(), Ok(&expected), "{format} {path:?}");
+        let may_write =
+            |path: &Path, uid| as_user(uid, uid, || OpenOptions::new().write(true).open(path)).is_ok();
+
+        // The descriptor names the inode, whatever becomes of the name by which it was opened.
+        let held = open(at("d/first"), OFlags::PATH, Mode::empty()).unwrap();
+        refused(fgetxattr(&held, name, &mut [0_u8; 8][..]), Errno::BADF);
+        let through = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+        has(&through);
+        fs::hard_link(at("d/first"), at("second")).unwrap();
+        fs::rename(at("d/first"), at("moved")).unwrap();
+        [at("second"), at("moved"), through.clone()].iter().for_each(|path| has(path));
+        fs::remove_file(at("moved")).unwrap();
+        linkat(CWD, &through, CWD, at("third"), AtFlags::SYMLINK_FOLLOW).unwrap();
+        fs::remove_file(at("second")).unwrap();
+        has(&through);
+        has(&at("third"));
+        fs::set_permissions(at("d"), fs::Permissions::from_mode(0o755)).unwrap();
+        for path in [at("third"), through.clone()] {
+            assert_eq!([1000, 1001, 1002].map(|uid| may_write(&path, uid)), [true, false, false], "{format}");
+        }
+        // What is set through the descriptor applies to the link.
+        fs::write(at("writable"), "").unwrap();
+        set_acl(format, &at("writable"), writable);
+        let set = |value: &[u8]| setxattr(&through, name, value, XattrFlags::empty()).unwrap();
+        set(&wire::value(&at("writable"), name).unwrap());
+        assert!(may_write(&at("third"), 1002), "{format}");
+        set(&expected);
+        assert!(!may_write(&at("third"), 1002), "{format}");
+
+        // A copy that shares the data; cp takes copy_file_range(2), because FUSE has no FICLONE.
+        for mode in ["--reflink=auto", "--reflink=never"] {
+            let copied = Command::new("cp").args(["-a", mode]).args([at("third"), at(mode)]).status();
+            assert!(copied.unwrap().success(), "{format} {mode}");
+            has(&at(mode));
+        }
+        // ACLs that are in use outlive the search for unused ones, and a kill.
+        limen(&["gc", &volume.place.url()]).ok();
+        volume.kill_and_remount();
+        for file in ["third", "--reflink=auto", "--reflink=never"] {
+            has(&at(file));
+            assert_eq!(fs::read(at(file)).unwrap(), b"text", "{format} {file}");
+        }
+    }
+}
+
+fn set_acl(format: &str, path: &Path, acl: &str) {
+    if format == "nfsv4" {
+        wire::set(path, acl).unwrap();
+        return;
+    }
+    let status = Command::new("setfacl").arg("--set").arg(acl).arg(path).status().unwrap();
+    assert!(status.success(), "{acl} {path:?}");
 }
 
 #[test]
