@@ -157,7 +157,7 @@ impl WriteBuffer {
     }
 
     /// Whether any dirty byte lies in `[offset, offset + len)`.
-    pub fn touches(&self, offset: u64, len: u64) -> bool {
+    pub fn is_dirty_in(&self, offset: u64, len: u64) -> bool {
         self.extents.iter().any(|extent| extent.overlaps(offset, offset.saturating_add(len)))
     }
 

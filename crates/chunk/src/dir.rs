@@ -44,7 +44,7 @@ const MANY_OBJECTS: usize = 16;
 const LARGE_BYTES: usize = 1 << 20;
 
 /// The most directories that are remembered as synced.
-const MOST_SYNCED: usize = 1 << 14;
+const MAX_SYNCED: usize = 1 << 14;
 
 #[derive(Debug)]
 pub(crate) struct Dir {
@@ -118,7 +118,7 @@ impl Dir {
             File::open(self.root.join(directory)).and_then(|file| file.sync_all())?;
         }
         let mut synced = self.synced();
-        if synced.len() + new.len() > MOST_SYNCED {
+        if synced.len() + new.len() > MAX_SYNCED {
             synced.clear();
         }
         synced.extend(new);

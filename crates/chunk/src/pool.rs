@@ -10,7 +10,7 @@ use types::BLOCK_BYTES;
 pub(crate) const BUFFER_BYTES: usize = BLOCK_BYTES as usize + (16 << 10);
 
 /// At most this many unused buffers are kept (32 MiB): one for each background thread of the store.
-const MOST: usize = 8;
+const MAX: usize = 8;
 
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
@@ -56,7 +56,7 @@ impl AsRef<[u8]> for Returned {
 impl Drop for Returned {
     fn drop(&mut self) {
         let mut free = free();
-        if free.len() < MOST {
+        if free.len() < MAX {
             free.push(std::mem::take(&mut self.0));
         }
     }
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(freeze(buffer), vec![7; len]);
             assert!(empty().is_empty() && empty().capacity() >= BUFFER_BYTES);
         }
-        assert!(free().len() <= MOST);
+        assert!(free().len() <= MAX);
     }
 
     #[test]

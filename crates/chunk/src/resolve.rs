@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use types::{Slice, SliceId, SliceSource};
 
-use crate::sharing::MOST_SHARED_BYTES;
+use crate::sharing::MAX_SHARED_BYTES;
 
 /// `len` bytes of a chunk from `pos` on, and their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
             PieceSource::Inline(bytes.get(from..to.min(bytes.len())).unwrap_or_default())
         }
         SliceSource::Blocks { id, offset, size } => {
-            let is_shared = row.len < *size && row.len <= MOST_SHARED_BYTES;
+            let is_shared = row.len < *size && row.len <= MAX_SHARED_BYTES;
             PieceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size, is_shared }
         }
     };

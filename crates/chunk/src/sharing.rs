@@ -10,14 +10,14 @@
 use types::BLOCK_BYTES;
 
 /// A longer range has a slice of its own: a few of them fill a block, so it would save little to copy them together.
-pub(crate) const MOST_SHARED_BYTES: u32 = BLOCK_BYTES / 4;
+pub(crate) const MAX_SHARED_BYTES: u32 = BLOCK_BYTES / 4;
 
 /// Divides ranges of these lengths into slices, and returns the numbers of the ranges in each slice. A slice of more
 /// than one range has at most [`BLOCK_BYTES`].
 pub fn share_slices(lens: impl IntoIterator<Item = u32>) -> Vec<Vec<usize>> {
     let (mut slices, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
     for (index, len) in lens.into_iter().enumerate() {
-        if len > MOST_SHARED_BYTES {
+        if len > MAX_SHARED_BYTES {
             slices.push(vec![index]);
             continue;
         }
@@ -42,7 +42,7 @@ mod tests {
         let none: [Vec<usize>; 0] = [];
         assert_eq!(share_slices([]), none);
         assert_eq!(share_slices([5, BLOCK_BYTES, 7]), [vec![1], vec![0, 2]]);
-        let most = MOST_SHARED_BYTES;
+        let most = MAX_SHARED_BYTES;
         assert_eq!(share_slices([most, most + 1, most, most, most]), [vec![1], vec![0, 2, 3, 4]]);
         assert_eq!(share_slices([most, most, most, most, 1]), [vec![0, 1, 2, 3], vec![4]]);
     }

@@ -147,12 +147,12 @@ pub(crate) fn is_trusted(stream: &UnixStream, or_root: bool) -> bool {
 }
 
 /// Sends a line.
-pub(crate) fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+pub(crate) fn send_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
 /// Receives a line, and no byte after it, because descriptors may follow. The whole line must come within `timeout`.
-pub(crate) fn hear(mut stream: &UnixStream, timeout: Duration) -> io::Result<String> {
+pub(crate) fn receive_line(mut stream: &UnixStream, timeout: Duration) -> io::Result<String> {
     let until = Instant::now() + timeout;
     let mut line = Vec::new();
     while line.len() < MAX_LINE_BYTES {
@@ -211,14 +211,14 @@ impl OldMount {
     /// Hands the mount to the process on the other end. If that succeeds, this process ends.
     pub(crate) fn hand_over(&self, stream: &UnixStream) {
         let Ok(_running) = self.is_running.try_lock() else {
-            let _ = say(stream, &refused("another process is taking the mount over"));
+            let _ = send_line(stream, &refused("another process is taking the mount over"));
             return;
         };
         tracing::info!("another process asks to take this mount over");
         if let Err(why) = self.try_hand_over(stream) {
             tracing::warn!(why, "the mount was not handed over, and continues here");
             // If the other process is gone, nobody needs to be told.
-            let _ = say(stream, &refused(&why));
+            let _ = send_line(stream, &refused(&why));
         }
         let mut backups = lock(&self.backups);
         if backups.is_none() {
@@ -240,8 +240,8 @@ impl OldMount {
         }
         let greeting =
             Greeting { format: HAND_OVER_FORMAT.into(), version: env!("CARGO_PKG_VERSION").to_owned() };
-        say(stream, &greeting.to_json().to_string()).map_err(broken)?;
-        let line = hear(stream, MESSAGE_IN).map_err(broken)?;
+        send_line(stream, &greeting.to_json().to_string()).map_err(broken)?;
+        let line = receive_line(stream, MESSAGE_IN).map_err(broken)?;
         let wanted = serde_json::from_str(&line).ok().and_then(|value| Wanted::from_json(&value));
         self.require_same(&wanted.ok_or("the other process sent an unknown message")?)?;
         // A backup that is being made ends after its present request.
@@ -263,17 +263,17 @@ impl OldMount {
             .chain(self.lock.as_ref().map(AsFd::as_fd))
             .chain(self.metrics.as_ref().map(AsFd::as_fd))
             .collect();
-        say(stream, &offer.to_json().to_string()).map_err(broken)?;
+        send_line(stream, &offer.to_json().to_string()).map_err(broken)?;
         (&*stream).write_all(&bytes).and_then(|()| send_fds(stream, &fds)).map_err(broken)?;
-        let answer = hear(stream, PREPARED_IN).map_err(broken)?;
+        let answer = receive_line(stream, PREPARED_IN).map_err(broken)?;
         if answer != READY {
             return Err(format!("the other process did not take it: {answer}"));
         }
-        say(stream, GO).map_err(broken)?;
+        send_line(stream, GO).map_err(broken)?;
         paused.complete();
         // A signal to this process must not unmount any more.
         self.signals.close();
-        let served = hear(stream, SERVED_IN);
+        let served = receive_line(stream, SERVED_IN);
         let paused_for = began.elapsed();
         match served.as_deref() {
             Ok(SERVING) => tracing::info!(?paused_for, "handed the mount over to another process"),
@@ -330,14 +330,17 @@ mod tests {
     #[test]
     fn lines_are_bounded_in_time_and_length() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        say(&ours, "first").unwrap();
-        say(&ours, "second").unwrap();
-        assert_eq!(hear(&theirs, MESSAGE_IN).unwrap(), "first");
-        assert_eq!(hear(&theirs, MESSAGE_IN).unwrap(), "second");
-        assert!(hear(&theirs, Duration::from_millis(10)).is_err());
+        send_line(&ours, "first").unwrap();
+        send_line(&ours, "second").unwrap();
+        assert_eq!(receive_line(&theirs, MESSAGE_IN).unwrap(), "first");
+        assert_eq!(receive_line(&theirs, MESSAGE_IN).unwrap(), "second");
+        assert!(receive_line(&theirs, Duration::from_millis(10)).is_err());
         assert!(is_trusted(&theirs, false));
         let flood = thread::spawn(move || (&ours).write_all(&vec![b'x'; MAX_LINE_BYTES + 1]));
-        assert_eq!(hear(&theirs, Duration::from_secs(60)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            receive_line(&theirs, Duration::from_secs(60)).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         drop(theirs);
         let _ = flood.join().unwrap();
     }

@@ -15,7 +15,7 @@ use fuse::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// At most this many holders are named in a message.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// The processes that hold a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,9 +83,9 @@ impl Holders {
 
 /// Formats holders: `process 7 (bash) has its working directory there, process 9 (vi) has /mnt/f open`.
 pub(crate) fn list(holders: &[Holder]) -> String {
-    let mut texts: Vec<String> = holders.iter().take(MOST_NAMED).map(Holder::to_string).collect();
-    if holders.len() > MOST_NAMED {
-        texts.push(format!("and {} more", holders.len() - MOST_NAMED));
+    let mut texts: Vec<String> = holders.iter().take(MAX_NAMED).map(Holder::to_string).collect();
+    if holders.len() > MAX_NAMED {
+        texts.push(format!("and {} more", holders.len() - MAX_NAMED));
     }
     texts.join(", ")
 }

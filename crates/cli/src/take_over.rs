@@ -24,7 +24,7 @@ use serde_json::Value;
 use vfs::{SessionInfo, Vfs};
 
 use crate::hand_over::{
-    GO, Greeting, MESSAGE_IN, Offer, PAUSED_IN, READY, SERVING, Wanted, hear, is_trusted, say,
+    GO, Greeting, MESSAGE_IN, Offer, PAUSED_IN, READY, SERVING, Wanted, is_trusted, receive_line, send_line,
 };
 use crate::holders::device_of;
 use crate::url::{Database, MetaUrl};
@@ -119,7 +119,7 @@ pub(crate) fn take(
         return Err(failed(why).advise("unmount and mount again"));
     }
     let wanted = Wanted { volume: vfs.meta().volume().uuid.clone(), options };
-    say(&stream, &wanted.to_json().to_string()).map_err(broken)?;
+    send_line(&stream, &wanted.to_json().to_string()).map_err(broken)?;
     let offer = message(&stream, PAUSED_IN).map_err(failed)?;
     let offer = Offer::from_json(&offer)
         .filter(|offer| offer.bytes <= MAX_STATE_BYTES && (1..=MAX_DEVICES).contains(&offer.devices));
@@ -140,10 +140,10 @@ pub(crate) fn take(
     let prepared = prepare().and_then(|prepared| Ok((prepared, listen(metrics, listener)?, take_lock()?)));
     let (prepared, metrics, lock) = prepared.map_err(|why| {
         // If the connection is broken, the old process continues too.
-        let _ = say(&stream, &why);
+        let _ = send_line(&stream, &why);
         failed(why)
     })?;
-    let agreed = say(&stream, READY).and_then(|()| hear(&stream, GO_IN));
+    let agreed = send_line(&stream, READY).and_then(|()| receive_line(&stream, GO_IN));
     match agreed {
         Ok(line) if line == GO => {}
         // The old process sends `go` before it ends. So it was killed, and cannot continue to serve.
@@ -170,7 +170,7 @@ impl Taken {
 
 /// Tells the old process that this one serves, so that it can end.
 pub(crate) fn tell_served(stream: &UnixStream) {
-    if let Err(error) = say(stream, SERVING) {
+    if let Err(error) = send_line(stream, SERVING) {
         tracing::debug!(%error, "cannot tell the process that served before that it can end");
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn tell_manager() {
 }
 
 fn message(stream: &UnixStream, timeout: Duration) -> Result<Value, String> {
-    parse(&hear(stream, timeout).map_err(|error| format!("it does not answer: {error}"))?)
+    parse(&receive_line(stream, timeout).map_err(|error| format!("it does not answer: {error}"))?)
 }
 
 /// # Errors

@@ -338,8 +338,8 @@ fn report(what: &str, notified: bool, stale: &[Stale]) {
 
 /// Bounds of the next case. A round takes 17 requests if the second mount is notified of all changes. The
 /// bounds are higher because streams restart if the machine is so busy that an answer takes 2 s.
-const MOST_REQUESTS: f64 = 40.0;
-const MOST_STREAMS_BEGUN: u64 = 3;
+const MAX_REQUESTS: f64 = 40.0;
+const MAX_STREAMS_BEGUN: u64 = 3;
 
 fn change_is_enforced_on_the_other_mount(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
@@ -368,8 +368,8 @@ fn change_is_enforced_on_the_other_mount(kind: Kind) {
     let begun = pair.proxy.streams() - streams;
     eprintln!("{kind:?}: {each:.2} requests per round, of these {idle:.2} idle; {begun} streams started");
     // The second mount is notified of all changes, and reads nothing that has not changed.
-    assert!(streams > 0 && begun <= MOST_STREAMS_BEGUN, "{begun} of {streams}");
-    assert!(each - idle <= MOST_REQUESTS, "{each} in {:?}", began.elapsed());
+    assert!(streams > 0 && begun <= MAX_STREAMS_BEGUN, "{begun} of {streams}");
+    assert!(each - idle <= MAX_REQUESTS, "{each} in {:?}", began.elapsed());
     report(&format!("{kind:?}: chmod that revokes"), true, &chmods);
     report(&format!("{kind:?}: rename"), true, &renames);
     report(&format!("{kind:?}: unlink"), true, &unlinks);

@@ -138,14 +138,14 @@ impl Agent {
     }
 
     #[track_caller]
-    fn hear(&self) -> String {
+    fn answer(&self) -> String {
         self.said.recv_timeout(HANG_TIMEOUT).expect("the agent does not reply")
     }
 
     #[track_caller]
     fn ask(&mut self, what: &str) -> String {
         self.tell(what);
-        self.hear()
+        self.answer()
     }
 
     /// Panics if the agent replies now.
@@ -181,8 +181,8 @@ impl Drop for Agent {
 #[track_caller]
 fn together(agents: &mut [Agent], what: impl Fn(usize) -> String) -> Vec<String> {
     agents.iter_mut().enumerate().for_each(|(at, agent)| agent.tell(&what(at)));
-    let heard = agents.iter().map(Agent::hear);
-    heard.map(|said| said.strip_prefix("ok ").unwrap_or_else(|| panic!("{said}")).to_owned()).collect()
+    let answers = agents.iter().map(Agent::answer);
+    answers.map(|said| said.strip_prefix("ok ").unwrap_or_else(|| panic!("{said}")).to_owned()).collect()
 }
 
 #[track_caller]
@@ -421,7 +421,7 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
     a.still_waits();
     assert_eq!(b.ask("fl('f', EX)"), "ok ");
     assert_eq!(b.ask("fl('f', UN)"), "ok ");
-    assert_eq!(a.hear(), "ok ");
+    assert_eq!(a.answer(), "ok ");
     drop((a, b));
     soon("released", Duration::from_secs(60), || pair.query("SELECT count(*) FROM lock") == "ok 0");
     pair.end_clean();
@@ -446,7 +446,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         all_wait(1);
         b.still_waits();
         assert_eq!(a.ask(release), "ok ");
-        assert_eq!(b.hear(), "ok ");
+        assert_eq!(b.answer(), "ok ");
         assert_eq!(waits(), "ok 0");
         // Two processes wait on the first mount; one of them is interrupted, the other killed.
         a.tell(take);
@@ -455,7 +455,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         a.still_waits();
         near.still_waits();
         kill_process(a.pid(), Signal::USR1).unwrap();
-        assert_eq!(a.hear(), "err EINTR");
+        assert_eq!(a.answer(), "err EINTR");
         near.kill();
         assert_eq!(waits(), "ok 0");
         // A lock is released when its holder dies.
@@ -463,7 +463,7 @@ fn waiting_lock_requests_are_granted_interrupted_or_killed() {
         all_wait(1);
         a.still_waits();
         b.kill();
-        assert_eq!(a.hear(), "ok ");
+        assert_eq!(a.answer(), "ok ");
         assert_eq!(waits(), "ok 0");
     }
     // Many agents wait at the same time.
@@ -550,7 +550,7 @@ fn data_written_under_a_lock_is_read_under_the_next_lock() {
         b.tell("lk('f', SETLKW, W, 0, 0)");
         assert_eq!(a.ask(&format!("put('f', 0, '{round:04}' * 1000)")), "ok 4000");
         assert_eq!(a.ask("closed('f')"), "ok ");
-        assert_eq!(b.hear(), "ok ");
+        assert_eq!(b.answer(), "ok ");
         assert_eq!(b.ask("get('f', 3996, 4)"), format!("ok {round:04}"));
         assert_eq!(b.ask("lk('f', SETLK, U, 0, 0)"), "ok ");
         assert_eq!(a.ask(&format!("opened('f', {:?})", pair.a("f"))), "ok ");

@@ -93,12 +93,12 @@ impl Meta {
         let numbers = Numbers::default();
         let root = numbers.take(self).map_err(|failure| kept(failure.into()))?;
         let (parent, name) = (request.parent, request.name.clone());
-        let mut begin = BeginClone { source, ino: root, parent, name, most_chunks: CLONED_CHUNKS };
+        let mut begin = BeginClone { source, ino: root, parent, name, max_chunks: CLONED_CHUNKS };
         let (source, session) = loop {
             match self.run(&begin, &BY_KERNEL) {
                 Ok(begun) => break begun,
-                Err(Failure::Engine(error)) if is_refused(&error) && begin.most_chunks > 1 => {
-                    begin.most_chunks /= 2;
+                Err(Failure::Engine(error)) if is_refused(&error) && begin.max_chunks > 1 => {
+                    begin.max_chunks /= 2;
                 }
                 Err(failure) => {
                     let is_removed = !is_doubtful(&failure);
@@ -106,7 +106,7 @@ impl Meta {
                 }
             }
         };
-        let BeginClone { name, most_chunks, .. } = begin;
+        let BeginClone { name, max_chunks, .. } = begin;
         let cloner = Cloner {
             meta: self,
             request,
@@ -119,7 +119,7 @@ impl Meta {
             tasks: Mutex::default(),
             changed: Condvar::new(),
             records_at_once: AtomicUsize::new(RECORDS_AT_ONCE),
-            chunks_at_once: AtomicU64::new(most_chunks),
+            chunks_at_once: AtomicU64::new(max_chunks),
             subdirectories: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
             error: Mutex::default(),
@@ -216,8 +216,8 @@ struct Cloner<'a> {
 #[derive(Default)]
 struct Gathered {
     entries: Vec<CloneEntry>,
-    weights: Vec<usize>,
-    weight: usize,
+    sizes: Vec<usize>,
+    size: usize,
 }
 
 impl Cloner<'_> {
@@ -303,7 +303,7 @@ impl Cloner<'_> {
         let mut next = Some(first);
         while let Some(task) = next {
             self.list(task, &mut gathered)?;
-            let is_full = gathered.weight >= self.records_at_once.load(Ordering::Relaxed) || self.is_over();
+            let is_full = gathered.size >= self.records_at_once.load(Ordering::Relaxed) || self.is_over();
             next = if is_full { None } else { self.lock_tasks().waiting.pop() };
         }
         let mut below = Vec::new();
@@ -340,9 +340,9 @@ impl Cloner<'_> {
             let is_linked = !inode.kind.is_dir() && inode.nlink > 1;
             let ino = if is_linked { self.copy_of(&inode)? } else { self.numbers.take(self.meta)? };
             let source = CloneSource::new(&inode);
-            let weight = source.weight(&inode);
-            gathered.weights.push(weight);
-            gathered.weight += weight;
+            let size = source.size_in_records(&inode);
+            gathered.sizes.push(size);
+            gathered.size += size;
             gathered.entries.push(CloneEntry { source, parent: to, name, ino, is_linked });
         }
         if page.more && last.is_some() {
@@ -382,23 +382,23 @@ impl Cloner<'_> {
         gathered: &Gathered,
         below: &mut Vec<Task>,
     ) -> Result<Vec<(ClonedEntry, u64)>, CloneError> {
-        let (mut entries, mut weights) = (&gathered.entries[..], &gathered.weights[..]);
+        let (mut entries, mut sizes) = (&gathered.entries[..], &gathered.sizes[..]);
         let mut copied = Vec::with_capacity(entries.len());
         while !entries.is_empty() {
             if self.is_over() {
                 return Err(CloneError::Interrupted);
             }
             let most = self.records_at_once.load(Ordering::Relaxed);
-            let mut weight = 0;
+            let mut size = 0;
             let fits = |more: &&usize| {
-                weight += **more;
-                weight <= most
+                size += **more;
+                size <= most
             };
-            let count = weights.iter().take_while(fits).count().max(1);
+            let count = sizes.iter().take_while(fits).count().max(1);
             let (part, rest) = entries.split_at(count);
-            let most_chunks = self.chunks_at_once.load(Ordering::Relaxed);
+            let max_chunks = self.chunks_at_once.load(Ordering::Relaxed);
             let (session, root) = (self.session, self.root);
-            let op = CloneEntries { session, root, entries: part, most_chunks };
+            let op = CloneEntries { session, root, entries: part, max_chunks };
             match self.meta.run(&op, &BY_KERNEL) {
                 Ok(done) => {
                     for (entry, cloned) in part.iter().zip(&done) {
@@ -411,21 +411,21 @@ impl Cloner<'_> {
                             }
                         }
                     }
-                    copied.extend(done.into_iter().map(|cloned| (cloned, most_chunks)));
-                    (entries, weights) = (rest, &weights[count..]);
+                    copied.extend(done.into_iter().map(|cloned| (cloned, max_chunks)));
+                    (entries, sizes) = (rest, &sizes[count..]);
                 }
                 // The engine may not accept so large a transaction, or others change the files all the time.
                 Err(Failure::Engine(error)) if count > 1 && is_refused(&error) => {
-                    let less = weights[..count].iter().sum::<usize>() / 2;
+                    let less = sizes[..count].iter().sum::<usize>() / 2;
                     self.records_at_once.fetch_min(less.max(1), Ordering::Relaxed);
                 }
                 Err(Failure::Engine(error))
                     if count == 1
                         && is_refused(&error)
                         && part[0].source.size > CHUNK_BYTES
-                        && most_chunks > 1 =>
+                        && max_chunks > 1 =>
                 {
-                    self.chunks_at_once.fetch_min(most_chunks / 2, Ordering::Relaxed);
+                    self.chunks_at_once.fetch_min(max_chunks / 2, Ordering::Relaxed);
                 }
                 Err(failure) => return Err(failure.into()),
             }

@@ -289,7 +289,7 @@ impl State {
     }
 
     /// Whether the transaction concerns a directory that another transaction is creating.
-    pub(crate) fn touches_birth(&self, txn: &Txn) -> bool {
+    pub(crate) fn concerns_new_directory(&self, txn: &Txn) -> bool {
         let is_born = |part: Part<'_>| part.inode().is_some_and(|ino| self.births.contains(&ino));
         !self.births.is_empty()
             && (txn.effects.iter().any(|effect| is_born(effect.footprint().part))
@@ -297,7 +297,7 @@ impl State {
     }
 
     /// Whether the transaction concerns anything that is held.
-    pub(crate) fn touches(&self, txn: &Txn) -> bool {
+    pub(crate) fn concerns_held(&self, txn: &Txn) -> bool {
         let is_held = |part: Part<'_>| part.inode().is_some_and(|ino| self.inodes.contains(&ino));
         let by_effect = |effect: &Effect| match effect {
             Effect::PutDirent { ino, .. }

@@ -125,7 +125,7 @@ impl Meta {
         }
         let Some(queued) = self.with_acls(txn) else { return Ok(None) };
         let own = txn.op_id.session();
-        let (began, patience) = (Instant::now(), self.retry_timeout());
+        let (began, timeout) = (Instant::now(), self.retry_timeout());
         let mut state = host::lock(&self.held.state);
         loop {
             if state.is_closing || !state.covers(&queued, own) {
@@ -138,7 +138,7 @@ impl Meta {
             if !state.is_alone && !is_full {
                 break;
             }
-            if began.elapsed() >= patience {
+            if began.elapsed() >= timeout {
                 let message = "the database has not accepted earlier changes for too long";
                 return Err(EngineError::transient(message).into());
             }
@@ -218,23 +218,24 @@ impl Meta {
         if self.held.is_idle() && births.is_empty() {
             return Ok(None);
         }
-        let (began, patience) = (Instant::now(), self.retry_timeout());
+        let (began, timeout) = (Instant::now(), self.retry_timeout());
         let mut state = host::lock(&self.held.state);
         loop {
-            let touches = state.touches(txn);
-            let must_wait = state.touches_birth(txn) || touches && (state.is_alone || state.is_closing);
+            let is_about_held = state.concerns_held(txn);
+            let must_wait =
+                state.concerns_new_directory(txn) || is_about_held && (state.is_alone || state.is_closing);
             if !must_wait {
-                state.is_alone |= touches;
+                state.is_alone |= is_about_held;
                 state.births.extend(&births);
                 self.held.note(&state);
                 drop(state);
-                let entered = Entered { held: &self.held, is_alone: touches, births };
-                if touches || txn.effects.iter().any(changes_files) {
+                let entered = Entered { held: &self.held, is_alone: is_about_held, births };
+                if is_about_held || txn.effects.iter().any(changes_files) {
                     self.settle_held()?;
                 }
                 return Ok(Some(entered));
             }
-            if began.elapsed() >= patience {
+            if began.elapsed() >= timeout {
                 let message = "an earlier change of the same directories has not ended for too long";
                 return Err(EngineError::transient(message).into());
             }

@@ -11,7 +11,7 @@ use meta::{Effect, Guard, Inode, Part, Txn};
 use types::Ino;
 
 /// The most effects and guards of a merged transaction. Some servers limit both (etcd: `--max-txn-ops`).
-const MOST: usize = 48;
+const MAX: usize = 48;
 
 /// Both transactions as one, under the id of the first; `None` if they cannot be merged.
 pub(crate) fn join(first: &Txn, second: &Txn) -> Option<Txn> {
@@ -24,7 +24,7 @@ pub(crate) fn join(first: &Txn, second: &Txn) -> Option<Txn> {
     for effect in &second.effects {
         add(&mut both.effects, effect)?;
     }
-    (both.effects.len() <= MOST && both.guards.len() <= MOST).then_some(both)
+    (both.effects.len() <= MAX && both.guards.len() <= MAX).then_some(both)
 }
 
 /// Whether effects have changed what a guard checks.

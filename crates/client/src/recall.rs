@@ -36,7 +36,7 @@ impl Meta {
         let began = Instant::now();
         let mut asked: Option<Instant> = None;
         let mut pause = FIRST_LOOK;
-        let mut heard: Option<(SessionId, Time, Duration)> = None;
+        let mut silence: Option<(SessionId, Time, Duration)> = None;
         let mut looked = BootInstant::now();
         loop {
             let Some(holder) = self.holder_of(dir)? else { return Ok(()) };
@@ -50,14 +50,14 @@ impl Meta {
             // If this client or the database was suspended, only `LONGEST_GAP` of that time counts.
             let gap = looked.elapsed().min(LONGEST_GAP);
             looked = BootInstant::now();
-            heard = match (heartbeat, heard) {
+            silence = match (heartbeat, silence) {
                 (Some((id, at)), Some((known, seen, silent))) if (id, at) == (known, seen) => {
                     Some((id, at, silent + gap))
                 }
                 (Some((id, at)), _) => Some((id, at, Duration::ZERO)),
                 (None, _) => None,
             };
-            if let Some((id, at, silent)) = heard
+            if let Some((id, at, silent)) = silence
                 && silent >= SILENT
             {
                 self.remove_session(id, at)?;

@@ -8,7 +8,7 @@ use meta::Volume;
 
 /// How many changes of the settings a client can apply. Every version is kept, because an operation may still
 /// use it.
-const MOST_CHANGES: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 
 /// The current settings and all previous versions.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct VolumeSettings {
 
 impl VolumeSettings {
     pub(crate) fn new(first: Volume) -> Self {
-        let versions = std::iter::repeat_with(OnceLock::new).take(MOST_CHANGES).collect();
+        let versions = std::iter::repeat_with(OnceLock::new).take(MAX_CHANGES).collect();
         VolumeSettings { versions, current: AtomicUsize::new(0), first }
     }
 
@@ -66,7 +66,7 @@ mod tests {
         let before = running.volume();
         assert!(running.refresh_settings().unwrap());
         assert_eq!((before.max_inodes, running.volume().max_inodes), (0, 7));
-        for limit in 0..MOST_CHANGES as u64 - 1 {
+        for limit in 0..MAX_CHANGES as u64 - 1 {
             assert!(running.settings.replace(Volume { max_inodes: limit, ..running.volume().clone() }));
         }
         assert!(!running.refresh_settings().unwrap(), "there is no room for one more");

@@ -174,7 +174,7 @@ impl Episode {
                 self.live.push(place.clone());
             }
         }
-        (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, touches(&step.call, slot)))
+        (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, may_change(&step.call, slot)))
     }
 
     /// Compares everything below the top, and every open file.
@@ -308,7 +308,7 @@ impl Episode {
 }
 
 /// Whether a call may have changed the file in a slot.
-fn touches(call: &Call, slot: usize) -> bool {
+fn may_change(call: &Call, slot: usize) -> bool {
     match call {
         Call::Open { slot: one, .. }
         | Call::Write { slot: one, .. }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use meta::{EngineError, Frozen, Quota, QuotaKey, Record, Scan};
 use types::{QuotaId, SliceId};
 
-use crate::line::{InodeLine, Line, MOST_SHARES, QuotaLine};
+use crate::line::{InodeLine, Line, MAX_SHARES, QuotaLine};
 
 /// Rows in a page of a scan.
 const PAGE: usize = 1024;
@@ -104,7 +104,7 @@ impl Counts {
         for (slice, count) in &self.shared {
             let mut left = count.saturating_sub(1);
             while left > 0 {
-                let rows = left.min(MOST_SHARES.into());
+                let rows = left.min(MAX_SHARES.into());
                 each(Line::Shared { slice: slice.0, rows })?;
                 left -= rows;
             }

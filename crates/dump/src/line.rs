@@ -359,7 +359,7 @@ impl RowLine {
 
     fn slice(&self) -> Result<Slice, String> {
         let RowLine { pos, len, data, slice } = self;
-        short(data.as_ref().map_or(&[], |data| &data.0), MOST_VALUE_BYTES, "the data in a row of a chunk")?;
+        short(data.as_ref().map_or(&[], |data| &data.0), MAX_VALUE_BYTES, "the data in a row of a chunk")?;
         let source = match (data, slice) {
             (None, None) => SliceSource::Hole,
             (Some(data), None) if data.0.len() == *len as usize => SliceSource::Inline(Arc::clone(&data.0)),
@@ -421,22 +421,22 @@ impl Line {
                 Vec::new()
             }
             Line::Acl { id, text } => {
-                short(text.as_bytes(), MOST_ACL_BYTES, "an ACL")?;
+                short(text.as_bytes(), MAX_ACL_BYTES, "an ACL")?;
                 vec![Effect::PutAcl { id: acl_id(id)?, text: text.as_str().into() }]
             }
             Line::Inode(inode) => vec![Effect::PutInode(inode.inode()?)],
             Line::Xattr { ino, name, value } => {
-                short(&value.0, MOST_VALUE_BYTES, "the value of an extended attribute")?;
+                short(&value.0, MAX_VALUE_BYTES, "the value of an extended attribute")?;
                 let name = XattrName::new(&name.0).map_err(|error| error.to_string())?;
                 vec![Effect::PutXattr { ino: Ino(number(*ino)?), name, value: Arc::clone(&value.0) }]
             }
             Line::Symlink { ino, target } => {
-                short(&target.0, MOST_TARGET_BYTES, "the target of a symlink")?;
+                short(&target.0, MAX_TARGET_BYTES, "the target of a symlink")?;
                 vec![Effect::PutSymlink { ino: Ino(number(*ino)?), target: Arc::clone(&target.0) }]
             }
             Line::Rows { ino, chunk, rows } => {
-                if rows.len() > MOST_ROWS {
-                    return Err(format!("a line of inode {ino} has more than {MOST_ROWS} rows"));
+                if rows.len() > MAX_ROWS {
+                    return Err(format!("a line of inode {ino} has more than {MAX_ROWS} rows"));
                 }
                 let (ino, chunk) = (Ino(number(*ino)?), ChunkIndex(number(*chunk)?));
                 let append = |row: &RowLine| Ok(Effect::AppendSlice { ino, chunk, slice: row.slice()? });
@@ -450,7 +450,7 @@ impl Line {
             Line::Quota(quota) => quota.effects()?,
             Line::Shared { slice, rows } => {
                 let slice = SliceId(number(*slice)?);
-                let rows = u32::try_from(*rows).ok().filter(|rows| *rows <= MOST_SHARES);
+                let rows = u32::try_from(*rows).ok().filter(|rows| *rows <= MAX_SHARES);
                 vec![Effect::Share { slice, rows: rows.ok_or("a slice has too many rows")? }]
             }
         })
@@ -467,9 +467,9 @@ impl Line {
 
 /// The most bytes of the value of an extended attribute (`XATTR_SIZE_MAX`, limits.h), and of data in a row; of the target of
 /// a symlink (`PATH_MAX` without the last byte); of an ACL in its storage form.
-const MOST_VALUE_BYTES: usize = 64 << 10;
-const MOST_TARGET_BYTES: usize = 4095;
-const MOST_ACL_BYTES: usize = 1 << 20;
+const MAX_VALUE_BYTES: usize = 64 << 10;
+const MAX_TARGET_BYTES: usize = 4095;
+const MAX_ACL_BYTES: usize = 1 << 20;
 
 /// # Errors
 /// `bytes` are more than `most`.
@@ -478,10 +478,10 @@ fn short(bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
 }
 
 /// The most rows of a line. It is small because one transaction of a load has all effects of a line.
-pub(crate) const MOST_ROWS: usize = 16;
+pub(crate) const MAX_ROWS: usize = 16;
 
 /// The most rows of a [`Line::Shared`]. A load by an older version has as many effects in one transaction.
-pub(crate) const MOST_SHARES: u32 = 16;
+pub(crate) const MAX_SHARES: u32 = 16;
 
 /// The counter with this name.
 pub(crate) fn counter(name: &str) -> Result<Counter, String> {

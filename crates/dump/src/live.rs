@@ -44,22 +44,22 @@ use crate::records::{self, Live};
 use crate::stream::{Form, Reader, Writer};
 
 /// The most records that change during a dump and are held in memory.
-const MOST_CHANGED: usize = 200_000;
+const MAX_CHANGED: usize = 200_000;
 
 /// How often step 3 is tried before the dump fails.
-const MOST_ROUNDS: u32 = 1_000;
+const MAX_ROUNDS: u32 = 1_000;
 
 /// How many moments are tried if the engine drops a moment before everything of it was read.
-const MOST_MOMENTS: u32 = 3;
+const MAX_MOMENTS: u32 = 3;
 
 /// The most chunks of large files whose rows are read with one request: 256 GiB.
-const MOST_CHUNKS: u64 = 4096;
+const MAX_CHUNKS: u64 = 4096;
 
 /// The number of chunks of a large file that are read beyond its last known end, because it may have grown.
 const MORE_CHUNKS: u64 = 16;
 
 /// How often step 3 is tried with a file that has too many chunks for one request. Each try reads all its rows.
-const MOST_SCANS: u32 = 20;
+const MAX_SCANS: u32 = 20;
 
 /// The number of lines after which the stream is read.
 const LOOK_EVERY: u64 = 1_000;
@@ -161,7 +161,7 @@ impl LiveDump {
 
     /// Takes all changes from the stream, and returns the changed keys, which are also added to `changed`.
     fn look(&mut self) -> Result<BTreeSet<Key>, DumpError> {
-        let most = MOST_CHANGED.saturating_sub(self.found.len());
+        let most = MAX_CHANGED.saturating_sub(self.found.len());
         self.changed.poll(most)?.ok_or(DumpError::TooFast)
     }
 
@@ -169,7 +169,7 @@ impl LiveDump {
     fn catch_up(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         self.look()?;
         self.read_until_few()?;
-        for attempt in 1..=MOST_MOMENTS {
+        for attempt in 1..=MAX_MOMENTS {
             let Some(moment) = self.engine.frozen()? else { break };
             self.source = moment;
             self.look()?;
@@ -179,7 +179,7 @@ impl LiveDump {
                 Err(DumpError::Engine(EngineError {
                     kind: ErrorKind::Determinate { transient: true },
                     ..
-                })) if attempt < MOST_MOMENTS => self.changed.keys.extend(named),
+                })) if attempt < MAX_MOMENTS => self.changed.keys.extend(named),
                 done => return done,
             }
         }
@@ -219,7 +219,7 @@ impl LiveDump {
     /// Steps 3 and 4 of an engine that shows only the present moment.
     fn catch_up_by_stream(&mut self, counts: &mut Counts) -> Result<(), DumpError> {
         let mut rules_of = None;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             self.read_until_few()?;
             if rules_of.is_none() {
                 rules_of = Some(self.rules_setting()?);
@@ -242,7 +242,7 @@ impl LiveDump {
             }
             if let Some(ino) = self.scanned_file {
                 self.scans += 1;
-                if self.scans >= MOST_SCANS {
+                if self.scans >= MAX_SCANS {
                     return Err(DumpError::BusyFile { ino });
                 }
             }
@@ -277,11 +277,11 @@ impl LiveDump {
         })
     }
 
-    /// Reads records with one request, except the rows of files with more than [`MOST_CHUNKS`], which take several.
+    /// Reads records with one request, except the rows of files with more than [`MAX_CHUNKS`], which take several.
     /// Returns the keys that the one request read completely. Adds the keys that must be read later to `changed`.
     fn read(&mut self, keys: &BTreeSet<Key>) -> Result<BTreeSet<Key>, DumpError> {
         let mut whole = keys.clone();
-        let (mut room, mut chunks, mut many) = (MOST_CHUNKS, BTreeMap::new(), BTreeMap::new());
+        let (mut room, mut chunks, mut many) = (MAX_CHUNKS, BTreeMap::new(), BTreeMap::new());
         for key in keys {
             if let Key::Inode(ino, None) = key
                 && let Some(known) = self.large.get(ino)

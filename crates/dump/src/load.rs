@@ -11,14 +11,14 @@ use crate::stream::Reader;
 
 /// The most effects of one transaction, unless one line has more. A request with this many effects is
 /// accepted by every server with default settings.
-const MOST_EFFECTS: usize = 24;
+const MAX_EFFECTS: usize = 24;
 
 /// The most bytes of the lines of one transaction, and of one request, unless one line has more.
 const TXN_BYTES: usize = 256 << 10;
 const REQUEST_BYTES: usize = 1 << 20;
 
 /// The most transactions of one request.
-const MOST_TXNS: usize = 48;
+const MAX_TXNS: usize = 48;
 
 /// The result of [`check`]: the dump is complete and undamaged.
 #[derive(Debug)]
@@ -213,11 +213,11 @@ impl<'e> Load<'e> {
             return Ok(());
         }
         let fits = self.txns.last().is_some_and(|txn| {
-            txn.effects.len() + effects.len() <= MOST_EFFECTS && self.txn_bytes + bytes <= TXN_BYTES
+            txn.effects.len() + effects.len() <= MAX_EFFECTS && self.txn_bytes + bytes <= TXN_BYTES
         });
         if !fits {
             self.close();
-            if self.txns.len() >= MOST_TXNS || self.bytes + bytes > REQUEST_BYTES {
+            if self.txns.len() >= MAX_TXNS || self.bytes + bytes > REQUEST_BYTES {
                 self.commit()?;
             }
             let guards = vec![Guard::Setting { name: Volume::LOADING, value: Some(self.marker.clone()) }];

@@ -10,11 +10,11 @@ use crate::line::{Line, counter};
 
 /// The most settings of a volume, and the most bytes of all their values. They are bounded because they are held in
 /// memory, and the memory of the names is never freed.
-const MOST_SETTINGS: usize = 256;
-const MOST_SETTING_BYTES: usize = 16 << 20;
+const MAX_SETTINGS: usize = 256;
+const MAX_SETTING_BYTES: usize = 16 << 20;
 
 /// The greatest value of a counter, and above all numbers of inodes and slices. It leaves numbers for new ones.
-const MOST_NUMBERS: u64 = 1 << 62;
+const MAX_NUMBERS: u64 = 1 << 62;
 
 /// The part of a dump, the number of the record in it, the kind of the line of an inode, and a name.
 type Position = (u8, u128, u8, Vec<u8>);
@@ -53,12 +53,12 @@ impl Order {
             Line::Setting { name, value } => {
                 self.settings += 1;
                 self.setting_bytes = self.setting_bytes.saturating_add(name.len() + value.len());
-                if self.settings > MOST_SETTINGS || self.setting_bytes > MOST_SETTING_BYTES {
+                if self.settings > MAX_SETTINGS || self.setting_bytes > MAX_SETTING_BYTES {
                     return Err("it has too many settings, or too long ones".to_owned());
                 }
             }
             Line::Counter { name, next } => {
-                if !(1..=MOST_NUMBERS).contains(next) {
+                if !(1..=MAX_NUMBERS).contains(next) {
                     return Err(format!("{} cannot be {next}", show(line)));
                 }
                 self.counters.insert(counter(name)?.name(), *next);
@@ -72,7 +72,7 @@ impl Order {
                         return Err(format!("it has no root directory: its first inode is {}", inode.ino));
                     }
                 }
-                if inode.ino.0 >= MOST_NUMBERS {
+                if inode.ino.0 >= MAX_NUMBERS {
                     return Err(format!("the number of inode {} is too large", inode.ino));
                 }
                 if inode.nlink == 0 {
@@ -90,7 +90,7 @@ impl Order {
             Line::Dump(_) | Line::Acl { .. } | Line::Shared { .. } | Line::Quota(_) | Line::End(_) => {}
         }
         for slice in line.slices() {
-            if slice.0 >= MOST_NUMBERS {
+            if slice.0 >= MAX_NUMBERS {
                 return Err(format!("the number of slice {slice} is too large"));
             }
             self.last_slice = self.last_slice.max(slice.0);

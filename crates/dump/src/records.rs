@@ -10,7 +10,7 @@ use meta::{
 use types::{AclId, CHUNK_BYTES, ChunkIndex, FileType, Ino, SessionId, Slice, SliceSource};
 
 use crate::counts::Counts;
-use crate::line::{Bytes, Line, MOST_ROWS, acl_text};
+use crate::line::{Bytes, Line, MAX_ROWS, acl_text};
 
 /// The number of rows in a page of a scan.
 const PAGE: usize = 1024;
@@ -348,7 +348,7 @@ fn rows<E>(
     for (at, slice) in slices.iter().enumerate() {
         rows.push(slice.into());
         bytes += if let SliceSource::Inline(data) = &slice.source { data.len() } else { 0 };
-        if rows.len() >= MOST_ROWS || bytes >= ROW_BYTES || at + 1 == slices.len() {
+        if rows.len() >= MAX_ROWS || bytes >= ROW_BYTES || at + 1 == slices.len() {
             each(Line::Rows { ino: ino.0, chunk: chunk.0, rows: std::mem::take(&mut rows) })?;
             bytes = 0;
         }

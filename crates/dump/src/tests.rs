@@ -16,7 +16,7 @@ use types::{
 };
 
 use super::*;
-use crate::line::MOST_SHARES;
+use crate::line::MAX_SHARES;
 
 fn name(bytes: &[u8]) -> Name {
     Name::new(bytes).unwrap()
@@ -79,7 +79,7 @@ fn sample() -> Arc<dyn Engine> {
     effects.push(append(4, 0, Slice { pos: 1, len: 1, source: SliceSource::Hole }));
     effects.extend([1, 500, 999].map(|chunk| append(7, chunk, blocks(chunk))));
     // This file has one slice with many rows, whose order matters.
-    for row in 0..=u64::from(MOST_SHARES) * 2 {
+    for row in 0..=u64::from(MAX_SHARES) * 2 {
         effects.push(append(7, 2, Slice { pos: row as u32, ..blocks(40) }));
         effects.extend((row > 0).then_some(Effect::Share { slice: SliceId(40), rows: 1 }));
     }
@@ -293,7 +293,7 @@ fn records_of_unlinked_files_are_left_out_and_not_counted() {
             _ => {}
         }
     }
-    assert_eq!(shared, BTreeMap::from([(40, u64::from(MOST_SHARES) * 2)]));
+    assert_eq!(shared, BTreeMap::from([(40, u64::from(MAX_SHARES) * 2)]));
 }
 
 /// Fails every second commit: alternately before anything is done, and after a part of the request is done.
@@ -338,7 +338,7 @@ fn interrupted_load_goes_on_and_stores_each_record_once() {
     assert!(attempts > 2, "{attempts}");
     assert_eq!(written(&target, Form::Json), written(&source, Form::Json));
     let shared = target.scan(&Scan::Shared { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
-    assert_eq!(shared, [meta::Record::Shared(SliceId(40), u64::from(MOST_SHARES) * 2)]);
+    assert_eq!(shared, [meta::Record::Shared(SliceId(40), u64::from(MAX_SHARES) * 2)]);
     let garbage = target.scan(&Scan::Garbage { after: SliceId(0), limit: 10 }).unwrap().snapshot.records;
     assert_eq!(garbage, []);
 }

@@ -43,7 +43,7 @@ impl Shared {
                 self.jitter.pause(attempt);
             }
             let source = CachedSource::new(&read_set, &self.key_cache);
-            let options = Options { blind: true, shard, most_claims: self.max_ops - ROOM, show: false };
+            let options = Options { blind: true, shard, max_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             let fresh = read_at > 0 && batch.queried.iter().all(|query| read_set.has(query));
             if let Some(damaged) = batch.damaged() {

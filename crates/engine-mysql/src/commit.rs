@@ -20,7 +20,7 @@
 use std::collections::BTreeSet;
 
 use host::HashMap;
-use meta::{Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, conflict_free_groups, most_added};
+use meta::{Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, conflict_free_groups, max_added};
 use tables::{LockSet, Malformed, Table, joined, list};
 use types::Ino;
 
@@ -114,7 +114,7 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = LockSet::default();
     txns.iter().for_each(|txn| locks.add(txn));
     let LockSet { sessions, mut inos, mut made, quotas, uncertain_quotas, volume, .. } = locks;
-    let most = most_added(txns);
+    let most = max_added(txns);
     let mut tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
     let limited = !tight.is_empty();
@@ -124,7 +124,7 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         tight.insert(format!("(SELECT COUNT(*) < {count} FROM `@quota` WHERE {rows})"));
     }
     if volume || !tight.is_empty() {
-        let much = most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
+        let much = most.inodes > guard::MAX.inodes || most.blocks > guard::MAX.blocks;
         let exclusive = volume || limited && much;
         script.put(format!(
             "SELECT {} INTO @tight",

@@ -157,7 +157,7 @@ pub(crate) fn quotas(keys: &BTreeSet<QuotaKey>) -> String {
 }
 
 /// The maximum that one commit adds while others add too.
-pub(crate) const MOST: Usage = Usage { inodes: 64, blocks: 65_536 };
+pub(crate) const MAX: Usage = Usage { inodes: 64, blocks: 65_536 };
 
 /// The condition that there is room for the transactions in addition to `ahead` and, if `others`, for the
 /// additions that all connected clients may make at this moment.
@@ -167,7 +167,7 @@ pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
         let added = if others { format!(" + {most} * @@max_connections") } else { String::new() };
         format!("SUM({column}){added} < {}", max.saturating_sub(ahead))
     };
-    let inodes = sum_below("inodes", *max_inodes, ahead.inodes, MOST.inodes);
-    let blocks = sum_below("blocks", *max_blocks, ahead.blocks, MOST.blocks);
+    let inodes = sum_below("inodes", *max_inodes, ahead.inodes, MAX.inodes);
+    let blocks = sum_below("blocks", *max_blocks, ahead.blocks, MAX.blocks);
     format!("(SELECT {inodes} AND {blocks} FROM `@usage`)")
 }

@@ -31,7 +31,7 @@ pub(crate) enum Script {
 }
 
 /// The maximum number of MOVED redirects that a new connection follows in a Cluster.
-const MOST_MOVES: usize = 5;
+const MAX_MOVES: usize = 5;
 
 /// Opens connections to the current master.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Connector {
 
     /// Connects to the master: this server, or the node to which a Cluster redirects.
     fn reach(&self, mut address: ConnectionAddr) -> Result<Conn, EngineError> {
-        for _ in 0..=MOST_MOVES {
+        for _ in 0..=MAX_MOVES {
             let shown = format!("{} ({address})", self.config.shown);
             let mut inner = self.open(address, true).map_err(|error| refused_connection(&shown, &error))?;
             let failure = match self.greet(&mut inner) {

@@ -14,7 +14,7 @@ use crate::{commit, read, scan};
 
 /// The maximum number of transactions in one script call. The server executes nothing else while a script
 /// runs.
-const MOST_TXNS: usize = 512;
+const MAX_TXNS: usize = 512;
 
 /// The number of keys that one step of a wipe scans.
 const WIPE_STEP: usize = 1000;
@@ -159,7 +159,7 @@ impl Engine for RedisEngine {
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let parts = txns.chunk_by(|one, next| one.kept_by() == next.kept_by());
-        in_parts(parts.flat_map(|part| part.chunks(MOST_TXNS)), |some| {
+        in_parts(parts.flat_map(|part| part.chunks(MAX_TXNS)), |some| {
             let intent =
                 if some.iter().all(|txn| txn.effects.is_empty()) { Intent::Read } else { Intent::Change };
             self.run(Script::Commit, &commit::request(some), intent, |answer| commit::outcomes(some, answer))

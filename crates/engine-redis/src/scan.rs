@@ -13,7 +13,7 @@ use crate::rows;
 
 /// The maximum number of rows (as in [`Scan::limit`]) that one scan returns. It is bounded because the server executes
 /// nothing else while a script runs.
-const MOST_ROWS: usize = 16_384;
+const MAX_ROWS: usize = 16_384;
 
 pub(crate) fn request(scan: &Scan) -> Request {
     let id = |id: u64| id.to_be_bytes().to_vec();
@@ -39,7 +39,7 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Quotas { after, .. } => ("quotas", after.map_or(Vec::new(), rows::put_quota_key), Vec::new()),
     };
     let mut request = Request::default();
-    request.number(scan.limit().min(MOST_ROWS)).string(kind).string(place).string(after);
+    request.number(scan.limit().min(MAX_ROWS)).string(kind).string(place).string(after);
     request
 }
 

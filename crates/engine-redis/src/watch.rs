@@ -17,7 +17,7 @@ use crate::read;
 use crate::request::take;
 
 /// The maximum number of entries that one request reads.
-const MOST_ENTRIES: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
 /// An entry ID, and for each transaction its session and its invalidations.
 type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
@@ -46,7 +46,7 @@ impl Watcher {
 
     fn ask(&mut self, wait: Duration) -> Result<Value, Failure> {
         let mut command = redis::cmd("XREAD");
-        command.arg("COUNT").arg(MOST_ENTRIES);
+        command.arg("COUNT").arg(MAX_ENTRIES);
         // For XREAD, BLOCK 0 means to wait without a limit.
         if wait.as_millis() > 0 {
             command.arg("BLOCK").arg(wait.as_millis().to_string());

@@ -100,13 +100,13 @@ impl Cluster {
     async fn read_once(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<ReadResult, Error> {
         let mut scans: JoinSet<Result<_, Error>> = JoinSet::new();
         for (number, span) in spans.iter().cloned().enumerate() {
-            let rows = ANSWER_BYTES / self.keys.most_bytes(&span.start);
+            let rows = ANSWER_BYTES / self.keys.max_bytes(&span.start);
             let client = Arc::clone(&self.client);
             scans.spawn(async move { Ok((number, scan(client, at, span, rows).await?)) });
         }
         let mut gets: JoinSet<Result<_, Error>> = JoinSet::new();
         let mut found = ReadResult { values: vec![None; keys.len()], spans: vec![Vec::new(); spans.len()] };
-        for part in parts(keys, ANSWER_BYTES, |key| self.keys.most_bytes(key)) {
+        for part in parts(keys, ANSWER_BYTES, |key| self.keys.max_bytes(key)) {
             let (client, keys) = (Arc::clone(&self.client), keys[part.clone()].to_vec());
             gets.spawn(async move { Ok((part, get(client, at, keys).await?)) });
         }

@@ -27,7 +27,7 @@ use keyspace::{
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
 
-use crate::read::{MOST_TXNS, seal, seq};
+use crate::read::{MAX_TXNS, seal, seq};
 use crate::shared::Shared;
 use crate::store::{CommitError, Mutation, Phases};
 
@@ -37,7 +37,7 @@ const ATTEMPTS: u32 = 200;
 const PATIENT: u32 = 1;
 /// The maximum number of keys that one transaction claims, unless it consists of a single transaction of the
 /// batch.
-const MOST_CLAIMS: usize = 4096;
+const MAX_CLAIMS: usize = 4096;
 
 /// The decision on the first transactions.
 enum Plan {
@@ -50,7 +50,7 @@ impl Shared {
         self.order.commit(|label| {
             let shard = self.shards.take();
             gradually(txns, |rest, outcomes| {
-                let some = rest.get(..MOST_TXNS).unwrap_or(rest);
+                let some = rest.get(..MAX_TXNS).unwrap_or(rest);
                 self.commit_some(some, shard.number_for(some), label, outcomes)
             })
         })
@@ -114,7 +114,7 @@ impl Shared {
 
     /// Decides with the known values, or returns what else must be read.
     fn plan(&self, txns: &[Txn], shard: u64, source: &dyn Source) -> Answer<Plan> {
-        let options = Options { blind: false, shard, most_claims: MOST_CLAIMS, show: true };
+        let options = Options { blind: false, shard, max_claims: MAX_CLAIMS, show: true };
         let batch = decide(&self.keys, txns, source, options);
         let key = self.keys.head(shard);
         let mut queried = batch.queried.clone();

@@ -20,7 +20,7 @@ pub(crate) const LOGICAL_BITS: u32 = 18;
 const INDEX_BITS: u32 = 6;
 
 /// The maximum number of transactions with effects in one commit: each needs its own index.
-pub(crate) const MOST_TXNS: usize = (1 << INDEX_BITS) - 1;
+pub(crate) const MAX_TXNS: usize = (1 << INDEX_BITS) - 1;
 
 /// The sequence number of a transaction: the TiKV transaction that committed it began at `start`, and `index` is
 /// its position in that transaction.

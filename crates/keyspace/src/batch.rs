@@ -66,7 +66,7 @@ impl Batch {
 }
 
 /// The maximum number of transactions with effects written together: an index is one byte.
-const MOST: usize = 200;
+const MAX: usize = 200;
 const LAST: u8 = u8::MAX;
 
 /// Decides as many of the transactions as can be written together.
@@ -76,7 +76,7 @@ pub fn decide(keys: &Keyspace, txns: &[Txn], source: &dyn Source, options: Optio
     let mut end = End::All;
     for txn in txns {
         let more = 1 + txn.guards.len() + txn.effects.len();
-        if run.ops.len() == MOST || !run.done.is_empty() && state.claims.len() + more > options.most_claims {
+        if run.ops.len() == MAX || !run.done.is_empty() && state.claims.len() + more > options.max_claims {
             break;
         }
         match run.step(&mut state, txn) {

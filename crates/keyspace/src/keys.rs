@@ -263,7 +263,7 @@ impl Keyspace {
 
     /// An upper bound of the size of a key with its value, in bytes. The few values without a limit (locks,
     /// settings) may be larger.
-    pub fn most_bytes(&self, key: &[u8]) -> usize {
+    pub fn max_bytes(&self, key: &[u8]) -> usize {
         match key.strip_prefix(self.prefix.as_slice()).and_then(<[u8]>::first) {
             // Inodes, which have no field of variable length, and numbers.
             Some(b'b' | b'e' | b'f' | b'g' | b'h' | b'n' | b'o' | b'u') => 1 << 10,

@@ -25,10 +25,10 @@ use crate::value::{Amount, Reservation, UsageShard, decode_shard, encode_shard};
 const PART: i64 = 64;
 /// The minimum reservation. If there is none yet, the first must be twice as large, so that reservations are not
 /// taken again right after they were withdrawn.
-const LEAST: Amount = Amount { inodes: 32, blocks: 1024 };
+const MIN_PART: Amount = Amount { inodes: 32, blocks: 1024 };
 
 /// The reservation of shard 0. It permits no growth, and limits no shard.
-const MARK: Reservation = Reservation { upto: Amount::LEAST, within: Amount::MOST };
+const MARK: Reservation = Reservation { upto: Amount::MIN, within: Amount::MAX };
 
 /// All shards except that of the writer that reads them.
 struct Others {
@@ -73,7 +73,7 @@ impl State<'_> {
         let mut shard = UsageShard { used: before.used.plus(self.added()), ..before };
         if self.options.blind
             && !shard.used.fits(
-                before.used.most(before.reservation.map_or(Amount::LEAST, |reservation| reservation.upto)),
+                before.used.most(before.reservation.map_or(Amount::MIN, |reservation| reservation.upto)),
             )
         {
             shard.reservation = self.take_reservation(&shard, puts)?;
@@ -105,7 +105,7 @@ impl State<'_> {
                 put(puts, key, encode_shard(UsageShard { reservation: None, ..shard }));
             }
             // Now that the reservations are withdrawn, there may be enough space.
-            (others.most, others.within, others.first.reservation) = (others.used, Amount::MOST, None);
+            (others.most, others.within, others.first.reservation) = (others.used, Amount::MAX, None);
             reservation = self
                 .room
                 .and_then(|room| others.reservation(&UsageShard { reservation: None, ..*shard }, room));
@@ -138,7 +138,7 @@ impl State<'_> {
         let mut others = Others {
             used: Amount::default(),
             most: Amount::default(),
-            within: Amount::MOST,
+            within: Amount::MAX,
             reserved: Vec::new(),
             first: UsageShard::default(),
             first_version: None,
@@ -168,17 +168,17 @@ impl Others {
         let within = self
             .within
             .least(below)
-            .least(shard.reservation.map_or(Amount::MOST, |reservation| reservation.within));
+            .least(shard.reservation.map_or(Amount::MAX, |reservation| reservation.within));
         let left = within.minus(self.most.plus(shard.used));
         let part = Amount { inodes: left.inodes / PART, blocks: left.blocks / PART };
-        let least = if self.first.reservation.is_some() { LEAST } else { LEAST.plus(LEAST) };
+        let least = if self.first.reservation.is_some() { MIN_PART } else { MIN_PART.plus(MIN_PART) };
         least.fits(part).then(|| Reservation { upto: shard.used.plus(part), within })
     }
 }
 
 impl Amount {
-    const LEAST: Amount = Amount { inodes: i64::MIN, blocks: i64::MIN };
-    const MOST: Amount = Amount { inodes: i64::MAX, blocks: i64::MAX };
+    const MIN: Amount = Amount { inodes: i64::MIN, blocks: i64::MIN };
+    const MAX: Amount = Amount { inodes: i64::MAX, blocks: i64::MAX };
 
     /// A limit; `u64::MAX` for none.
     pub(crate) fn limit(inodes: u64, blocks: u64) -> Amount {

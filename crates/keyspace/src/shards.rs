@@ -15,7 +15,7 @@ use crate::source::StoredValue;
 use crate::value::{Damaged, UsageShard, decode_shard, encode_shard};
 
 /// If there are more shards than this, a merge combines this many of them.
-const MOST_SHARDS: usize = 64;
+const MAX_SHARDS: usize = 64;
 
 /// The shards that one handle writes: one for each commit in flight. A later commit uses the shard again.
 #[derive(Debug)]
@@ -117,13 +117,13 @@ pub struct ShardMerge {
 /// # Errors
 /// [`Damaged`].
 pub fn merge_shards(keys: &Keyspace, found: &[(Bytes, StoredValue)]) -> Result<Option<ShardMerge>, Damaged> {
-    if found.len() <= MOST_SHARDS {
+    if found.len() <= MAX_SHARDS {
         return Ok(None);
     }
     let first = keys.usage_shard(0);
     let (mut sum, mut claims, mut writes) = (UsageShard::default(), Vec::new(), Vec::new());
     // Shard 0 is the first in key order, so if it exists it is among the merged ones.
-    for (key, held) in found.iter().take(MOST_SHARDS) {
+    for (key, held) in found.iter().take(MAX_SHARDS) {
         let shard = decode_shard(key, &held.value)?;
         sum.used = sum.used.plus(shard.used);
         if *key == first {

@@ -26,7 +26,7 @@ pub struct Options {
     /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub shard: u64,
     /// The maximum number of claims of a batch. A batch of one transaction may have more.
-    pub most_claims: usize,
+    pub max_claims: usize,
     /// Whether to return the changed inodes. If set, the values that only they need must be known before the
     /// batch is decided.
     pub show: bool,

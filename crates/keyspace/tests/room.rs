@@ -97,7 +97,7 @@ impl Client {
     }
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
-        let options = Options { blind: true, shard: self.shard, most_claims: 100, show: false };
+        let options = Options { blind: true, shard: self.shard, max_claims: 100, show: false };
         decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.key_cache), options)
     }
 

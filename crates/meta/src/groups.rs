@@ -43,7 +43,7 @@ pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
 pub fn ahead_of_room(group: &[Txn]) -> Usage {
     let checks_room = |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Room { .. }));
     let last = group.iter().rposition(checks_room).unwrap_or(0);
-    most_added(group.get(..last).unwrap_or_default())
+    max_added(group.get(..last).unwrap_or_default())
 }
 
 /// The most that the transactions of a group charge to a quota, in inodes and blocks, before the last one with a
@@ -73,7 +73,7 @@ pub fn certain_ahead_of_quota(group: &[Txn], quota: QuotaKey) -> Option<[u64; 2]
 }
 
 /// The most that transactions add to the usage.
-pub fn most_added(txns: &[Txn]) -> Usage {
+pub fn max_added(txns: &[Txn]) -> Usage {
     let mut most = Usage::default();
     for effect in txns.iter().flat_map(|txn| &txn.effects) {
         let (inodes, blocks) = match *effect {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(lengths(&txns), [3, 1]);
         assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
         assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
-        assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
+        assert_eq!(max_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
         // The effect of a correction on the usage is not known beforehand.
         txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
         assert_eq!(lengths(&txns[..3]), [1, 1, 1]);

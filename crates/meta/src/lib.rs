@@ -42,7 +42,7 @@ pub use change::{Change, Invalidation};
 pub use changed_keys::ChangedKeys;
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Frozen, Outcome};
 pub use footprint::{Footprint, Part};
-pub use groups::{ahead_of_quota, ahead_of_room, certain_ahead_of_quota, conflict_free_groups, most_added};
+pub use groups::{ahead_of_quota, ahead_of_room, certain_ahead_of_quota, conflict_free_groups, max_added};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use maintenance::Maintenance;
 pub use mem::MemEngine;

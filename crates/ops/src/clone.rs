@@ -46,10 +46,10 @@ impl CloneSource {
 
     /// The records of the source, without the inode. `known` is the inode, which may have changed since the source was
     /// listed: the file may be longer now, or have extended attributes now.
-    fn keys(&self, known: Option<Inode>, most_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
+    fn keys(&self, known: Option<Inode>, max_chunks: u64) -> impl Iterator<Item = RecordKey> + use<> {
         let ino = self.ino;
         let size = known.map_or(0, |inode| inode.size).max(self.size);
-        let chunks = if self.kind == FileType::Regular { chunks_of(size, most_chunks) } else { 0 };
+        let chunks = if self.kind == FileType::Regular { chunks_of(size, max_chunks) } else { 0 };
         let has_xattrs = self.has_xattrs || known.is_some_and(|inode| inode.xattr_blocks > 0);
         let xattrs = has_xattrs.then_some(RecordKey::Xattrs(ino));
         let target = (self.kind == FileType::Symlink).then_some(RecordKey::Symlink(ino));
@@ -57,15 +57,15 @@ impl CloneSource {
         rows.chain(xattrs).chain(target)
     }
 
-    /// The size of the copy, in records of about the size of a row.
-    pub fn weight(&self, inode: &Inode) -> usize {
+    /// The size of the copy, as a number of records of about the size of a row.
+    pub fn size_in_records(&self, inode: &Inode) -> usize {
         1 + self.keys(None, CLONED_CHUNKS).count() + usize::from(inode.xattr_blocks)
     }
 }
 
 /// The chunks of a file that are copied together with its inode.
-fn chunks_of(size: u64, most_chunks: u64) -> u64 {
-    size.div_ceil(CHUNK_BYTES).min(most_chunks)
+fn chunks_of(size: u64, max_chunks: u64) -> u64 {
+    size.div_ceil(CHUNK_BYTES).min(max_chunks)
 }
 
 /// Begins a copy: copies its root without a name, as an orphan of this session. Replies with the source as of the moment
@@ -84,7 +84,7 @@ pub struct BeginClone {
     pub parent: Ino,
     pub name: Name,
     /// How many chunks of a file are copied with it, at most [`CLONED_CHUNKS`].
-    pub most_chunks: u64,
+    pub max_chunks: u64,
 }
 
 impl Op for BeginClone {
@@ -100,14 +100,14 @@ impl Op for BeginClone {
             return Err(Errno::EEXIST.into());
         }
         let ino = self.source.ino;
-        let others = self.source.keys(view.known_inode(ino), self.most_chunks);
+        let others = self.source.keys(view.known_inode(ino), self.max_chunks);
         view.prefetch_at_one_moment([RecordKey::Inode(ino)].into_iter().chain(others).collect())?;
-        let mut copies = Copies::of(self.most_chunks);
+        let mut copies = Copies::of(self.max_chunks);
         let source = view.free_inode(self.source.ino)?.ok_or(Errno::ESTALE)?;
         copies.add(
             view,
             &source,
-            Inode { nlink: 0, ..copy(&source, self.ino, &dir, self.most_chunks, ctx) },
+            Inode { nlink: 0, ..copy(&source, self.ino, &dir, self.max_chunks, ctx) },
         )?;
         copies.require_room(view, ctx)?;
         let mut effects = copies.effects;
@@ -156,7 +156,7 @@ pub struct CloneEntries<'a> {
     pub root: Ino,
     pub entries: &'a [CloneEntry],
     /// How many chunks of each file are copied with it, at most [`CLONED_CHUNKS`].
-    pub most_chunks: u64,
+    pub max_chunks: u64,
 }
 
 impl Op for CloneEntries<'_> {
@@ -169,7 +169,7 @@ impl Op for CloneEntries<'_> {
             return Err(Errno::ESTALE.into());
         }
         view.prefetch_at_one_moment(self.keys(view))?;
-        let mut copies = Copies::of(self.most_chunks);
+        let mut copies = Copies::of(self.max_chunks);
         let mut reply = Vec::with_capacity(self.entries.len());
         let mut links: Vec<(Ino, i32)> = Vec::new();
         // The copies of linked inodes that this transaction makes.
@@ -187,7 +187,7 @@ impl Op for CloneEntries<'_> {
                 copies.effects.push(Effect::AddLinks { ino, delta: 1 });
                 reply.push(ClonedEntry::Linked);
             } else if let Some(source) = view.free_inode(entry.source.ino)? {
-                copies.add(view, &source, copy(&source, ino, &dir, self.most_chunks, ctx))?;
+                copies.add(view, &source, copy(&source, ino, &dir, self.max_chunks, ctx))?;
                 if is_linked {
                     made.push(ino);
                 }
@@ -227,7 +227,7 @@ impl CloneEntries<'_> {
                 keys.push(RecordKey::Inode(last));
             }
             keys.push(RecordKey::Inode(source.ino));
-            keys.extend(source.keys(view.known_inode(source.ino), self.most_chunks));
+            keys.extend(source.keys(view.known_inode(source.ino), self.max_chunks));
             if entry.is_linked {
                 keys.push(RecordKey::Inode(entry.ino));
             }
@@ -397,10 +397,10 @@ impl Op for Prune<'_> {
 }
 
 /// The copy of an inode, for the directory `dir`, whose quota tag the copy gets. Its ctime is the present time.
-fn copy(source: &Inode, ino: Ino, dir: &Inode, most_chunks: u64, ctx: &Ctx<'_>) -> Inode {
+fn copy(source: &Inode, ino: Ino, dir: &Inode, max_chunks: u64, ctx: &Ctx<'_>) -> Inode {
     let is_dir = source.kind.is_dir();
     let size = match source.kind {
-        FileType::Regular => source.size.min(most_chunks.saturating_mul(CHUNK_BYTES)),
+        FileType::Regular => source.size.min(max_chunks.saturating_mul(CHUNK_BYTES)),
         _ => source.size,
     };
     Inode {
@@ -420,12 +420,12 @@ struct Copies {
     effects: Vec<Effect>,
     inodes: u64,
     blocks: u64,
-    most_chunks: u64,
+    max_chunks: u64,
 }
 
 impl Copies {
-    fn of(most_chunks: u64) -> Copies {
-        Copies { effects: Vec::new(), inodes: 0, blocks: 0, most_chunks }
+    fn of(max_chunks: u64) -> Copies {
+        Copies { effects: Vec::new(), inodes: 0, blocks: 0, max_chunks }
     }
 
     fn add(&mut self, view: &mut View<'_>, source: &Inode, mut inode: Inode) -> Result<(), PlanStop> {
@@ -449,7 +449,7 @@ impl Copies {
             self.effects.push(Effect::PutXattr { ino, name: name.clone(), value: Arc::clone(value) });
         }
         if source.kind == FileType::Regular {
-            for chunk in 0..chunks_of(source.size, self.most_chunks) {
+            for chunk in 0..chunks_of(source.size, self.max_chunks) {
                 copy_rows(view, source.ino, ChunkIndex(chunk), ino, &mut self.effects)?;
             }
         }

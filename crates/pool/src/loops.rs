@@ -126,8 +126,8 @@ pub struct Jitter {
 impl Jitter {
     /// Sleeps for a random time: at most 0.2 ms for each attempt so far, and at most 10 ms.
     pub fn pause(&self, attempts: u32) {
-        let most_us = 200 * u64::from(attempts.clamp(1, 50));
-        sleep(Duration::from_micros(self.random() % most_us));
+        let max_us = 200 * u64::from(attempts.clamp(1, 50));
+        sleep(Duration::from_micros(self.random() % max_us));
     }
 
     /// An unpredictable number.

@@ -6,7 +6,7 @@ use crate::open::OpenError;
 use crate::query::Query;
 
 /// The maximum number of connections that a URL may ask for.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 
 /// How connections are kept, and the prefix of tables or keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +47,12 @@ impl Query {
     /// [`OpenError::Config`].
     pub fn params(&mut self) -> Result<Params, OpenError> {
         let usual = Params::default();
-        let max_open_conns = self.number("max_open_conns", usual.max_open_conns, 1..=MOST)?;
+        let max_open_conns = self.number("max_open_conns", usual.max_open_conns, 1..=MAX)?;
         let max_idle_conns = usual.max_idle_conns.min(max_open_conns);
         let some = Duration::from_millis(1);
         let params = Params {
             max_open_conns,
-            max_idle_conns: self.number("max_idle_conns", max_idle_conns, 0..=MOST)?,
+            max_idle_conns: self.number("max_idle_conns", max_idle_conns, 0..=MAX)?,
             max_idle_time: self.time("max_idle_time", usual.max_idle_time, Duration::ZERO)?,
             max_life_time: self.time("max_life_time", usual.max_life_time, Duration::ZERO)?,
             connect_timeout: self.time("connect_timeout", usual.connect_timeout, some)?,

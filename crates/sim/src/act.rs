@@ -75,7 +75,7 @@ pub(crate) enum Act {
     Clean,
     ReapOwn,
     /// Applies the changes from the stream.
-    Hear,
+    ApplyRemote,
     CutStream,
     /// Removes garbage from the object store.
     Collect,
@@ -213,7 +213,7 @@ pub(crate) enum Beside {
     ReadRows,
     Collect,
     Gc,
-    Hear,
+    ApplyRemote,
     CutStream,
 }
 
@@ -306,11 +306,11 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         104..107 => return Act::RemoveOthers,
         107..110 => return Act::Clean,
         110..112 => return Act::ReapOwn,
-        112..121 => return Act::Hear,
+        112..121 => return Act::ApplyRemote,
         121 => return Act::CutStream,
         122..125 => return Act::Collect,
         125..130 => return Act::GoOn,
-        130..145 => return Act::Hear,
+        130..145 => return Act::ApplyRemote,
         145..155 => return Act::Step(Step::Lookup { dir, name }),
         155..158 => return Act::Step(Step::Stat { ino: dir }),
         0..10 => return Act::Make { dir, name, is_dir: true, mode },

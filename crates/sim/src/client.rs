@@ -37,7 +37,7 @@ pub(crate) struct Client {
     next_ino: AtomicU64,
     slices: Mutex<Slices>,
     stream: Mutex<Option<Box<dyn Changes>>>,
-    is_hearing: AtomicBool,
+    is_applying: AtomicBool,
     is_leasing: AtomicBool,
     /// All commits up to this one have been received from the stream.
     floor: AtomicU64,
@@ -71,7 +71,7 @@ impl Client {
             next_ino,
             slices: Mutex::new(slices),
             stream: Mutex::default(),
-            is_hearing: AtomicBool::new(false),
+            is_applying: AtomicBool::new(false),
             is_leasing: AtomicBool::new(false),
             floor: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -166,9 +166,9 @@ impl Client {
                     self.step(shared, Step::Reap { session, ino });
                 }
             }
-            Act::Hear => self.hear(shared),
+            Act::ApplyRemote => self.apply_remote(shared),
             Act::CutStream => {
-                if !self.is_hearing.load(Ordering::Relaxed) {
+                if !self.is_applying.load(Ordering::Relaxed) {
                     let begun =
                         shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::CutStream));
                     shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
@@ -194,7 +194,7 @@ impl Client {
 
     /// The oldest state that a read which begins now may return.
     fn floor(&self, shared: &Shared) -> u64 {
-        let follows_stream = lock(&self.stream).is_some() || self.is_hearing.load(Ordering::Relaxed);
+        let follows_stream = lock(&self.stream).is_some() || self.is_applying.load(Ordering::Relaxed);
         if follows_stream { self.floor.load(Ordering::Relaxed) } else { shared.now() }
     }
 
@@ -386,11 +386,11 @@ impl Client {
 
     /// See `vfs/src/coherence.rs`: the cache may be used only after a stream began and all older records were
     /// invalidated.
-    fn hear(&self, shared: &Shared) {
-        if self.is_hearing.swap(true, Ordering::Relaxed) {
+    fn apply_remote(&self, shared: &Shared) {
+        if self.is_applying.swap(true, Ordering::Relaxed) {
             return;
         }
-        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Hear));
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::ApplyRemote));
         let known = lock(&self.stream).take();
         let is_new = known.is_none();
         let stream = known.or_else(|| shared.engine().watch().unwrap_or_default());
@@ -417,7 +417,7 @@ impl Client {
             _ => asked + LEASE,
         };
         self.meta.set_current_until(lease_until);
-        self.is_hearing.store(false, Ordering::Relaxed);
+        self.is_applying.store(false, Ordering::Relaxed);
         shared.end(Ended { got: Got::Done(Reply::Number(until)), ..begun });
     }
 }

@@ -11,7 +11,7 @@ use host::sim::Machine;
 
 use crate::dice::Dice;
 use crate::mutant::Mutant;
-use crate::port::{self, Ask};
+use crate::port::{self, Request};
 
 /// The time of each client. Threads run one at a time, so relaxed memory ordering is enough.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Machine for Simulated {
     }
 
     fn sleep(&self, time: Duration) {
-        port::ask(Ask::Sleep(self.clocks.now() + time));
+        port::send(Request::Sleep(self.clocks.now() + time));
     }
 
     fn random(&self) -> u64 {

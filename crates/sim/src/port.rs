@@ -11,7 +11,7 @@ use crate::act::Order;
 
 /// The request of a thread.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     /// The thread is idle and waits for its next order.
     Next,
     /// The thread could go on, but lets other threads run first.
@@ -26,10 +26,10 @@ pub(crate) enum Ask {
 
 /// A request, its thread, and the step that the thread works on.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Pending {
     pub(crate) worker: usize,
     pub(crate) step: usize,
-    pub(crate) ask: Ask,
+    pub(crate) request: Request,
 }
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum Answer {
 pub(crate) struct Port {
     pub(crate) worker: usize,
     pub(crate) step: usize,
-    pub(crate) asks: Sender<Asked>,
+    pub(crate) requests: Sender<Pending>,
     pub(crate) answers: Receiver<Answer>,
 }
 
@@ -72,11 +72,11 @@ pub(crate) fn set_step(step: usize) {
 }
 
 /// Sends a request and waits for the answer. If the scheduler has ended, the answer is `End`.
-pub(crate) fn ask(ask: Ask) -> Answer {
+pub(crate) fn send(request: Request) -> Answer {
     PORT.with_borrow(|port| {
         let Some(port) = port else { return Answer::End };
-        let asked = Asked { worker: port.worker, step: port.step, ask };
-        if port.asks.send(asked).is_err() {
+        let pending = Pending { worker: port.worker, step: port.step, request };
+        if port.requests.send(pending).is_err() {
             return Answer::End;
         }
         port.answers.recv().unwrap_or(Answer::End)
@@ -84,7 +84,7 @@ pub(crate) fn ask(ask: Ask) -> Answer {
 }
 
 pub(crate) fn pause() {
-    ask(Ask::Pause);
+    send(Request::Pause);
 }
 
 /// The engine of a client. The scheduler decides when each request is answered, and whether it fails.
@@ -97,28 +97,28 @@ fn killed() -> EngineError {
 
 impl Engine for SimEngine {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        match ask(Ask::Read(keys.to_vec())) {
+        match send(Request::Read(keys.to_vec())) {
             Answer::Read(answer) => answer,
             _ => Err(killed()),
         }
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        match ask(Ask::Commit(txns.to_vec())) {
+        match send(Request::Commit(txns.to_vec())) {
             Answer::Commit(answer) => answer,
             _ => Err(killed()),
         }
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        match ask(Ask::Scan(scan.clone())) {
+        match send(Request::Scan(scan.clone())) {
             Answer::Scan(answer) => answer,
             _ => Err(killed()),
         }
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        match ask(Ask::Sync) {
+        match send(Request::Sync) {
             Answer::Go => Ok(()),
             _ => Err(killed()),
         }

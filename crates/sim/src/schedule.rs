@@ -15,7 +15,7 @@ use crate::cut::{Cut, Kind};
 use crate::dice::Dice;
 use crate::machine::{Clocks, Simulated};
 use crate::mutant::Mutant;
-use crate::port::{self, Answer, Ask, Asked, Port};
+use crate::port::{self, Answer, Pending, Port, Request};
 use crate::quotas;
 use crate::shared::Shared;
 use crate::worker::{self, Clients};
@@ -89,9 +89,9 @@ struct Scheduler {
     clocks: Arc<Clocks>,
     /// The time until which each client stands still.
     halted: Vec<Option<Duration>>,
-    asks: Receiver<Asked>,
+    requests: Receiver<Pending>,
     answers: Vec<Sender<Answer>>,
-    parked: Vec<Option<Asked>>,
+    parked: Vec<Option<Pending>>,
     paused: Vec<usize>,
     killed: Vec<bool>,
     in_a_row: Vec<usize>,
@@ -128,23 +128,23 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
     let clients = Arc::new(Clients::new(CLIENTS));
     shared.world().trace.push(format!("seed {seed}: {weather:?}, {limits:?}"));
-    let (ask, asks) = channel();
+    let (sender, requests) = channel();
     let mut answers = Vec::with_capacity(WORKERS);
     let mut threads = Vec::with_capacity(WORKERS);
     for worker in 0..WORKERS {
         let (answer, answered) = channel();
         answers.push(answer);
         let (shared, clients) = (Arc::clone(&shared), Arc::clone(&clients));
-        let (asks, clocks) = (ask.clone(), Arc::clone(&clocks));
+        let (requests, clocks) = (sender.clone(), Arc::clone(&clocks));
         threads.push(thread::spawn(move || {
             let client = worker / THREADS_PER_CLIENT;
             let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
             host::sim::enter(Rc::new(Simulated { clocks, client, dice }));
-            port::open(Port { worker, step: 0, asks, answers: answered });
+            port::open(Port { worker, step: 0, requests, answers: answered });
             worker::work(&shared, &clients, client);
         }));
     }
-    drop(ask);
+    drop(sender);
     let mut scheduler = Scheduler {
         seed,
         cut: cut.clone(),
@@ -155,7 +155,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         clients,
         clocks,
         halted: vec![None; CLIENTS],
-        asks,
+        requests,
         answers,
         parked: (0..WORKERS).map(|_| None).collect(),
         paused: vec![0; WORKERS],
@@ -187,7 +187,8 @@ impl Scheduler {
             }
         }
         loop {
-            let is_idle = |asked: &Option<Asked>| matches!(asked, Some(Asked { ask: Ask::Next, .. }));
+            let is_idle =
+                |pending: &Option<Pending>| matches!(pending, Some(Pending { request: Request::Next, .. }));
             if self.acts_left == 0 && self.parked.iter().all(is_idle) {
                 break;
             }
@@ -207,10 +208,10 @@ impl Scheduler {
 
     /// Waits for the next request of the running thread. Returns false if none arrives.
     fn wait(&mut self) -> bool {
-        match self.asks.recv_timeout(STUCK) {
-            Ok(asked) => {
-                let worker = asked.worker;
-                self.parked[worker] = Some(asked);
+        match self.requests.recv_timeout(STUCK) {
+            Ok(pending) => {
+                let worker = pending.worker;
+                self.parked[worker] = Some(pending);
                 true
             }
             Err(_) => {
@@ -249,8 +250,8 @@ impl Scheduler {
         let may_run = |worker: &usize| {
             let is_waiting = match &self.parked[*worker] {
                 // An idle thread stays idle once no acts are left.
-                Some(Asked { ask: Ask::Next, .. }) => self.acts_left == 0,
-                Some(Asked { ask: Ask::Sleep(until), .. }) => now < *until && !self.killed[*worker],
+                Some(Pending { request: Request::Next, .. }) => self.acts_left == 0,
+                Some(Pending { request: Request::Sleep(until), .. }) => now < *until && !self.killed[*worker],
                 _ => false,
             };
             let is_halted = self.halted.get(worker / THREADS_PER_CLIENT).is_some_and(Option::is_some);
@@ -262,17 +263,17 @@ impl Scheduler {
             return true;
         }
         let worker = self.dice.pick(&ready);
-        let Some(asked) = self.parked[worker].take() else { return false };
-        let Some(answer) = self.answer(&asked) else {
-            self.parked[worker] = Some(asked);
+        let Some(pending) = self.parked[worker].take() else { return false };
+        let Some(answer) = self.answer(&pending) else {
+            self.parked[worker] = Some(pending);
             return true;
         };
         self.answers[worker].send(answer).is_ok() && self.wait()
     }
 
-    fn answer(&mut self, asked: &Asked) -> Option<Answer> {
-        let worker = asked.worker;
-        if let Ask::Next = asked.ask {
+    fn answer(&mut self, pending: &Pending) -> Option<Answer> {
+        let worker = pending.worker;
+        if let Request::Next = pending.request {
             self.killed[worker] = false;
             return self.order(worker).map(Answer::Order);
         }
@@ -281,27 +282,31 @@ impl Scheduler {
         }
         let may_fail = self.weather.faults > 0
             && self.in_a_row[worker] < FAULTS_IN_A_ROW
-            && !matches!(asked.ask, Ask::Pause | Ask::Sleep(_))
+            && !matches!(pending.request, Request::Pause | Request::Sleep(_))
             && self.dice.one_in(self.weather.faults);
         let fault = if may_fail { self.decide(Kind::Fault) } else { None };
         let faulty = fault.is_some();
         self.in_a_row[worker] = if faulty { self.in_a_row[worker] + 1 } else { 0 };
         let lost = || EngineError::transient("simulated: no answer");
-        match &asked.ask {
-            Ask::Read(keys) => self.trace(format!("  step {}: reads {keys:?}, lost: {faulty}", asked.step)),
-            Ask::Scan(scan) => self.trace(format!("  step {}: scans {scan:?}, lost: {faulty}", asked.step)),
+        match &pending.request {
+            Request::Read(keys) => {
+                self.trace(format!("  step {}: reads {keys:?}, lost: {faulty}", pending.step))
+            }
+            Request::Scan(scan) => {
+                self.trace(format!("  step {}: scans {scan:?}, lost: {faulty}", pending.step))
+            }
             _ => {}
         }
         let world = self.shared.world();
-        let answer = match &asked.ask {
-            Ask::Next | Ask::Pause | Ask::Sleep(_) | Ask::Sync => Answer::Go,
-            Ask::Read(_) if faulty => Answer::Read(Err(lost())),
-            Ask::Scan(_) if faulty => Answer::Scan(Err(lost())),
-            Ask::Read(keys) => Answer::Read(world.engine.read(keys)),
-            Ask::Scan(scan) => Answer::Scan(world.engine.scan(scan)),
-            Ask::Commit(txns) => {
+        let answer = match &pending.request {
+            Request::Next | Request::Pause | Request::Sleep(_) | Request::Sync => Answer::Go,
+            Request::Read(_) if faulty => Answer::Read(Err(lost())),
+            Request::Scan(_) if faulty => Answer::Scan(Err(lost())),
+            Request::Read(keys) => Answer::Read(world.engine.read(keys)),
+            Request::Scan(scan) => Answer::Scan(world.engine.scan(scan)),
+            Request::Commit(txns) => {
                 drop(world);
-                Answer::Commit(self.commit(asked.step, txns, fault))
+                Answer::Commit(self.commit(pending.step, txns, fault))
             }
         };
         Some(answer)
@@ -369,7 +374,7 @@ impl Scheduler {
         self.shared.kill(client);
         for worker in client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT {
             self.killed[worker] = true;
-            if let Some(Asked { step, ask: Ask::Commit(txns), .. }) = &self.parked[worker]
+            if let Some(Pending { step, request: Request::Commit(txns), .. }) = &self.parked[worker]
                 && self.dice.one_in(2)
             {
                 self.late.push((*step, txns.clone(), self.clocks.now()));
@@ -394,7 +399,8 @@ impl Scheduler {
             // One thread starts the process while the other waits.
             let is_other_busy =
                 (client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT).any(|other| {
-                    other != worker && !matches!(&self.parked[other], Some(Asked { ask: Ask::Next, .. }))
+                    other != worker
+                        && !matches!(&self.parked[other], Some(Pending { request: Request::Next, .. }))
                 });
             if is_other_busy {
                 return None;
@@ -444,8 +450,8 @@ impl Scheduler {
 
     /// No thread can run now: advances the time until one can.
     fn skip_time(&mut self) {
-        let sleeps = self.parked.iter().flatten().filter_map(|asked| match asked.ask {
-            Ask::Sleep(until) => Some(until),
+        let sleeps = self.parked.iter().flatten().filter_map(|pending| match pending.request {
+            Request::Sleep(until) => Some(until),
             _ => None,
         });
         let next = sleeps

@@ -8,9 +8,9 @@ use crate::mutant::Mutant;
 use crate::schedule::{History, run_cut};
 
 /// The maximum number of histories that are run to shorten one.
-const MOST_RUNS: usize = 500;
+const MAX_RUNS: usize = 500;
 /// The time after which no further history is run.
-const MOST_TIME: Duration = Duration::from_secs(60);
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 /// Shortens a history that has findings: leaves out decisions of the scheduler as long as at least one finding remains.
 /// Returns the given history if no decision can be left out.
@@ -47,7 +47,7 @@ fn shorten_by(history: History, run: impl Fn(&Cut) -> History) -> History {
                 let more = numbers.map(|number| (kind, number)).filter(|it| !cut.left_out.contains(it));
                 let mut shorter = cut.clone();
                 shorter.left_out.extend(more);
-                let is_over = runs == MOST_RUNS || began.elapsed() > MOST_TIME;
+                let is_over = runs == MAX_RUNS || began.elapsed() > MAX_TIME;
                 if shorter.left_out.len() == cut.left_out.len() || is_over {
                     continue;
                 }

@@ -41,7 +41,7 @@ impl Clients {
 /// Runs the orders for a thread of a client until the end of the history.
 pub(crate) fn work(shared: &Shared, clients: &Clients, number: usize) {
     loop {
-        match port::ask(port::Ask::Next) {
+        match port::send(port::Request::Next) {
             port::Answer::Order(order) => perform(shared, clients, number, &order),
             _ => return,
         }

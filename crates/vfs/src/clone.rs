@@ -123,7 +123,7 @@ mod tests {
             ino,
             parent: Ino::ROOT,
             name: Name::new(b"copy").unwrap(),
-            most_chunks: 1,
+            max_chunks: 1,
         };
         let (_, session) = old.commits.change(&begin).unwrap();
         let entry = ops::CloneEntry {
@@ -134,7 +134,7 @@ mod tests {
             is_linked: false,
         };
         old.commits
-            .change(&ops::CloneEntries { session, root: ino, entries: &[entry], most_chunks: 1 })
+            .change(&ops::CloneEntries { session, root: ino, entries: &[entry], max_chunks: 1 })
             .unwrap();
         let record = shared.session(session).unwrap();
         assert!(new.meta().remove_session(record.id, record.heartbeat).unwrap());

@@ -103,7 +103,7 @@ impl Files {
         let size = self.base.attributes.inode(ino)?.size.max(unflushed_end);
         let len = size.saturating_sub(offset).min(u64::from(len));
         let mut data = file.lock();
-        if data.buffer.touches(offset, len) {
+        if data.buffer.is_dirty_in(offset, len) {
             let mut buf = vec![0; len as usize];
             if !data.buffer.covers(offset, len) {
                 self.read_stored(file, &mut data, offset, &mut buf)?;

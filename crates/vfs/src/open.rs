@@ -98,7 +98,7 @@ impl FileData {
         self.in_doubt.is_none()
             && self.lost.is_none()
             && self.buffer.is_dirty()
-            && !self.buffer.touches(0, len)
+            && !self.buffer.is_dirty_in(0, len)
     }
 }
 

@@ -12,7 +12,7 @@ use types::BLOCK_BYTES;
 const READERS: usize = 4;
 
 /// The maximum readahead in bytes: with a store that answers in 50 ms, this gives 600 MB/s.
-const MOST_BYTES: u64 = 32 << 20;
+const MAX_BYTES: u64 = 32 << 20;
 
 /// The readahead of all files together may use the size of the block cache divided by this.
 const CACHE_SHARE: u64 = 4;
@@ -40,8 +40,8 @@ struct Reader {
 }
 
 /// The maximum readahead of each file in bytes, for a number of open files and a cache of this size.
-pub(crate) fn most_bytes(cache_bytes: u64, open_files: u64) -> u64 {
-    (cache_bytes / CACHE_SHARE / open_files.max(1)).clamp(BLOCK_BYTES.into(), MOST_BYTES)
+pub(crate) fn max_bytes(cache_bytes: u64, open_files: u64) -> u64 {
+    (cache_bytes / CACHE_SHARE / open_files.max(1)).clamp(BLOCK_BYTES.into(), MAX_BYTES)
 }
 
 impl ReadAhead {
@@ -88,7 +88,7 @@ mod tests {
     fn reading_half_a_block_prefetches_nothing() {
         let mut ahead = ReadAhead::default();
         for at in (0..BLOCK / 2).step_by(STEP as usize) {
-            assert_eq!(ahead.note(at..at + STEP, MOST_BYTES), None);
+            assert_eq!(ahead.note(at..at + STEP, MAX_BYTES), None);
         }
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let mut ahead = ReadAhead::default();
         let (mut prefetched, mut furthest) = (0, 0);
         for at in (0..64 * BLOCK).step_by(STEP as usize) {
-            if let Some(range) = ahead.note(at..at + STEP, MOST_BYTES) {
+            if let Some(range) = ahead.note(at..at + STEP, MAX_BYTES) {
                 assert!(
                     range.start >= prefetched && range.end - range.start >= BLOCK,
                     "{range:?} after {prefetched}"
@@ -105,9 +105,9 @@ mod tests {
                 prefetched = range.end;
             }
             furthest = furthest.max(prefetched.saturating_sub(at + STEP));
-            assert!(prefetched.saturating_sub(at + STEP) <= MOST_BYTES);
+            assert!(prefetched.saturating_sub(at + STEP) <= MAX_BYTES);
         }
-        assert_eq!(furthest, MOST_BYTES);
+        assert_eq!(furthest, MAX_BYTES);
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         let mut prefetched = 0;
         for pair in (0..16 * BLOCK).step_by(2 * STEP as usize) {
             for at in [pair + STEP, pair] {
-                prefetched = ahead.note(at..at + STEP, MOST_BYTES).map_or(prefetched, |range| range.end);
+                prefetched = ahead.note(at..at + STEP, MAX_BYTES).map_or(prefetched, |range| range.end);
             }
         }
         assert!(prefetched > 16 * BLOCK);
@@ -127,13 +127,13 @@ mod tests {
         let mut ahead = ReadAhead::default();
         for i in 0..10_000 {
             let at = (i * 7919 % 10_007) * BLOCK;
-            assert_eq!(ahead.note(at..at + 4096, MOST_BYTES), None);
+            assert_eq!(ahead.note(at..at + 4096, MAX_BYTES), None);
         }
         let mut ranges = [0; READERS];
         for at in (0..8 * BLOCK).step_by(STEP as usize) {
             for (reader, count) in ranges.iter_mut().enumerate() {
                 let at = at + reader as u64 * 1000 * BLOCK;
-                *count += usize::from(ahead.note(at..at + STEP, MOST_BYTES).is_some());
+                *count += usize::from(ahead.note(at..at + STEP, MAX_BYTES).is_some());
             }
         }
         assert!(ranges.iter().all(|&count| count > 1), "{ranges:?}");
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn many_files_share_the_cache() {
-        assert_eq!(most_bytes(256 << 20, 1), MOST_BYTES);
-        assert_eq!(most_bytes(256 << 20, 8), 8 << 20);
-        assert_eq!(most_bytes(256 << 20, 1000), BLOCK);
+        assert_eq!(max_bytes(256 << 20, 1), MAX_BYTES);
+        assert_eq!(max_bytes(256 << 20, 8), 8 << 20);
+        assert_eq!(max_bytes(256 << 20, 1000), BLOCK);
     }
 }

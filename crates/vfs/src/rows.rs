@@ -40,7 +40,7 @@ impl Files {
 
     /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
     pub(crate) fn read_ahead(&self, file: &OpenFile, data: &mut FileData, range: Range<u64>, size: u64) {
-        let most = readahead::most_bytes(self.base.store.cache_bytes(), self.base.open.count());
+        let most = readahead::max_bytes(self.base.store.cache_bytes(), self.base.open.count());
         let Some(next) = data.ahead.note(range, most) else { return };
         let (mut at, end) = (next.start, next.end.min(size));
         while at < end {

@@ -51,7 +51,7 @@ const NOT_CHECKED: u8 = 8;
 
 /// The maximum number of counts. The quotas are counted again if another client changes a rule or corrects a
 /// quota meanwhile.
-const MOST_ROUNDS: usize = 5;
+const MAX_ROUNDS: usize = 5;
 
 /// How many quotas one commit corrects.
 const CORRECTED_AT_ONCE: usize = 100;
@@ -70,7 +70,7 @@ fn check(args: &CheckArgs) -> Result<u8, CliError> {
     let target = QuotaTarget::open(&args.target)?;
     target.require_directory()?;
     let interrupt = Interrupt::install()?;
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut recount = target.recount(&interrupt)?;
         if target.ino != Ino::ROOT {
             target.keep_below(&mut recount)?;

@@ -45,7 +45,7 @@ impl Network {
     }
 
     /// One request: the way there, the work, and the way back.
-    fn ask<T>(&self, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    fn request<T>(&self, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         let is_broken = self.shared.mutant == Some(Mutant::HeartbeatBehindFlush) && self.client == 1;
         if is_broken && scheduler::name() == "limen-heartbeat" && host::random().is_multiple_of(8) {
             host::sleep(STALL);
@@ -65,7 +65,7 @@ impl Network {
 
 impl Engine for Network {
     fn read(&self, keys: &[RecordKey]) -> Result<Snapshot, EngineError> {
-        let mut snapshot = self.ask(|| self.shared.world().engine.read(keys))?;
+        let mut snapshot = self.request(|| self.shared.world().engine.read(keys))?;
         if self.shared.mutant == Some(Mutant::IgnoresHolder) && self.client == 1 {
             for record in &mut snapshot.records {
                 if let Record::Inode(_, Some(inode)) = record {
@@ -77,11 +77,11 @@ impl Engine for Network {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        self.ask(|| Ok(txns.iter().map(|txn| apply(&self.shared, txn)).collect()))
+        self.request(|| Ok(txns.iter().map(|txn| apply(&self.shared, txn)).collect()))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.ask(|| self.shared.world().engine.scan(scan))
+        self.request(|| self.shared.world().engine.scan(scan))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -93,7 +93,7 @@ impl Engine for Network {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        let inner = self.ask(|| self.shared.world().engine.watch())?;
+        let inner = self.request(|| self.shared.world().engine.watch())?;
         let network = Network { shared: Arc::clone(&self.shared), client: self.client };
         Ok(inner.map(|inner| Box::new(Stream { inner, network }) as Box<dyn Changes>))
     }

@@ -21,7 +21,7 @@ use crate::machine::Clocks;
 const STUCK: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
-struct Asked {
+struct Message {
     worker: usize,
     what: What,
 }
@@ -94,7 +94,7 @@ struct ThreadMachine {
     worker: usize,
     count: Arc<AtomicUsize>,
     seed: u64,
-    asks: Sender<Asked>,
+    messages: Sender<Message>,
     answers: Receiver<bool>,
 }
 
@@ -138,7 +138,7 @@ impl Machine for ThreadMachine {
         // Add a random time, so that no two threads wake up at the same moment.
         let jitter = Duration::from_nanos(DICE.with_borrow_mut(|dice| dice.below(20_000)) as u64);
         let until = self.clocks.now() + time + jitter;
-        let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();
+        let is_sent = self.messages.send(Message { worker: self.worker, what: What::Sleep(until) }).is_ok();
         if !is_sent || !self.answers.recv().unwrap_or(false) {
             resume_unwind(Box::new(Ended));
         }
@@ -156,7 +156,7 @@ impl Machine for ThreadMachine {
 }
 
 impl ThreadMachine {
-    fn place(&self, name: &str, worker: usize, client: usize) -> (Seat, Sender<Asked>) {
+    fn place(&self, name: &str, worker: usize, client: usize) -> (Seat, Sender<Message>) {
         let seat = Seat {
             clocks: Arc::clone(&self.clocks),
             client,
@@ -165,7 +165,7 @@ impl ThreadMachine {
             count: Arc::clone(&self.count),
             seed: self.seed,
         };
-        (seat, self.asks.clone())
+        (seat, self.messages.clone())
     }
 }
 
@@ -180,13 +180,13 @@ struct Seat {
 }
 
 fn start(
-    (seat, asks): (Seat, Sender<Asked>),
+    (seat, messages): (Seat, Sender<Message>),
     until: Duration,
     work: Box<dyn FnOnce() + Send>,
 ) -> JoinHandle<()> {
     let (go, answers) = channel();
     let new = Thread { client: seat.client, answers: go, until };
-    let _ = asks.send(Asked { worker: seat.worker, what: What::New(new) });
+    let _ = messages.send(Message { worker: seat.worker, what: What::New(new) });
     thread::spawn(move || {
         if !answers.recv().unwrap_or(false) {
             return;
@@ -194,11 +194,11 @@ fn start(
         let Seat { clocks, client, name, worker, count, seed } = seat;
         NAME.set(name);
         set_dice(Dice::of(seed, 1, worker as u64));
-        let over = asks.clone();
-        host::sim::enter(Rc::new(ThreadMachine { clocks, client, worker, count, seed, asks, answers }));
+        let over = messages.clone();
+        host::sim::enter(Rc::new(ThreadMachine { clocks, client, worker, count, seed, messages, answers }));
         let done = catch_unwind(AssertUnwindSafe(work));
         let is_panic = done.is_err_and(|cause: Box<dyn Any + Send>| !cause.is::<Ended>());
-        let _ = over.send(Asked { worker, what: What::Over(is_panic) });
+        let _ = over.send(Message { worker, what: What::Over(is_panic) });
     })
 }
 
@@ -213,12 +213,12 @@ pub(super) fn run(
     main: &dyn Fn(usize) -> Main,
     before_end: &dyn Fn(),
 ) -> Vec<String> {
-    let (asks, asked) = channel();
+    let (messages, received) = channel();
     let count = Arc::new(AtomicUsize::new(mains));
     let begin = |client: usize, worker: usize, until: Duration| {
         let (clocks, count) = (Arc::clone(clocks), Arc::clone(&count));
         let seat = Seat { clocks, client, name: "main".to_owned(), worker, count, seed };
-        start((seat, asks.clone()), until, main(client))
+        start((seat, messages.clone()), until, main(client))
     };
     let mut joins: Vec<JoinHandle<()>> =
         (0..mains).map(|client| begin(client, client, Duration::from_nanos(client as u64))).collect();
@@ -226,7 +226,7 @@ pub(super) fn run(
     let mut findings = Vec::new();
     let mut running = 0;
     for _ in 0..joins.len() {
-        receive(&asked, &mut threads, &mut running, &mut findings);
+        receive(&received, &mut threads, &mut running, &mut findings);
     }
     let Events { halts, jumps, kills } = events;
     let (mut suspended, mut set) = (0, 0);
@@ -265,7 +265,7 @@ pub(super) fn run(
             threads.iter().filter(|thread| is_killed(thread)).flatten().for_each(Thread::end);
             let before = threads.len();
             while threads.iter().any(is_killed) {
-                if !receive(&asked, &mut threads, &mut running, &mut findings) {
+                if !receive(&received, &mut threads, &mut running, &mut findings) {
                     break 'run;
                 }
                 // A thread that another one starts while it unwinds never runs.
@@ -274,7 +274,7 @@ pub(super) fn run(
                 }
             }
             joins.push(begin(*client, count.fetch_add(1, Relaxed), *at));
-            if !receive(&asked, &mut threads, &mut running, &mut findings) {
+            if !receive(&received, &mut threads, &mut running, &mut findings) {
                 break;
             }
             continue;
@@ -287,7 +287,7 @@ pub(super) fn run(
         }
         running = 1;
         while running > 0 {
-            if !receive(&asked, &mut threads, &mut running, &mut findings) {
+            if !receive(&received, &mut threads, &mut running, &mut findings) {
                 break 'run;
             }
         }
@@ -302,12 +302,12 @@ pub(super) fn run(
 
 /// Receives the next message from a running thread; false if none arrives.
 fn receive(
-    asked: &Receiver<Asked>,
+    received: &Receiver<Message>,
     threads: &mut Vec<Option<Thread>>,
     running: &mut usize,
     findings: &mut Vec<String>,
 ) -> bool {
-    let Ok(Asked { worker, what }) = asked.recv_timeout(STUCK) else {
+    let Ok(Message { worker, what }) = received.recv_timeout(STUCK) else {
         findings.push("a thread neither slept nor ended".to_owned());
         return false;
     };

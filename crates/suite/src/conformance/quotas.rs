@@ -234,8 +234,8 @@ pub fn charges_are_granted_in_order(engine: &dyn Engine) {
 pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
     const THREADS: u64 = 8;
     const EACH: u64 = 12;
-    const MOST: u64 = 50;
-    let effects = [DIRECTORY, USER].map(|key| Effect::PutQuota { key, rule: limits(MOST, MOST * 3) });
+    const MAX: u64 = 50;
+    let effects = [DIRECTORY, USER].map(|key| Effect::PutQuota { key, rule: limits(MAX, MAX * 3) });
     apply(engine, effects.into());
     let granted: u64 = std::thread::scope(|scope| {
         let threads = (0..THREADS).map(|thread| {
@@ -261,10 +261,10 @@ pub fn concurrent_charges_never_exceed_a_limit(engine: &dyn Engine) {
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
     });
-    assert_eq!(granted, MOST);
+    assert_eq!(granted, MAX);
     for key in [DIRECTORY, USER] {
         let found = quota(engine, key).map(|quota| (quota.inodes, quota.blocks));
-        assert_eq!(found, Some((MOST as i64, MOST as i64 * 3)));
+        assert_eq!(found, Some((MAX as i64, MAX as i64 * 3)));
     }
-    assert_eq!(read_usage(engine).inodes, MOST);
+    assert_eq!(read_usage(engine).inodes, MAX);
 }

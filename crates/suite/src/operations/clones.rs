@@ -363,7 +363,7 @@ fn an_interrupted_copy_is_removed(factory: Factory<'_>) {
 fn begin(c: &Client, src: Ino) -> (Ino, types::SessionId) {
     let root = c.next_ino();
     let source = CloneSource::new(&c.inode(src));
-    let op = BeginClone { source, ino: root, parent: ROOT, name: n("copy"), most_chunks: CLONED_CHUNKS };
+    let op = BeginClone { source, ino: root, parent: ROOT, name: n("copy"), max_chunks: CLONED_CHUNKS };
     let (_, session) = c.run(&op).unwrap();
     let mut dirs = vec![(src, root)];
     while let Some((from, parent)) = dirs.pop() {
@@ -372,7 +372,7 @@ fn begin(c: &Client, src: Ino) -> (Ino, types::SessionId) {
             let to = c.next_ino();
             let entry =
                 CloneEntry { source: CloneSource::new(&inode), parent, name, ino: to, is_linked: false };
-            let op = CloneEntries { session, root, entries: &[entry], most_chunks: CLONED_CHUNKS };
+            let op = CloneEntries { session, root, entries: &[entry], max_chunks: CLONED_CHUNKS };
             assert!(matches!(c.run(&op).unwrap()[..], [ClonedEntry::Copied(_)]));
             if inode.kind.is_dir() {
                 dirs.push((inode.ino, to));
@@ -414,7 +414,7 @@ fn another_session_does_not_end_a_copy(factory: Factory<'_>) {
     let rival = client(c.engine());
     let end = |session, parent| EndClone { session, root, parent, name: n("copy"), subdirectories: 2 };
     assert_eq!(rival.run(&end(session, ROOT)).unwrap_err(), Errno::ESTALE);
-    let op = CloneEntries { session, root, entries: &[], most_chunks: CLONED_CHUNKS };
+    let op = CloneEntries { session, root, entries: &[], max_chunks: CLONED_CHUNKS };
     assert_eq!(rival.run(&op).unwrap_err(), Errno::ESTALE);
     assert_eq!(c.run(&end(session, Ino(1 << 40))).unwrap_err(), Errno::ENOENT);
     assert_eq!(c.run(&end(session, c.at(src, "inline").ino)).unwrap_err(), Errno::ENOTDIR);
@@ -491,7 +491,7 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
             ino: Ino(1 << 40),
             parent: ROOT,
             name: n("copy"),
-            most_chunks: CLONED_CHUNKS,
+            max_chunks: CLONED_CHUNKS,
         })
         .unwrap();
     let rival = client(c.engine());
@@ -510,7 +510,7 @@ fn a_copy_after_a_conflict_is_of_one_moment(factory: Factory<'_>) {
     let root = Ino(1 << 40);
     let entry =
         CloneEntry { source: listed, parent: root, name: n("f"), ino: Ino(2 << 40), is_linked: false };
-    cloner.run(&CloneEntries { session, root, entries: &[entry], most_chunks: CLONED_CHUNKS }).unwrap();
+    cloner.run(&CloneEntries { session, root, entries: &[entry], max_chunks: CLONED_CHUNKS }).unwrap();
     faulty.arm(false);
     assert_eq!(faulty.injected(), 2);
     cloner.run(&EndClone { session, root, parent: ROOT, name: n("copy"), subdirectories: 0 }).unwrap();
@@ -531,7 +531,7 @@ fn changes_after_the_listing(factory: Factory<'_>) {
     let root = c.next_ino();
     let source = CloneSource::new(&c.inode(dir));
     let (_, session) = c
-        .run(&BeginClone { source, ino: root, parent: ROOT, name: n("copy"), most_chunks: CLONED_CHUNKS })
+        .run(&BeginClone { source, ino: root, parent: ROOT, name: n("copy"), max_chunks: CLONED_CHUNKS })
         .unwrap();
     let entry = |ino, name: &str| CloneEntry {
         source: CloneSource::new(&c.inode(ino)),
@@ -549,7 +549,7 @@ fn changes_after_the_listing(factory: Factory<'_>) {
     let rival = client(c.engine());
     rival.set_xattr(marked, "user.late", "y", XattrMode::Set).unwrap();
     let cloned =
-        c.run(&CloneEntries { session, root, entries: &entries, most_chunks: CLONED_CHUNKS }).unwrap();
+        c.run(&CloneEntries { session, root, entries: &entries, max_chunks: CLONED_CHUNKS }).unwrap();
     assert!(
         matches!(cloned[..], [ClonedEntry::Copied(_), ClonedEntry::Gone, ClonedEntry::Copied(_)]),
         "{cloned:?}"
