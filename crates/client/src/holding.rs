@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use host::Instant;
 use journal::{Header, Journal, Journals};
 use meta::{
-    DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Record, RecordKey, Scan, Snapshot, Txn,
+    Beside, DIR_BYTES, Effect, Engine, EngineError, Guard, Inode, Outcome, Page, Record, RecordKey, Scan,
+    Snapshot, Txn,
 };
 use ops::{Acl, Key, Value};
-use types::{AclId, BootInstant, Ino, SessionId, SliceId, Time};
+use types::{AclId, BootInstant, Ino, Name, SessionId, SliceId, Time};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
@@ -324,6 +325,32 @@ impl Meta {
             self.settle_held()?;
         }
         Ok(if held > 0 { HeldRead::Some } else { HeldRead::Nothing })
+    }
+
+    /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, or if `inodes` are requested and
+    /// one of them is not held, because it has a name elsewhere.
+    pub(crate) fn list_held(
+        &self,
+        parent: Ino,
+        after: Option<&Name>,
+        limit: usize,
+        inodes: bool,
+    ) -> Option<Page> {
+        if !self.may_answer_held() {
+            return None;
+        }
+        let state = host::lock(&self.held.state);
+        if !state.directories.contains(&parent) {
+            return None;
+        }
+        let beside = if inodes { Beside::Inodes } else { Beside::Nothing };
+        let scan = Scan::Dir { parent, after: after.cloned(), limit, beside };
+        let page = Engine::scan(&state.records, &scan).ok()?;
+        let is_elsewhere = |record: &Record| match record {
+            Record::Inode(ino, _) => !state.inodes.contains(ino),
+            _ => false,
+        };
+        (!page.snapshot.records.iter().any(is_elsewhere)).then_some(page)
     }
 
     /// Reads records, and caches them if `is_remembered`. Records that are held come from memory. Also returns how many

@@ -10,7 +10,8 @@ use crate::listing::{Generation, WholeListing};
 
 impl Meta {
     /// One page of a directory in the order of names, beginning after `after`: for each name its entry and,
-    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached.
+    /// if `inodes`, its inode. ACLs that the engine returns with the inodes are cached. A directory that this client
+    /// holds is listed from memory.
     ///
     /// # Errors
     /// Those of the database.
@@ -24,28 +25,20 @@ impl Meta {
         let current = self.is_current();
         let before = self.cache.before(parent);
         let began = Instant::now();
+        if let Some(page) = self.list_held(parent, after.as_ref(), limit, inodes) {
+            return Ok(Listing::of(page));
+        }
         let beside = if inodes { Beside::InodesWithAcls } else { Beside::Nothing };
-        let Page { snapshot, more } =
-            self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
-        self.cache.absorb(&snapshot, began);
-        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(snapshot.records.len()));
-        for record in snapshot.records {
-            match record {
-                Record::Dirent(_, name, Some(dirent)) => entries.push((name, dirent, None)),
-                Record::Inode(ino, inode) => {
-                    if let Some(last) = entries.last_mut().filter(|(_, dirent, _)| dirent.ino == ino) {
-                        last.2 = inode;
-                    }
-                }
-                _ => {}
-            }
-        }
+        let page = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
+        self.cache.absorb(&page.snapshot, began);
+        let seq = page.snapshot.seq;
+        let listing = Listing::of(page);
         // A page without entries, after which more may follow, does not tell how far it reaches.
-        let last = entries.last().map(|(name, ..)| name);
-        if current && (last.is_some() || !more) {
-            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, snapshot.seq);
+        let last = listing.entries.last().map(|(name, ..)| name);
+        if current && (last.is_some() || !listing.more) {
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| listing.more), before, seq);
         }
-        Ok(Listing { entries, more })
+        Ok(listing)
     }
 
     /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
@@ -88,4 +81,22 @@ pub struct Listing {
     pub entries: Vec<ListedEntry>,
     /// Whether entries may follow the last one.
     pub more: bool,
+}
+
+impl Listing {
+    fn of(page: Page) -> Listing {
+        let mut entries: Vec<ListedEntry> = Vec::with_capacity(page.snapshot.records.len());
+        for record in page.snapshot.records {
+            match record {
+                Record::Dirent(_, name, Some(dirent)) => entries.push((name, dirent, None)),
+                Record::Inode(ino, inode) => {
+                    if let Some(last) = entries.last_mut().filter(|(_, dirent, _)| dirent.ino == ino) {
+                        last.2 = inode;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Listing { entries, more: page.more }
+    }
 }

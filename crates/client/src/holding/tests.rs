@@ -10,6 +10,7 @@ use types::{BootInstant, Errno, FileType, Ino, Mode, Name, Time};
 
 use super::*;
 use crate::driver::BY_KERNEL;
+use crate::readdir::Listing;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -147,8 +148,11 @@ fn changes_in_a_new_directory_cost_no_round_trip_until_they_are_committed_togeth
     assert_eq!(look(&meta, dir.ino, "f2").unwrap(), None);
     assert_eq!(look(&meta, below.ino, "hard").unwrap().unwrap().nlink, 2);
     assert_eq!(meta.run(&GetInode(dir.ino), &BY_KERNEL).unwrap().nlink, 3);
+    let listed = |dir, inodes| meta.list(dir, None, 100, inodes).unwrap().entries;
+    assert_eq!(listed(dir.ino, true).len(), 19);
+    assert_eq!(listed(below.ino, true).len(), 3);
     let counts = engine.counts() - before;
-    assert_eq!((counts.reads, counts.commits), (0, 0));
+    assert_eq!((counts.reads, counts.commits, counts.scans), (0, 0, 0));
     assert_eq!(stored(&engine, RecordKey::Inode(Ino(100))), None);
     meta.settle_held().unwrap();
     assert_eq!((engine.counts() - before).commits, 1);
@@ -411,6 +415,23 @@ impl Twins {
         one
     }
 
+    /// Lists a directory on both in small pages, and compares them.
+    fn list(&mut self, dir: Ino) {
+        let (limit, inodes) = (1 + self.below(4) as usize, self.below(2) == 0);
+        let mut after = None;
+        loop {
+            let pages = [0, 1].map(|at| self.metas[at].list(dir, after.clone(), limit, inodes).unwrap());
+            let [one, two] = pages.each_ref().map(|page| without_times(&format!("{page:?}")));
+            assert_eq!(one, two, "{dir:?} after {after:?}");
+            let [Listing { entries, more }, _] = pages;
+            assert_eq!(entries.iter().all(|(.., inode)| inode.is_some()), inodes || entries.is_empty());
+            match entries.last() {
+                Some((name, ..)) if more => after = Some(name.clone()),
+                _ => return,
+            }
+        }
+    }
+
     fn step(&mut self) {
         let (parent, name, ino) = (self.directory(), self.name(), self.file());
         match self.below(20) {
@@ -506,6 +527,7 @@ impl Twins {
                     drop(self.both(&ops::GetChunk { ino, chunk: types::ChunkIndex(0) }));
                 }
             }
+            18 => self.list(parent),
             _ => drop(self.both(&Lookup { parent, name })),
         }
     }
