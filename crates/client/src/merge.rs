@@ -114,7 +114,13 @@ fn add(effects: &mut Vec<Effect>, effect: &Effect) -> Option<()> {
                 matches!(other, Effect::PutDirent { ino: named, .. } | Effect::PutOrphan { ino: named, .. }
                     | Effect::DropOrphan { ino: named, .. } if named == ino)
             };
-            if effects.iter().any(|other| concerns(other, *ino) || names(other)) {
+            // A removed inode needs no times and links. The entries of a directory are removed beside it.
+            effects.retain(|other| {
+                let is_field = matches!(other, Effect::SetTimes { .. } | Effect::AddLinks { .. });
+                !(is_field && concerns(other, *ino))
+            });
+            let keeps = |other: &Effect| concerns(other, *ino) && !matches!(other, Effect::DropDirent { .. });
+            if effects.iter().any(|other| keeps(other) || names(other)) {
                 return None;
             }
             effects.push(effect.clone());

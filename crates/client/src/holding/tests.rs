@@ -170,6 +170,40 @@ fn changes_in_a_new_directory_cost_no_round_trip_until_they_are_committed_togeth
 }
 
 #[test]
+fn the_removal_of_a_tree_is_committed_in_few_transactions() {
+    let engine = volume();
+    let meta = client(&engine, true);
+    let top = make(&meta, Ino::ROOT, "top", 10, MakeKind::Directory).unwrap();
+    for n in 0..10 {
+        let dir = make(&meta, top.ino, &format!("d{n}"), 100 * (n + 1), MakeKind::Directory).unwrap();
+        make(&meta, dir.ino, "f", dir.ino.0 + 1, MakeKind::Regular).unwrap();
+        let link = Link { ino: Ino(dir.ino.0 + 1), parent: dir.ino, name: name("g"), orphan_of: None };
+        meta.run(&link, &BY_KERNEL).unwrap();
+    }
+    meta.settle_held().unwrap();
+    for n in 0..10 {
+        let dir = Ino(100 * (n + 1));
+        for file in ["f", "g"] {
+            meta.run(&Unlink { parent: dir, name: name(file), open: None }, &BY_KERNEL).unwrap();
+        }
+        meta.run(&Rmdir { parent: top.ino, name: name(&format!("d{n}")) }, &BY_KERNEL).unwrap();
+    }
+    assert_eq!(host::lock(&meta.held.state).first_group().txns.len(), 2);
+    let before = engine.counts();
+    meta.settle_held().unwrap();
+    assert_eq!((engine.counts() - before).commits, 1);
+    for n in 0..10 {
+        for ino in [100 * (n + 1), 100 * (n + 1) + 1] {
+            assert_eq!(stored(&engine, RecordKey::Inode(Ino(ino))), None);
+        }
+        let entries =
+            Scan::Dir { parent: Ino(100 * (n + 1)), after: None, limit: 9, beside: Beside::Nothing };
+        assert_eq!(engine.scan(&entries).unwrap().snapshot.records, []);
+    }
+    assert_eq!(stored(&engine, RecordKey::Inode(top.ino)).unwrap().nlink, 2);
+}
+
+#[test]
 fn another_client_sees_everything_that_was_answered() {
     let engine = volume();
     let [holder, other] = [client(&engine, true), client(&engine, false)];

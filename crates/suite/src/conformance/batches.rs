@@ -195,6 +195,49 @@ pub fn a_directory_is_empty_only_after_all_removals_of_the_batch(engine: &dyn En
     );
 }
 
+pub fn a_directory_is_removed_together_with_its_entries(engine: &dyn Engine) {
+    let (top, d, e) = (Ino(2), Ino(3), Ino(4));
+    let drop_dirent = |parent, entry: &str| Effect::DropDirent { parent, name: name(entry) };
+    apply(
+        engine,
+        vec![
+            put(2, DIR),
+            put(3, DIR),
+            put(4, DIR),
+            put_dirent(2, "d", 3),
+            put_dirent(3, "e", 4),
+            put(5, FILE),
+            put_dirent(4, "a", 5),
+            put_dirent(4, "b", 5),
+            Effect::AddLinks { ino: Ino(5), delta: 1 },
+        ],
+    );
+    let is = |parent, entry: &str, ino| Guard::DirentIs { parent, name: name(entry), ino };
+    let guards = vec![is(e, "a", Ino(5)), is(e, "b", Ino(5)), is(d, "e", e), is(top, "d", d)];
+    let effects = vec![
+        drop_dirent(e, "a"),
+        drop_dirent(e, "b"),
+        Effect::DropInode { ino: Ino(5) },
+        drop_dirent(d, "e"),
+        Effect::DropInode { ino: e },
+        drop_dirent(top, "d"),
+        Effect::DropInode { ino: d },
+        Effect::SetTimes { ino: top, atime: None, mtime: Some(Time::from_nanos(50)), ctime: None },
+    ];
+    // It shares a batch with other changes.
+    let make = |entry: &str, ino| txn(Vec::new(), vec![put(ino, FILE), put_dirent(2, entry, ino)]);
+    let batch = [make("x", 6), txn(guards, effects), make("y", 7)];
+    let outcomes = engine.commit(&batch).expect("a commit");
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
+    for ino in [3, 4, 5] {
+        assert_eq!(read_inode(engine, ino), None);
+        let scan = Scan::Dir { parent: Ino(ino), after: None, limit: 9, beside: Beside::Nothing };
+        assert_eq!(engine.scan(&scan).expect("a scan").snapshot.records, []);
+    }
+    assert_eq!(read_inode(engine, 2).map(|inode| inode.mtime.nanos()), Some(50));
+    assert_eq!(read_usage(engine), Usage { inodes: 3, blocks: 0 });
+}
+
 pub fn a_conflict_affects_only_its_transaction(engine: &dyn Engine) {
     let never = Guard::Access { ino: Ino(99), rev: 0 };
     let batch = [

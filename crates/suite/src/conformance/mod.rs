@@ -59,7 +59,8 @@ macro_rules! conformance {
             usage_can_be_corrected xattr_blocks_count_in_usage
             effects_on_absent_targets_do_nothing post_images_show_each_changed_inode_once
             later_transactions_see_earlier_ones creates_are_applied_in_order space_is_granted_in_order
-            a_directory_is_empty_only_after_all_removals_of_the_batch a_conflict_affects_only_its_transaction
+            a_directory_is_empty_only_after_all_removals_of_the_batch a_directory_is_removed_together_with_its_entries
+            a_conflict_affects_only_its_transaction
             a_repeated_transaction_has_no_effect
             results_are_kept_until_their_term_ends an_operation_of_an_ended_term_has_no_effect
             an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never
