@@ -58,9 +58,11 @@ pub(crate) const MAX_INODES: usize = 100_000;
 /// times this time, the time doubles, up to [`LONGEST_BREAK`].
 pub(crate) const FIRST_BREAK: Duration = Duration::from_secs(1);
 pub(crate) const LONGEST_BREAK: Duration = Duration::from_secs(600);
-/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued. A
-/// request with many transactions costs little more than one with few.
-pub(crate) const GATHER_FOR: Duration = Duration::from_millis(3);
+/// How long the thread that commits the queue waits for more transactions if fewer than [`MAX_GROUP`] are queued, and
+/// how often it looks meanwhile. A request with many transactions costs little more than one with few, and nobody waits
+/// for it: fsync, a recall and a full queue commit at once.
+pub(crate) const GATHER_FOR: Duration = Duration::from_millis(30);
+pub(crate) const GATHER_STEP: Duration = Duration::from_millis(3);
 /// How long the thread that commits the queue waits after it has given up for a retry timeout.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a waiting thread checks the state again, even if it is not notified.

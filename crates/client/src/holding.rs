@@ -256,6 +256,8 @@ impl Meta {
             // The session of the transaction has ended, so it holds nothing.
         } else if is_known && !state.is_closing {
             state.apply(txn, own);
+            // After a first attempt without a known result they were strays.
+            entered.births.iter().for_each(|ino| _ = state.strays.remove(ino));
             // If the change stream was interrupted, a recall of a new directory may have been missed.
             state.must_give_back |= !entered.births.is_empty() && !self.is_current();
             if state.directories.is_empty() && state.queue.is_empty() {
@@ -327,8 +329,13 @@ impl Meta {
         Ok(if held > 0 { HeldRead::Some } else { HeldRead::Nothing })
     }
 
-    /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, or if `inodes` are requested and
-    /// one of them is not held, because it has a name elsewhere.
+    /// Whether this client holds the directory.
+    pub(crate) fn is_held_here(&self, dir: Ino) -> bool {
+        !self.held.is_idle() && host::lock(&self.held.state).directories.contains(&dir)
+    }
+
+    /// One page of a directory, as [`Meta::list`]. `None` if the directory is not held, if the engine is processing a
+    /// change of held records, or if `inodes` are requested and one of them is not held, because it has a name elsewhere.
     pub(crate) fn list_held(
         &self,
         parent: Ino,
@@ -340,7 +347,7 @@ impl Meta {
             return None;
         }
         let state = host::lock(&self.held.state);
-        if !state.directories.contains(&parent) {
+        if !state.directories.contains(&parent) || state.is_alone {
             return None;
         }
         let beside = if inodes { Beside::Inodes } else { Beside::Nothing };

@@ -9,7 +9,7 @@ use types::{Errno, Ino, SessionId, SliceId};
 
 use crate::driver::Meta;
 use crate::failure::Failure;
-use crate::held::{GATHER_FOR, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
+use crate::held::{GATHER_FOR, GATHER_STEP, LOOK_EVERY, MAX_GROUP, RETRY_AFTER, slices_of};
 
 /// The fate of changes that are answered but not committed when the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,14 +288,11 @@ impl Meta {
                 state = host::wait_timeout(&self.held.changed, &self.held.state, state, LOOK_EVERY);
             }
             let (must_give_back, is_empty) = (state.must_give_back, state.queue.is_empty());
-            let is_short = state.queue.len() < MAX_GROUP;
             drop(state);
             let done = match (must_give_back, is_empty) {
                 (true, _) => self.give_back(),
                 (false, false) => {
-                    if is_short {
-                        host::sleep(GATHER_FOR);
-                    }
+                    self.gather();
                     self.send_queued(u64::MAX)
                 }
                 (false, true) => Ok(()),
@@ -304,6 +301,20 @@ impl Meta {
                 tracing::debug!(%error, "cannot commit the changes in held directories; trying again");
                 host::sleep(RETRY_AFTER);
             }
+        }
+    }
+
+    /// Waits for more transactions, until the queue fills a request or `GATHER_FOR` has passed. A recall ends this too.
+    fn gather(&self) {
+        let until = Instant::now() + GATHER_FOR;
+        loop {
+            let state = host::lock(&self.held.state);
+            let (is_enough, must_give_back) = (state.queue.len() >= MAX_GROUP, state.must_give_back);
+            drop(state);
+            if is_enough || must_give_back || Instant::now() >= until {
+                return;
+            }
+            host::sleep(GATHER_STEP);
         }
     }
 

@@ -41,10 +41,11 @@ impl Meta {
         Ok(listing)
     }
 
-    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached,
-    /// because cached records are not kept current.
+    /// The generation of a directory for a read that begins now; `None` if a listing cannot be cached, because cached
+    /// records are not kept current, or because this client holds the directory: it is listed from memory anyway, and a
+    /// change that the engine commits increments the generation before `State::apply`.
     pub fn generation(&self, dir: Ino) -> Option<Generation> {
-        self.is_current().then(|| self.listings.generation(dir))
+        (self.is_current() && !self.is_held_here(dir)).then(|| self.listings.generation(dir))
     }
 
     /// Caches all entries of a directory, which were read in this generation, until the directory changes.

@@ -170,6 +170,38 @@ fn changes_in_a_new_directory_cost_no_round_trip_until_they_are_committed_togeth
 }
 
 #[test]
+fn a_listing_from_memory_is_not_cached_and_waits_for_changes_at_the_engine() {
+    let engine = volume();
+    let meta = client(&engine, true);
+    let dir = make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap().ino;
+    make(&meta, dir, "f", 11, MakeKind::Regular).unwrap();
+    assert_eq!(meta.generation(dir), None);
+    assert!(meta.generation(Ino::ROOT).is_some());
+    // The engine has committed this transaction, but this client has not applied it to the held records.
+    let effects = vec![Effect::DropDirent { parent: dir, name: name("f") }];
+    let txn = Txn { op_id: meta.terms.next_op(meta.session()).unwrap().id, guards: Vec::new(), effects };
+    let entered = meta.enter(&txn).unwrap();
+    meta.settle_held().unwrap();
+    engine.commit(std::slice::from_ref(&txn)).unwrap();
+    assert_eq!(meta.list(dir, None, 9, true).unwrap().entries.len(), 0);
+    meta.leave(entered, &txn, true);
+    let scans = engine.counts().scans;
+    assert_eq!(meta.list(dir, None, 9, true).unwrap().entries.len(), 0);
+    assert_eq!(engine.counts().scans, scans);
+    meta.give_back().unwrap();
+    assert!(meta.generation(dir).is_some());
+}
+
+#[test]
+fn a_directory_that_is_held_after_all_is_not_given_back_as_a_stray() {
+    let meta = client(&volume(), true);
+    host::lock(&meta.held.state).strays.insert(Ino(10));
+    make(&meta, Ino::ROOT, "d", 10, MakeKind::Directory).unwrap();
+    let state = host::lock(&meta.held.state);
+    assert!(state.directories.contains(&Ino(10)) && state.strays.is_empty());
+}
+
+#[test]
 fn the_removal_of_a_tree_is_committed_in_few_transactions() {
     let engine = volume();
     let meta = client(&engine, true);
