@@ -159,19 +159,19 @@ impl Episode {
         if said == Outcome::Nothing {
             return Ok(());
         }
-        for place in step.call.places() {
-            self.compare_place(place)?;
-            if let Some(slash) = place.0.iter().rposition(|byte| *byte == b'/') {
-                self.compare_place(&RelativePath(place.0[..slash].to_vec()))?;
+        for rel_path in step.call.rel_paths() {
+            self.compare_path(rel_path)?;
+            if let Some(slash) = rel_path.0.iter().rposition(|byte| *byte == b'/') {
+                self.compare_path(&RelativePath(rel_path.0[..slash].to_vec()))?;
             } else {
-                self.compare_place(&RelativePath(Vec::new()))?;
+                self.compare_path(&RelativePath(Vec::new()))?;
             }
             if said == Outcome::Done
-                && !self.live.contains(place)
+                && !self.live.contains(rel_path)
                 && self.live.len() < 200
-                && place.0.len() < 300
+                && rel_path.0.len() < 300
             {
-                self.live.push(place.clone());
+                self.live.push(rel_path.clone());
             }
         }
         (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, may_change(&step.call, slot)))
@@ -186,10 +186,10 @@ impl Episode {
         self.live.clear();
         let mut read = HashSet::new();
         let mut left = vec![RelativePath(Vec::new())];
-        while let Some(place) = left.pop() {
-            self.compare_place(&place)?;
-            let (tested, reference) = (self.pair.tested.path(&place), self.pair.reference.path(&place));
-            let here = |what: String| format!("{place}: {what}");
+        while let Some(rel_path) = left.pop() {
+            self.compare_path(&rel_path)?;
+            let (tested, reference) = (self.pair.tested.path(&rel_path), self.pair.reference.path(&rel_path));
+            let here = |what: String| format!("{rel_path}: {what}");
             let stat = rustix::fs::lstat(&reference).map_err(|error| here(error.to_string()))?;
             if let Some(what) = observe::compare_xattrs(&tested, &reference, false) {
                 return Err(here(what));
@@ -201,11 +201,11 @@ impl Episode {
                         let show = |list| format!("{:?}", outcome(list));
                         return Err(here(format!("lists {}, expected {}", show(tested), show(reference))));
                     }
-                    let names = std::fs::read_dir(self.pair.reference.path(&place))
+                    let names = std::fs::read_dir(self.pair.reference.path(&rel_path))
                         .map_err(|e| here(e.to_string()))?;
                     for name in names {
                         let name = name.map_err(|error| here(error.to_string()))?.file_name();
-                        let mut below = place.0.clone();
+                        let mut below = rel_path.0.clone();
                         if !below.is_empty() {
                             below.push(b'/');
                         }
@@ -228,21 +228,21 @@ impl Episode {
                 }
                 _ => {}
             }
-            if !place.0.is_empty() {
-                self.live.push(place);
+            if !rel_path.0.is_empty() {
+                self.live.push(rel_path);
             }
         }
         (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, true))
     }
 
     /// Compares the attributes of a name, without and with following symbolic links.
-    fn compare_place(&mut self, place: &RelativePath) -> Result<(), String> {
+    fn compare_path(&mut self, rel_path: &RelativePath) -> Result<(), String> {
         for flags in [AtFlags::SYMLINK_NOFOLLOW, AtFlags::empty()] {
-            let stat = |side: &Side| rustix::fs::statat(CWD, side.path(place), flags);
+            let stat = |side: &Side| rustix::fs::statat(CWD, side.path(rel_path), flags);
             let (tested, reference) = (stat(&self.pair.tested), stat(&self.pair.reference));
             match (tested, reference) {
                 (Ok(tested), Ok(reference)) => {
-                    self.compare_stats(&tested, &reference).map_err(|what| format!("{place}: {what}"))?;
+                    self.compare_stats(&tested, &reference).map_err(|what| format!("{rel_path}: {what}"))?;
                     if FileType::from_raw_mode(reference.st_mode) != FileType::Symlink {
                         break;
                     }
@@ -250,7 +250,7 @@ impl Episode {
                 (Err(tested), Err(reference)) if tested == reference => {}
                 (tested, reference) => {
                     return Err(format!(
-                        "{place}: stat fails with {:?}, expected {:?}",
+                        "{rel_path}: stat fails with {:?}, expected {:?}",
                         tested.err(),
                         reference.err()
                     ));
@@ -327,8 +327,8 @@ fn may_change(call: &Call, slot: usize) -> bool {
 fn stat_of(side: &Side, at: &At) -> Option<Stat> {
     match at {
         At::Slot(slot) => rustix::fs::fstat(side.slots[*slot].as_ref()?).ok(),
-        At::Path(place, true) => rustix::fs::stat(side.path(place)).ok(),
-        At::Path(place, false) => rustix::fs::lstat(side.path(place)).ok(),
+        At::Path(rel_path, true) => rustix::fs::stat(side.path(rel_path)).ok(),
+        At::Path(rel_path, false) => rustix::fs::lstat(side.path(rel_path)).ok(),
     }
 }
 

@@ -85,28 +85,28 @@ impl Generator {
                 true => Call::Sync { slot },
                 false => Call::Stat { at: self.at(live) },
             },
-            45..50 => Call::Mkdir { place: self.new_place(live), mode: self.mode() },
-            50..52 => Call::Rmdir { place: self.place_below(live) },
-            52..57 => Call::Unlink { place: self.place_below(live) },
+            45..50 => Call::Mkdir { rel_path: self.new_path(live), mode: self.mode() },
+            50..52 => Call::Rmdir { rel_path: self.path_below(live) },
+            52..57 => Call::Unlink { rel_path: self.path_below(live) },
             57..60 => {
                 let from = match self.random.chance(30) {
                     true => At::Slot(slot),
-                    false => At::Path(self.place(live), self.random.chance(30)),
+                    false => At::Path(self.any_path(live), self.random.chance(30)),
                 };
-                Call::Link { from, to: self.new_place(live) }
+                Call::Link { from, to: self.new_path(live) }
             }
-            60..62 => Call::Symlink { target: self.target(live), place: self.new_place(live) },
-            62 => Call::Readlink { place: self.place(live) },
+            60..62 => Call::Symlink { target: self.target(live), rel_path: self.new_path(live) },
+            62 => Call::Readlink { rel_path: self.any_path(live) },
             63..70 => self.rename(live),
             70 => {
                 let kind =
                     self.random.pick(&[Special::Fifo, Special::Socket, Special::Null, Special::Regular]);
-                Call::Special { place: self.new_place(live), mode: self.mode(), kind }
+                Call::Special { rel_path: self.new_path(live), mode: self.mode(), kind }
             }
-            71..73 => Call::List { place: self.place(live) },
+            71..73 => Call::List { rel_path: self.any_path(live) },
             73..75 => {
                 let mask = self.random.below(8) as u32;
-                Call::Access { place: self.place(live), mask: Access::from_bits_truncate(mask) }
+                Call::Access { rel_path: self.any_path(live), mask: Access::from_bits_truncate(mask) }
             }
             75..80 => Call::Chmod { at: self.at(live), mode: self.mode() },
             80..83 => {
@@ -146,13 +146,13 @@ impl Generator {
         let mut flags = self.random.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR]);
         // Opening a FIFO must not wait for the other end.
         flags |= OFlags::NONBLOCK;
-        let mut place = self.place(live);
+        let mut rel_path = self.any_path(live);
         if self.random.chance(12) {
             flags |= OFlags::TMPFILE;
         } else {
             if self.random.chance(60) {
                 flags |= OFlags::CREATE;
-                place = self.new_place(live);
+                rel_path = self.new_path(live);
             }
             for (flag, percent) in [
                 (OFlags::EXCL, 15),
@@ -170,7 +170,7 @@ impl Generator {
         if flags.contains(OFlags::TMPFILE) && self.random.chance(20) {
             flags |= OFlags::EXCL;
         }
-        Call::Open { slot, place, flags, mode: self.mode() }
+        Call::Open { slot, rel_path, flags, mode: self.mode() }
     }
 
     fn read(&mut self, slot: usize) -> Call {
@@ -229,8 +229,8 @@ impl Generator {
             RenameFlags::EXCHANGE,
             RenameFlags::EXCHANGE | RenameFlags::NOREPLACE,
         ]);
-        let to = if self.random.chance(60) { self.place_below(live) } else { self.new_place(live) };
-        Call::Rename { from: self.place_below(live), to, flags }
+        let to = if self.random.chance(60) { self.path_below(live) } else { self.new_path(live) };
+        Call::Rename { from: self.path_below(live), to, flags }
     }
 
     fn set_acl(&mut self, live: &[RelativePath]) -> Call {
@@ -331,15 +331,15 @@ impl Generator {
         if self.random.chance(25) {
             return At::Slot(self.slot());
         }
-        At::Path(self.place(live), self.random.chance(80))
+        At::Path(self.any_path(live), self.random.chance(80))
     }
 
     /// A path, in most cases that of an existing file.
-    fn place(&mut self, live: &[RelativePath]) -> RelativePath {
-        let mut place = match self.random.below(20) {
+    fn any_path(&mut self, live: &[RelativePath]) -> RelativePath {
+        let mut rel_path = match self.random.below(20) {
             0..16 if !live.is_empty() => self.random.pick(live),
             16 => RelativePath(Vec::new()),
-            _ => self.new_place(live),
+            _ => self.new_path(live),
         };
         let suffix: &[u8] = match self.random.below(60) {
             0 => b"/",
@@ -351,29 +351,29 @@ impl Generator {
         };
         // A path contains `..` at most once, so it leads at most one level above the directory under
         // test.
-        if !place.0.is_empty() && (suffix != b"/.." || !leads_up(&place)) {
-            place.0.extend_from_slice(suffix);
+        if !rel_path.0.is_empty() && (suffix != b"/.." || !leads_up(&rel_path)) {
+            rel_path.0.extend_from_slice(suffix);
         }
-        place
+        rel_path
     }
 
-    /// Like `place`, but never the directory under test itself, which must not be removed.
-    fn place_below(&mut self, live: &[RelativePath]) -> RelativePath {
-        match self.place(live) {
-            RelativePath(bytes) if bytes.is_empty() => self.new_place(live),
-            place => place,
+    /// Like `any_path`, but never the directory under test itself, which must not be removed.
+    fn path_below(&mut self, live: &[RelativePath]) -> RelativePath {
+        match self.any_path(live) {
+            RelativePath(bytes) if bytes.is_empty() => self.new_path(live),
+            rel_path => rel_path,
         }
     }
 
     /// A name in the directory under test, or below an existing name.
-    fn new_place(&mut self, live: &[RelativePath]) -> RelativePath {
+    fn new_path(&mut self, live: &[RelativePath]) -> RelativePath {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
-            let place = self.random.pick(live);
+            let rel_path = self.random.pick(live);
             // At most three components. A name in the directory under test gets no slash before it: as the
             // target of a link, it would then begin at the real root.
-            if !place.0.is_empty() && place.0.iter().filter(|byte| **byte == b'/').count() < 2 {
-                bytes = place.0;
+            if !rel_path.0.is_empty() && rel_path.0.iter().filter(|byte| **byte == b'/').count() < 2 {
+                bytes = rel_path.0;
                 bytes.push(b'/');
             }
         }
@@ -393,16 +393,16 @@ impl Generator {
             1 => RelativePath(b".".to_vec()),
             2 => RelativePath(Vec::new()),
             3..6 => RelativePath(self.random.pick(&NAMES).to_vec()),
-            _ => match self.new_place(live) {
-                place if leads_up(&place) => RelativePath(self.random.pick(&NAMES).to_vec()),
-                place => place,
+            _ => match self.new_path(live) {
+                rel_path if leads_up(&rel_path) => RelativePath(self.random.pick(&NAMES).to_vec()),
+                rel_path => rel_path,
             },
         }
     }
 }
 
-fn leads_up(place: &RelativePath) -> bool {
-    place.0.split(|byte| *byte == b'/').any(|name| name == b"..")
+fn leads_up(rel_path: &RelativePath) -> bool {
+    rel_path.0.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
 #[cfg(test)]
@@ -413,13 +413,14 @@ mod tests {
     fn paths_and_links_stay_inside_the_directory() {
         let abilities = Abilities { zero_range: true, grain_ns: 0 };
         let mut generator = Generator::new(1, abilities);
-        let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| RelativePath(place.to_vec()));
+        let live =
+            [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|rel_path| RelativePath(rel_path.to_vec()));
         for _ in 0..20_000 {
             let target = generator.target(&live);
             assert!(!target.0.starts_with(b"/") && !leads_up(&target), "{target}");
-            let place = generator.place(&live);
-            let up = place.0.split(|byte| *byte == b'/').filter(|name| *name == b"..").count();
-            assert!(!place.0.starts_with(b"/") && up <= 1, "{place}");
+            let rel_path = generator.any_path(&live);
+            let up = rel_path.0.split(|byte| *byte == b'/').filter(|name| *name == b"..").count();
+            assert!(!rel_path.0.starts_with(b"/") && up <= 1, "{rel_path}");
         }
     }
 }

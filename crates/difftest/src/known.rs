@@ -161,8 +161,8 @@ fn written(call: &Call) -> Option<At> {
         | Call::Truncate { slot, .. }
         | Call::Allocate { slot, .. }
         | Call::Copy { to: slot, .. } => Some(At::Slot(*slot)),
-        Call::Open { place, flags, .. } if flags.contains(OFlags::TRUNC) => {
-            Some(At::Path(place.clone(), true))
+        Call::Open { rel_path, flags, .. } if flags.contains(OFlags::TRUNC) => {
+            Some(At::Path(rel_path.clone(), true))
         }
         _ => None,
     }

@@ -42,13 +42,13 @@ impl Side {
     }
 
     /// Paths are absolute, so that permissions do not depend on a working directory.
-    pub(crate) fn path(&self, place: &RelativePath) -> PathBuf {
-        if place.0.is_empty() {
+    pub(crate) fn path(&self, rel_path: &RelativePath) -> PathBuf {
+        if rel_path.0.is_empty() {
             return self.top.clone();
         }
         let mut bytes = self.top.as_os_str().as_bytes().to_vec();
         bytes.push(b'/');
-        bytes.extend_from_slice(&place.0);
+        bytes.extend_from_slice(&rel_path.0);
         PathBuf::from(OsStr::from_bytes(&bytes))
     }
 
@@ -70,9 +70,9 @@ impl Side {
     }
 
     fn call(&mut self, call: &Call) -> Result<Outcome, Errno> {
-        if let Call::Open { slot, place, flags, mode } = call {
+        if let Call::Open { slot, rel_path, flags, mode } = call {
             let opened =
-                rustix::fs::open(self.path(place), *flags | OFlags::CLOEXEC, Mode::from_raw_mode(*mode))?;
+                rustix::fs::open(self.path(rel_path), *flags | OFlags::CLOEXEC, Mode::from_raw_mode(*mode))?;
             self.slots[*slot] = Some(opened);
             return Ok(Outcome::Done);
         }
@@ -81,7 +81,7 @@ impl Side {
         }
         match self.call_on_slots(call) {
             Some(outcome) => outcome,
-            None => self.call_on_places(call),
+            None => self.call_on_paths(call),
         }
     }
 
@@ -127,33 +127,34 @@ impl Side {
         })
     }
 
-    fn call_on_places(&self, call: &Call) -> Result<Outcome, Errno> {
+    fn call_on_paths(&self, call: &Call) -> Result<Outcome, Errno> {
         match call {
-            Call::Mkdir { place, mode } => {
-                rustix::fs::mkdir(self.path(place), Mode::from_raw_mode(*mode)).map(done)
+            Call::Mkdir { rel_path, mode } => {
+                rustix::fs::mkdir(self.path(rel_path), Mode::from_raw_mode(*mode)).map(done)
             }
-            Call::Rmdir { place } => rustix::fs::rmdir(self.path(place)).map(done),
-            Call::Unlink { place } => rustix::fs::unlink(self.path(place)).map(done),
-            Call::Symlink { target, place } => {
-                rustix::fs::symlink(OsStr::from_bytes(&target.0), self.path(place)).map(done)
+            Call::Rmdir { rel_path } => rustix::fs::rmdir(self.path(rel_path)).map(done),
+            Call::Unlink { rel_path } => rustix::fs::unlink(self.path(rel_path)).map(done),
+            Call::Symlink { target, rel_path } => {
+                rustix::fs::symlink(OsStr::from_bytes(&target.0), self.path(rel_path)).map(done)
             }
-            Call::Readlink { place } => rustix::fs::readlink(self.path(place), Vec::new())
+            Call::Readlink { rel_path } => rustix::fs::readlink(self.path(rel_path), Vec::new())
                 .map(|target| Outcome::Bytes(target.into_bytes())),
             Call::Rename { from, to, flags } => {
                 rustix::fs::renameat_with(CWD, self.path(from), CWD, self.path(to), *flags).map(done)
             }
-            Call::Special { place, mode, kind } => {
+            Call::Special { rel_path, mode, kind } => {
                 let (kind, device) = match kind {
                     Special::Fifo => (FileType::Fifo, 0),
                     Special::Socket => (FileType::Socket, 0),
                     Special::Null => (FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
                     Special::Regular => (FileType::RegularFile, 0),
                 };
-                rustix::fs::mknodat(CWD, self.path(place), kind, Mode::from_raw_mode(*mode), device).map(done)
+                rustix::fs::mknodat(CWD, self.path(rel_path), kind, Mode::from_raw_mode(*mode), device)
+                    .map(done)
             }
-            Call::List { place } => list(&self.path(place)).map(Outcome::Names),
-            Call::Access { place, mask } => {
-                rustix::fs::accessat(CWD, self.path(place), *mask, AtFlags::empty()).map(done)
+            Call::List { rel_path } => list(&self.path(rel_path)).map(Outcome::Names),
+            Call::Access { rel_path, mask } => {
+                rustix::fs::accessat(CWD, self.path(rel_path), *mask, AtFlags::empty()).map(done)
             }
             Call::Link { from: At::Path(from, follow), to } => {
                 let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
@@ -188,8 +189,8 @@ impl Side {
             Call::GetXattr { at, name } => self.get_xattr(at, name),
             Call::RemoveXattr { at, name } => match at {
                 At::Slot(slot) => self.with(*slot, |fd, _| rustix::fs::fremovexattr(fd, *name).map(done)),
-                At::Path(place, true) => rustix::fs::removexattr(self.path(place), *name).map(done),
-                At::Path(place, false) => rustix::fs::lremovexattr(self.path(place), *name).map(done),
+                At::Path(rel_path, true) => rustix::fs::removexattr(self.path(rel_path), *name).map(done),
+                At::Path(rel_path, false) => rustix::fs::lremovexattr(self.path(rel_path), *name).map(done),
             },
             Call::ListXattr { at } => {
                 let mut buffer = vec![0; 65_536];
@@ -198,8 +199,8 @@ impl Side {
                         Some(fd) => rustix::fs::flistxattr(fd, &mut buffer[..]),
                         None => return Ok(Outcome::Nothing),
                     },
-                    At::Path(place, true) => rustix::fs::listxattr(self.path(place), &mut buffer[..]),
-                    At::Path(place, false) => rustix::fs::llistxattr(self.path(place), &mut buffer[..]),
+                    At::Path(rel_path, true) => rustix::fs::listxattr(self.path(rel_path), &mut buffer[..]),
+                    At::Path(rel_path, false) => rustix::fs::llistxattr(self.path(rel_path), &mut buffer[..]),
                 };
                 result.map(|len| Outcome::Names(split_names(&buffer[..len])))
             }
@@ -212,8 +213,12 @@ impl Side {
             At::Slot(slot) => {
                 self.with(*slot, |fd, _| rustix::fs::fsetxattr(fd, name, value, flags).map(done))
             }
-            At::Path(place, true) => rustix::fs::setxattr(self.path(place), name, value, flags).map(done),
-            At::Path(place, false) => rustix::fs::lsetxattr(self.path(place), name, value, flags).map(done),
+            At::Path(rel_path, true) => {
+                rustix::fs::setxattr(self.path(rel_path), name, value, flags).map(done)
+            }
+            At::Path(rel_path, false) => {
+                rustix::fs::lsetxattr(self.path(rel_path), name, value, flags).map(done)
+            }
         }
     }
 
@@ -224,8 +229,8 @@ impl Side {
                 Some(fd) => rustix::fs::fgetxattr(fd, name, &mut buffer[..])?,
                 None => return Ok(Outcome::Nothing),
             },
-            At::Path(place, true) => rustix::fs::getxattr(self.path(place), name, &mut buffer[..])?,
-            At::Path(place, false) => rustix::fs::lgetxattr(self.path(place), name, &mut buffer[..])?,
+            At::Path(rel_path, true) => rustix::fs::getxattr(self.path(rel_path), name, &mut buffer[..])?,
+            At::Path(rel_path, false) => rustix::fs::lgetxattr(self.path(rel_path), name, &mut buffer[..])?,
         };
         Ok(cut(buffer, len))
     }
@@ -236,8 +241,8 @@ impl Side {
         call: impl FnOnce(&Path, AtFlags) -> Result<Outcome, Errno>,
     ) -> Result<Outcome, Errno> {
         match at {
-            At::Path(place, true) => call(&self.path(place), AtFlags::empty()),
-            At::Path(place, false) => call(&self.path(place), AtFlags::SYMLINK_NOFOLLOW),
+            At::Path(rel_path, true) => call(&self.path(rel_path), AtFlags::empty()),
+            At::Path(rel_path, false) => call(&self.path(rel_path), AtFlags::SYMLINK_NOFOLLOW),
             At::Slot(slot) => self.with(*slot, |_, link| call(link, AtFlags::empty())),
         }
     }

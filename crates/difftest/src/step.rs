@@ -63,7 +63,7 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
-    Open { slot: usize, place: RelativePath, flags: OFlags, mode: u32 },
+    Open { slot: usize, rel_path: RelativePath, flags: OFlags, mode: u32 },
     Close { slot: usize },
     Read { slot: usize, len: usize },
     Pread { slot: usize, offset: u64, len: usize },
@@ -75,16 +75,16 @@ pub(crate) enum Call {
     Copy { from: usize, from_offset: Option<u64>, to: usize, to_offset: Option<u64>, len: usize },
     Sync { slot: usize },
     Stat { at: At },
-    Mkdir { place: RelativePath, mode: u32 },
-    Rmdir { place: RelativePath },
-    Unlink { place: RelativePath },
+    Mkdir { rel_path: RelativePath, mode: u32 },
+    Rmdir { rel_path: RelativePath },
+    Unlink { rel_path: RelativePath },
     Link { from: At, to: RelativePath },
-    Symlink { target: RelativePath, place: RelativePath },
-    Readlink { place: RelativePath },
+    Symlink { target: RelativePath, rel_path: RelativePath },
+    Readlink { rel_path: RelativePath },
     Rename { from: RelativePath, to: RelativePath, flags: RenameFlags },
-    Special { place: RelativePath, mode: u32, kind: Special },
-    List { place: RelativePath },
-    Access { place: RelativePath, mask: Access },
+    Special { rel_path: RelativePath, mode: u32, kind: Special },
+    List { rel_path: RelativePath },
+    Access { rel_path: RelativePath, mask: Access },
     Chmod { at: At, mode: u32 },
     Chown { at: At, uid: Option<u32>, gid: Option<u32> },
     Times { at: At, atime: Stamp, mtime: Stamp },
@@ -112,22 +112,22 @@ impl Call {
     }
 
     /// The paths that a call names; they are compared right after it.
-    pub(crate) fn places(&self) -> Vec<&RelativePath> {
+    pub(crate) fn rel_paths(&self) -> Vec<&RelativePath> {
         match self {
-            Call::Open { place, .. }
-            | Call::Mkdir { place, .. }
-            | Call::Rmdir { place }
-            | Call::Unlink { place }
-            | Call::Symlink { place, .. }
-            | Call::Readlink { place }
-            | Call::Special { place, .. }
-            | Call::List { place }
-            | Call::Access { place, .. } => vec![place],
+            Call::Open { rel_path, .. }
+            | Call::Mkdir { rel_path, .. }
+            | Call::Rmdir { rel_path }
+            | Call::Unlink { rel_path }
+            | Call::Symlink { rel_path, .. }
+            | Call::Readlink { rel_path }
+            | Call::Special { rel_path, .. }
+            | Call::List { rel_path }
+            | Call::Access { rel_path, .. } => vec![rel_path],
             Call::Rename { from, to, .. } => vec![from, to],
             Call::Link { from: At::Path(from, _), to } => vec![from, to],
             Call::Link { to, .. } => vec![to],
             _ => match self.at() {
-                Some(At::Path(place, _)) => vec![place],
+                Some(At::Path(rel_path, _)) => vec![rel_path],
                 _ => vec![],
             },
         }
@@ -146,8 +146,8 @@ impl fmt::Display for RelativePath {
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            At::Path(place, true) => write!(f, "{place}"),
-            At::Path(place, false) => write!(f, "{place} NOFOLLOW"),
+            At::Path(rel_path, true) => write!(f, "{rel_path}"),
+            At::Path(rel_path, false) => write!(f, "{rel_path} NOFOLLOW"),
             At::Slot(slot) => write!(f, "fd{slot}"),
         }
     }
@@ -162,8 +162,8 @@ impl fmt::Display for Step {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Call::Open { slot, place, flags, mode } => {
-                write!(f, "fd{slot} = open({place}, {}, {mode:04o})", names(flags))
+            Call::Open { slot, rel_path, flags, mode } => {
+                write!(f, "fd{slot} = open({rel_path}, {}, {mode:04o})", names(flags))
             }
             Call::Close { slot } => write!(f, "close(fd{slot})"),
             Call::Read { slot, len } => write!(f, "read(fd{slot}, {len})"),
@@ -182,16 +182,16 @@ impl fmt::Display for Call {
             }
             Call::Sync { slot } => write!(f, "fsync(fd{slot})"),
             Call::Stat { at } => write!(f, "stat({at})"),
-            Call::Mkdir { place, mode } => write!(f, "mkdir({place}, {mode:04o})"),
-            Call::Rmdir { place } => write!(f, "rmdir({place})"),
-            Call::Unlink { place } => write!(f, "unlink({place})"),
+            Call::Mkdir { rel_path, mode } => write!(f, "mkdir({rel_path}, {mode:04o})"),
+            Call::Rmdir { rel_path } => write!(f, "rmdir({rel_path})"),
+            Call::Unlink { rel_path } => write!(f, "unlink({rel_path})"),
             Call::Link { from, to } => write!(f, "link({from}, {to})"),
-            Call::Symlink { target, place } => write!(f, "symlink({target}, {place})"),
-            Call::Readlink { place } => write!(f, "readlink({place})"),
+            Call::Symlink { target, rel_path } => write!(f, "symlink({target}, {rel_path})"),
+            Call::Readlink { rel_path } => write!(f, "readlink({rel_path})"),
             Call::Rename { from, to, flags } => write!(f, "rename({from}, {to}, {})", names(flags)),
-            Call::Special { place, mode, kind } => write!(f, "mknod({place}, {kind:?}, {mode:04o})"),
-            Call::List { place } => write!(f, "list({place})"),
-            Call::Access { place, mask } => write!(f, "access({place}, {})", names(mask)),
+            Call::Special { rel_path, mode, kind } => write!(f, "mknod({rel_path}, {kind:?}, {mode:04o})"),
+            Call::List { rel_path } => write!(f, "list({rel_path})"),
+            Call::Access { rel_path, mask } => write!(f, "access({rel_path}, {})", names(mask)),
             Call::Chmod { at, mode } => write!(f, "chmod({at}, {mode:04o})"),
             Call::Chown { at, uid, gid } => write!(f, "chown({at}, {uid:?}, {gid:?})"),
             Call::Times { at, atime, mtime } => write!(f, "utimensat({at}, {atime:?}, {mtime:?})"),
